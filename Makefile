@@ -1,0 +1,46 @@
+# Two commands do everything, set-up included: `make run` and `make test`.
+# Each may be the first one typed on a fresh machine; a second run starts at once.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help run test lint types unit format clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+run: $(VENV)/.run ## the main job: two CPU workers train a small ResNet, about a minute
+	$(BIN)/fleetrun --nproc_per_node 2 --log_dir output/log examples/resnet/train.py --output output
+
+test: lint types unit ## lint, types and all tests; what CI runs
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+format: $(VENV)/.dev ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove everything that make made
+	rm -rf $(VENV) output log .mypy_cache .ruff_cache .pytest_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[examples]'
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@ $(VENV)/.run

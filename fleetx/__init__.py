@@ -1,0 +1,1 @@
+"""Distributed training for PyTorch with one declarative object."""
