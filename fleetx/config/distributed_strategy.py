@@ -1,0 +1,48 @@
+"""``DistributedStrategy``, the object a user fills in; the stub beside it is generated."""
+
+import os
+from pathlib import Path
+
+from torch import nn
+from typing_extensions import override
+
+from fleetx.config.switchboard import Switchboard
+from fleetx.plan.compose import compose
+from fleetx.plan.explain import explain
+
+
+class DistributedStrategy(Switchboard):
+    """Switches and options, in pairs such as ``amp`` and ``amp_configs``.
+
+    A flag that is on is in force, or the run stops with a reason before the first step. Types,
+    ranges and names are checked when they are assigned; what the flags mean together is checked
+    when the model is distributed, or at any time by ``explain``.
+    """
+
+    def save_to_prototxt(self, output: str | os.PathLike[str]) -> None:
+        """Write what was set by hand as protobuf text, which Paddle's Fleet reads as well."""
+        from fleetx.config import prototxt
+
+        Path(output).write_text(prototxt.dump(self.explicit()), encoding="utf-8")
+
+    def load_from_prototxt(self, pb_file: str | os.PathLike[str]) -> None:
+        """Set what the file sets; everything else keeps its value."""
+        from fleetx.config import prototxt
+
+        for name, value in prototxt.load(Path(pb_file)).items():
+            setattr(self, name, value)
+
+    def explain(self, model: nn.Module | None = None, *, workers: int = 1) -> str:
+        """The plan in words, or ``PlanError`` with the reason why there is none.
+
+        Args:
+            model: gives the traffic in bytes.
+            workers: the number of workers to plan for.
+        """
+        return explain(compose(self.request(), workers), model)
+
+    @override
+    def __repr__(self) -> str:
+        from fleetx.config.table import render
+
+        return render(self)

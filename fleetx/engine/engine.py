@@ -1,0 +1,198 @@
+"""Fold a plan over a model and run it: begin, drive, finish. No feature is named here."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from fleetx.plan.compose import Plan
+from fleetx.plan.error import PlanError
+from fleetx.plan.job import Job
+from fleetx.plan.optimizer_spec import OptimizerSpec
+from fleetx.plan.step import Step
+from fleetx.plan.strategy import Strategy
+
+
+class Engine:
+    """The same few lines whatever the plan; a batch goes begin -> drive -> finish."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        *,
+        device: torch.device,
+        mesh: DeviceMesh,
+        criterion: Callable[[Any, Any], Tensor] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+        self.job = Job(
+            device=device,
+            mesh=mesh,
+            model=model.to(device),
+            options=plan.options,
+            criterion=criterion,
+        )
+        for strategy in plan.strategies:
+            self.job.model = _laid_out(strategy, self.job)
+        self.names |= {p: name for name, p in self.job.model.named_parameters()}
+        self.job.model.register_forward_pre_hook(_BeforeForward(self))
+        self.step: Step | None = None
+        self.open = False
+        """Whether a batch has begun and not been finished."""
+        self.holding = False
+        """Whether gradients of earlier batches wait for the batch that ends in an update."""
+        self._due = True
+
+    def attach(self, optimizer: Optimizer) -> Optimizer:
+        """Fold the plan over the optimizer and the step; return the optimizer that will run."""
+        if self.step is not None:
+            raise PlanError(
+                "this model already has a distributed optimizer, and a step moves all parameters "
+                "at once; pass all parameters to one optimizer, as groups if they differ."
+            )
+        self.job.optimizer = self._built(optimizer)
+        step = plain_step(self.job)
+        for strategy in self.plan.strategies:
+            step = _checked(strategy, step, strategy.step(step, self.job))
+        self.step = step
+        return self.job.optimizer
+
+    def _built(self, optimizer: Optimizer) -> Optimizer:
+        spec = described = OptimizerSpec.describe(optimizer, self.names)
+        for strategy in self.plan.strategies:
+            changed = strategy.optimizer(spec, self.job)
+            if changed is not spec and "optimizer" not in strategy.contract.touches:
+                raise PlanError(_undeclared(strategy, {"optimizer"}))
+            spec = changed
+        parameters = dict(self.job.model.named_parameters())
+        held = {id(p) for p in parameters.values()}
+        kept = all(id(p) in held for group in optimizer.param_groups for p in group["params"])
+        if spec is described and kept:
+            return optimizer
+        built = spec.build(parameters)
+        # A scheduler that holds the user's optimizer must go on steering the one that runs.
+        optimizer.param_groups = built.param_groups
+        return built
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the plan differentiates something else than the loss itself."""
+        return self.step is not None and self.step.scale is not unscaled
+
+    def begin(self) -> None:
+        """Count a batch and arm or hold its reduction; nothing when it has begun already."""
+        if self.open or self.step is None:
+            return
+        self._due = self.step.due()
+        self.step.sync(self._due)
+        self.open = True
+
+    def backward(self, loss: Tensor) -> None:
+        """Differentiate what the plan makes of the loss."""
+        assert self.step is not None, "attach() comes before backward()"
+        self.step.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def finish(self, loss: Tensor | None = None) -> bool:
+        """End the batch; True when the parameters moved."""
+        assert self.step is not None, "attach() comes before finish()"
+        self.open, self.holding = False, not self._due
+        if self.holding:
+            return False
+        moved = self.step.update()
+        if moved:
+            self.step.settle(loss)
+        return moved
+
+    def train_batch(self, batch: Any) -> Tensor:
+        """One whole batch through the plan's own drive; returns the plain loss."""
+        assert self.step is not None, "attach() comes before train_batch()"
+        assert self.job.optimizer is not None
+        self.begin()
+        loss = self.step.drive(self.step, batch)
+        self.finish(loss)
+        if not self.holding:
+            self.job.optimizer.zero_grad()
+        return loss
+
+
+class _BeforeForward:
+    """Begins a batch when the model is called for training; copies of the model lose it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if module.training and torch.is_grad_enabled():
+            self._engine.begin()
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _idle_hook, ()
+
+
+def _idle_hook() -> Callable[[nn.Module, Any], None]:
+    return _do_nothing
+
+
+def _do_nothing(module: nn.Module, args: Any) -> None:
+    pass
+
+
+def unscaled(loss: Tensor) -> Tensor:
+    """The scale of a job in which nothing scales."""
+    return loss
+
+
+def plain_step(job: Job) -> Step:
+    """The step of a job with no strategy at all."""
+
+    def drive(step: Step, batch: Any) -> Tensor:
+        raise AssertionError("a plan always has one provider of drive")
+
+    def update() -> bool:
+        assert job.optimizer is not None
+        job.optimizer.step()
+        return True
+
+    return Step(
+        scale=unscaled,
+        drive=drive,
+        due=lambda: True,
+        sync=lambda armed: None,
+        reduce=None,
+        update=update,
+        settle=lambda loss: None,
+    )
+
+
+def _laid_out(strategy: Strategy, job: Job) -> nn.Module:
+    """Let a strategy change the model; it may drop parameters but never rename one."""
+    old, before = job.model, vars(job.model).get("forward")
+    names = {name for name, _ in old.named_parameters()}
+    new = strategy.model(old, job)
+    if renamed := {name for name, _ in new.named_parameters()} - names:
+        raise PlanError(
+            f"{strategy.name} renamed parameters, which breaks checkpoints: {sorted(renamed)[:3]}"
+        )
+    changed = new is not old or vars(new).get("forward") is not before
+    if changed and "model" not in strategy.contract.touches:
+        raise PlanError(_undeclared(strategy, {"model"}))
+    return new
+
+
+def _checked(strategy: Strategy, old: Step, new: Step) -> Step:
+    changed = {f.name for f in fields(Step) if getattr(old, f.name) is not getattr(new, f.name)}
+    if undeclared := changed - strategy.contract.touches:
+        raise PlanError(_undeclared(strategy, undeclared))
+    return new
+
+
+def _undeclared(strategy: Strategy, deeds: set[str]) -> str:
+    return f"{strategy.name} changed {sorted(deeds)}, which its contract does not name"

@@ -1,0 +1,140 @@
+"""What ``distributed_optimizer`` returns: an optimizer whose step goes through the plan."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from fleetx.engine.engine import Engine
+
+
+class DistributedOptimizer(Optimizer):
+    """A torch optimizer for the user's loop and for learning-rate schedulers.
+
+    ``minimize(loss)`` is a whole update. ``backward(loss)``, ``step()`` and ``zero_grad()`` are the
+    same in three lines, for loops that look at gradients in between.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        # The base constructor would make groups and state of its own; everything is the inner's.
+        self._inner = optimizer
+        self._engine: Engine | None = None
+        self._loss: Tensor | None = None
+        """The loss of the open batch, once it went backward through the plan."""
+
+    def bind(self, engine: Engine) -> None:
+        """Join the model whose parameters the optimizer moves."""
+        self._inner = engine.attach(self._inner)
+        self._engine = engine
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """Every parameter of every group."""
+        return [p for group in self._inner.param_groups for p in group["params"]]
+
+    def minimize(self, loss: Tensor) -> None:
+        """Backward, update when one is due, and clear the gradients."""
+        self.backward(loss)
+        self.step()
+        self.zero_grad()
+
+    def backward(self, loss: Tensor) -> None:
+        """Differentiate the loss the way the plan wants it."""
+        self._running("backward").backward(loss)
+        self._loss = loss.detach()
+
+    @override
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """End the batch: move the parameters when an update is due."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        engine = self._running("step")
+        if engine.scaled and self._loss is None:
+            raise RuntimeError(
+                "optimizer.step() came after loss.backward(), but this plan changes the loss "
+                "before it is differentiated; call optimizer.backward(loss) instead of "
+                "loss.backward(), or optimizer.minimize(loss) for both."
+            )
+        last, self._loss = self._loss, None
+        engine.finish(last)
+        return loss
+
+    def _running(self, verb: str) -> Engine:
+        engine = self._bound(verb)
+        if not engine.open:
+            raise RuntimeError(
+                f"optimizer.{verb}() was called, but the model was not: gradients of a forward "
+                "that goes past it are not exchanged between workers. Call the module that "
+                "fleet.distributed_model() returned, in training mode, not one of its methods or "
+                "submodules."
+            )
+        return engine
+
+    def _bound(self, verb: str) -> Engine:
+        if self._engine is None:
+            raise RuntimeError(
+                f"optimizer.{verb}() was called before its model was distributed; "
+                "call model = fleet.distributed_model(model) first."
+            )
+        return self._engine
+
+    @override
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, unless they still wait for an update to come."""
+        if self._engine is None or not self._engine.holding:
+            self._inner.zero_grad(set_to_none=set_to_none)
+
+    clear_grad = zero_grad
+    """The name of document 004's time."""
+
+    @property
+    @override
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups of the optimizer that runs."""
+        return self._inner.param_groups
+
+    @property
+    @override
+    def state(self) -> Any:  # type: ignore[override]
+        """The state of the optimizer that runs."""
+        return self._inner.state
+
+    @property
+    @override
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The defaults of the optimizer that runs."""
+        return self._inner.defaults
+
+    @override
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        raise ValueError(
+            "a group cannot be added to a distributed optimizer, whose parameters are laid out "
+            "already; give the optimizer all groups before fleet.distributed_optimizer()."
+        )
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's state, and that of the strategies under ``"strategies"``."""
+        state = dict(self._inner.state_dict())
+        strategies = {s.name: s.state_dict() for s in self._bound("state_dict").plan.strategies}
+        if kept := {name: value for name, value in strategies.items() if value}:
+            state["strategies"] = kept
+        return state
+
+    @override
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take back what ``state_dict`` returned, here or in a run without fleetx."""
+        self._inner.load_state_dict(cast(dict[str, Any], dict(state_dict)))
+        kept = state_dict.get("strategies", {})
+        for strategy in self._bound("load_state_dict").plan.strategies:
+            if strategy.name in kept:
+                strategy.load_state_dict(kept[strategy.name])
+
+    @override
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self._inner!r})"

@@ -1,0 +1,163 @@
+"""The calls of a user's script: ``init``, ``distributed_model`` and ``distributed_optimizer``."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from fleetx import roles
+from fleetx.config.distributed_strategy import DistributedStrategy
+from fleetx.engine.engine import Engine
+from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.plan.compose import compose
+from fleetx.plan.error import PlanError
+
+logger = logging.getLogger(__name__)
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@dataclass
+class Session:
+    """What one ``init`` began: the strategy, the models under it, optimizers without a model."""
+
+    strategy: DistributedStrategy
+    engines: list[Engine] = field(default_factory=list)
+    waiting: list[DistributedOptimizer] = field(default_factory=list)
+
+
+# One process takes part in one job, as it has one default process group.
+_session: Session | None = None
+
+
+def init(
+    role_maker: roles.RoleMaker | None = None,
+    is_collective: bool = False,
+    strategy: DistributedStrategy | None = None,
+) -> None:
+    """Learn who this process is, meet the other workers, and keep the strategy for what follows.
+
+    Args:
+        role_maker: who is who; found in the environment when it is None.
+        is_collective: train with collectives between workers, without parameter servers.
+        strategy: which optimisations to switch on; none of them when it is None.
+    """
+    global _session  # noqa: PLW0603
+    chosen = DistributedStrategy() if strategy is None else _is_strategy("init", strategy)
+    roles.start(role_maker, is_collective=is_collective)
+    _session = Session(chosen)
+
+
+def distributed_model(
+    model: Model, *, criterion: Callable[[Any, Any], Tensor] | None = None
+) -> Model:
+    """Lay the model out over the workers and return it: the same module, with the same names.
+
+    Args:
+        model: any module; it is moved to this worker's device and starts equal on every worker.
+        criterion: outputs and targets -> loss, for jobs that hand whole batches to the engine.
+    """
+    session = _current("distributed_model")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"fleet.distributed_model() takes a torch.nn.Module, got {model!r}")
+    if any(engine.job.model is model for engine in session.engines):
+        raise PlanError(
+            "fleet.distributed_model() was called twice with the same module, which is distributed "
+            "already; use what the first call returned."
+        )
+    engine = _engine(session, model, criterion)
+    session.engines.append(engine)
+    for optimizer in [*session.waiting]:
+        if _owns(engine, optimizer):
+            optimizer.bind(engine)
+            session.waiting.remove(optimizer)
+    return engine.job.model  # type: ignore[return-value]
+
+
+def distributed_optimizer(
+    optimizer: Optimizer, strategy: DistributedStrategy | None = None
+) -> DistributedOptimizer:
+    """Let the optimizer's step go through the plan; may come before or after its model.
+
+    Args:
+        optimizer: any torch optimizer over the parameters of one distributed model.
+        strategy: replaces the one given to ``init``, if no model is distributed yet.
+    """
+    session = _current("distributed_optimizer")
+    _is_optimizer(optimizer)
+    if strategy is not None:
+        _replace_strategy(session, _is_strategy("distributed_optimizer", strategy))
+    wrapped = DistributedOptimizer(optimizer)
+    for engine in session.engines:
+        if _owns(engine, wrapped):
+            wrapped.bind(engine)
+            return wrapped
+    session.waiting.append(wrapped)
+    return wrapped
+
+
+def _current(call: str) -> Session:
+    if _session is None:
+        raise roles.NotInitializedError(
+            f"fleet.{call}() was called before fleet.init(); "
+            "call fleet.init(is_collective=True) first."
+        )
+    return _session
+
+
+def _engine(
+    session: Session, model: nn.Module, criterion: Callable[[Any, Any], Tensor] | None
+) -> Engine:
+    identity = roles.identity()
+    if not identity.is_collective:
+        raise PlanError(
+            "this is a parameter-server job, and this version of fleetx trains only collective "
+            "jobs; call fleet.init(is_collective=True) and start without servers."
+        )
+    plan = compose(session.strategy.request(), identity.worker_num)
+    session.strategy.lock()
+    mesh = roles.mesh(plan.mesh)
+    return Engine(plan, model, device=roles.device(), mesh=mesh, criterion=criterion)
+
+
+def _owns(engine: Engine, optimizer: DistributedOptimizer) -> bool:
+    """Whether some of the parameters are the model's; the engine then names a stray one."""
+    return any(parameter in engine.names for parameter in optimizer.parameters)
+
+
+def _replace_strategy(session: Session, strategy: DistributedStrategy) -> None:
+    if strategy is session.strategy:
+        return
+    if session.engines and strategy != session.strategy:
+        raise PlanError(
+            "fleet.distributed_optimizer() got a strategy that differs from the one under which "
+            "the model was laid out; pass the strategy to fleet.init(), before the model."
+        )
+    if session.strategy != DistributedStrategy() and strategy != session.strategy:
+        logger.warning(
+            "the strategy given to distributed_optimizer() replaces the one given to init()"
+        )
+    session.strategy = strategy
+
+
+def _is_strategy(call: str, strategy: object) -> DistributedStrategy:
+    if not isinstance(strategy, DistributedStrategy):
+        raise TypeError(
+            f"fleet.{call}() takes strategy=fleet.DistributedStrategy(), got {strategy!r}"
+        )
+    return strategy
+
+
+def _is_optimizer(optimizer: object) -> None:
+    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, DistributedOptimizer):
+        raise TypeError(
+            f"fleet.distributed_optimizer() takes a torch.optim optimizer, got {optimizer!r}"
+        )
+    if isinstance(optimizer, LBFGS):
+        raise TypeError(
+            "fleet.distributed_optimizer() got LBFGS, which runs forward and backward many times "
+            "in one step, so workers cannot stay in step; use a first-order optimizer such as SGD "
+            "or AdamW."
+        )

@@ -1,0 +1,1 @@
+"""Plans: contracts over a record of verbs, composed and checked before the first step."""

@@ -1,0 +1,117 @@
+"""From the strategies a user asked for to an ordered, checked plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from fleetx.plan.error import PlanError
+from fleetx.plan.strategy import REGISTRY, Strategy
+
+DEFAULTS = {"drive": "eager", "carrier": "data_parallel"}
+"""Capability -> the strategy that provides it when the user asks for no other."""
+
+AXES = ("pp", "dp", "sharding", "tp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a user asked for, as plain data."""
+
+    strategies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Name -> options, for each strategy that is switched on."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Every option of the whole job, with its value."""
+
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """Those options that differ from their default: name -> the default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Strategies in the order in which they are folded, and the mesh they live on."""
+
+    strategies: tuple[Strategy, ...]
+    mesh: Mapping[str, int]
+    options: Mapping[str, Any]
+
+
+def compose(request: Request, world: int) -> Plan:
+    """Check every contract and return the plan; raise ``PlanError`` rather than drop anything."""
+    chosen = {name: _make(name, options) for name, options in request.strategies.items()}
+    provider = _providers(chosen)
+    for capability, name in DEFAULTS.items():
+        if capability not in provider:
+            chosen[name] = _make(name, {})
+            provider |= dict.fromkeys(chosen[name].contract.provides, name)
+    for strategy in chosen.values():
+        _check(strategy, chosen, provider)
+    _check_options(request, chosen)
+    ordered = sorted(chosen.values(), key=lambda s: (s.contract.phase, s.name))
+    return Plan(
+        strategies=tuple(ordered), mesh=_mesh(ordered, world), options=dict(request.options)
+    )
+
+
+def _make(name: str, options: Mapping[str, Any]) -> Strategy:
+    if name not in REGISTRY:
+        raise PlanError(
+            f"strategy.{name} = True cannot be in force: this version of fleetx does not have "
+            f"{name} yet. Set strategy.{name} = False."
+        )
+    return REGISTRY[name](**options)
+
+
+def _providers(chosen: Mapping[str, Strategy]) -> dict[str, str]:
+    provider: dict[str, str] = {}
+    for name, strategy in chosen.items():
+        for capability in sorted(strategy.contract.provides):
+            if capability in provider:
+                raise PlanError(
+                    f"{provider[capability]} and {name} both provide the {capability}, "
+                    "and a job has exactly one. Turn one of them off."
+                )
+            provider[capability] = name
+    return provider
+
+
+def _check(strategy: Strategy, chosen: Mapping[str, Strategy], provider: Mapping[str, str]) -> None:
+    for other, reason in strategy.contract.conflicts.items():
+        if other in chosen:
+            raise PlanError(
+                f"{strategy.name} cannot train together with {other}: {reason} "
+                "Turn one of them off."
+            )
+    for capability in sorted(strategy.contract.requires - provider.keys()):
+        raise PlanError(
+            f"{strategy.name} needs {capability}, which nothing in this plan provides; "
+            f"the plan has {', '.join(sorted(chosen))}. Turn {strategy.name} off."
+        )
+
+
+def _check_options(request: Request, chosen: Mapping[str, Strategy]) -> None:
+    """An option that differs from its default is read by somebody, or the run stops."""
+    read = {name for strategy in chosen.values() for name in strategy.contract.reads}
+    for name, normal in request.changed.items():
+        if name not in read:
+            raise PlanError(
+                f"strategy.{name} = {request.options[name]!r} cannot be in force: nothing in this "
+                f"plan ({', '.join(sorted(chosen))}) obeys it. Leave it at {normal!r}."
+            )
+
+
+def _mesh(strategies: list[Strategy], world: int) -> dict[str, int]:
+    """Axis -> degree; a degree of -1 takes what is left, and dp takes what nobody claims."""
+    asked = {s.contract.axis: s.degree() for s in strategies if s.contract.axis}
+    fixed = prod(degree for degree in asked.values() if degree > 0)
+    if world % fixed:
+        raise PlanError(
+            f"the degrees {asked} multiply to {fixed}, which does not divide the {world} workers; "
+            f"start a multiple of {fixed} workers or lower a degree."
+        )
+    rest = world // fixed
+    for axis, degree in asked.items():
+        if degree < 0:
+            asked[axis], rest = rest, 1
+    return {axis: asked.get(axis, rest if axis == "dp" else 1) for axis in AXES}

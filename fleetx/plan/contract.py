@@ -1,0 +1,44 @@
+"""What a strategy promises before it runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Phase(IntEnum):
+    """A strategy's place in the fold; a lower phase sits closer to the user's model."""
+
+    DRIVE = 10  # who runs forward and backward: eager, pipeline
+    LAYOUT = 20  # how one layer is laid out over ranks: tensor_parallel
+    MEMORY = 30  # what is kept for backward: recompute
+    GUARD = 40  # checks between gradients and update: clip
+    PRECISION = 50  # in which number format the model computes: amp
+    CODEC = 60  # what travels in a gradient bucket: fp16_allreduce, dgc
+    CARRIER = 70  # how replicas agree: data_parallel, sharding, localsgd, ps
+    CADENCE = 80  # which batches end in an update: gradient_merge
+    RULE = 90  # which update rule: lars, lamb
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """Declared once per strategy and checked against what the strategy does."""
+
+    phase: Phase
+
+    touches: frozenset[str] = frozenset()
+    """Any of "model", "optimizer" and the verbs of ``Step``."""
+
+    provides: frozenset[str] = frozenset()
+    """Capabilities of which a job has exactly one provider."""
+
+    requires: frozenset[str] = frozenset()
+    """Capabilities that another strategy in the plan must provide."""
+
+    conflicts: Mapping[str, str] = field(default_factory=dict)
+    """Strategy name -> reason, for the clashes that ``provides`` cannot express."""
+
+    reads: frozenset[str] = frozenset()
+    """Options of the whole job, such as ``find_unused_parameters``, that the strategy obeys."""
+
+    axis: str | None = None
+    """The mesh axis this strategy spreads over, if any."""

@@ -1,0 +1,40 @@
+"""One training step, as a record of seven verbs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+from torch.futures import Future
+
+Reduce = Callable[[GradBucket], Future[Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A strategy changes training by replacing the verbs it cares about."""
+
+    scale: Callable[[Tensor], Tensor]
+    """Loss -> the scalar to differentiate."""
+
+    drive: Callable[["Step", Any], Tensor]
+    """Run forward and backward for one batch, leaving ``.grad``; return the plain loss."""
+
+    due: Callable[[], bool]
+    """Count one batch; does it end in an update?"""
+
+    sync: Callable[[bool], None]
+    """Arm or hold the reduction of the coming backward; called before the forward."""
+
+    reduce: Reduce | None
+    """One bucket of local gradients -> the same bucket agreed between replicas.
+
+    None is the carrier's own reduction, which runs without a detour through Python.
+    """
+
+    update: Callable[[], bool]
+    """Move the parameters; False when the update was skipped."""
+
+    settle: Callable[[Tensor | None], None]
+    """After a successful update, with the last loss."""

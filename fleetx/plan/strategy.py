@@ -1,0 +1,89 @@
+"""The base class of every strategy, and their registry."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import nn
+from typing_extensions import override
+
+from fleetx.plan import option
+from fleetx.plan.contract import Contract
+from fleetx.plan.optimizer_spec import OptimizerSpec
+from fleetx.plan.step import Step
+
+if TYPE_CHECKING:
+    from fleetx.plan.explain import Exchange
+    from fleetx.plan.job import Job
+
+REGISTRY: dict[str, type["Strategy"]] = {}
+
+
+def _own(config: type[Any]) -> type[Any]:
+    """A copy of an inherited class of options, which a strategy may give its own label."""
+    return type("Config", (config,), {})
+
+
+class Strategy:
+    """One way to change training: three transformations, each the identity by default.
+
+    Subclassing registers: ``class Amp(Strategy, name="amp")`` is all it takes for ``strategy.amp``
+    and ``strategy.amp_configs`` to exist. ``name=None`` keeps a common base out of the registry.
+    """
+
+    name: ClassVar[str]
+    internal: ClassVar[bool] = False
+    """True for the strategies that a plan adds by itself and that have no switch."""
+
+    contract: Contract
+    config: Any
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(option.Config):
+        """A strategy without options."""
+
+    @override
+    def __init_subclass__(cls, *, name: str | None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if name is None:
+            return
+        if name in REGISTRY:
+            raise ValueError(f"strategy {name!r} is registered by {REGISTRY[name]} and by {cls}")
+        if "Config" not in vars(cls):
+            cls.Config = _own(cls.Config)
+        cls.name, cls.Config.label = name, f"{name}_configs"
+        REGISTRY[name] = cls
+
+    def __init__(self, **options: Any) -> None:
+        self.config = self.Config(**options)
+
+    def degree(self) -> int:
+        """How many ranks the strategy's mesh axis takes; -1 for whatever is left."""
+        return -1
+
+    def cuts(self) -> tuple[str, ...]:
+        """Names at which a static program must be split before ``model`` is called."""
+        return ()
+
+    def model(self, model: nn.Module, job: "Job") -> nn.Module:
+        """Change how the model is laid out or runs; keep the names of its parameters."""
+        return model
+
+    def optimizer(self, spec: OptimizerSpec, job: "Job") -> OptimizerSpec:
+        """Change the update rule."""
+        return spec
+
+    def step(self, step: Step, job: "Job") -> Step:
+        """Change verbs of the step."""
+        return step
+
+    def exchanges(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple["Exchange", ...]:
+        """What the strategy makes ranks send, for a model of that size."""
+        return ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a restart."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``state_dict`` returned."""

@@ -1,0 +1,38 @@
+"""Eager: forward and backward run on this rank, one after the other."""
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+from typing_extensions import override
+
+from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.error import PlanError
+from fleetx.plan.job import Job
+from fleetx.plan.step import Step
+from fleetx.plan.strategy import Strategy
+
+
+class Eager(Strategy, name="eager"):
+    """The drive of a job that asks for no other; it has no switch."""
+
+    internal = True
+    contract = Contract(
+        phase=Phase.DRIVE, touches=frozenset({"drive"}), provides=frozenset({"drive"})
+    )
+
+    @override
+    def step(self, step: Step, job: Job) -> Step:
+        def drive(step: Step, batch: Any) -> Tensor:
+            if job.criterion is None:
+                raise PlanError(
+                    "a whole batch was given to the engine, but no criterion turns outputs into a "
+                    "loss; pass criterion=... where the model is distributed, or write the loop "
+                    "with optimizer.minimize(loss)."
+                )
+            inputs, targets = batch
+            loss = job.criterion(job.model(inputs), targets)
+            step.scale(loss).backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        return replace(step, drive=drive)

@@ -1,0 +1,129 @@
+"""The parent's side of the zygote: start it once, ask it for ranks, end them."""
+
+import atexit
+import contextlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from io import BufferedRandom
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fleetx.testing.sources import shared_modules
+
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from fleetx.testing.zygote import main; main({fd})"
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """One rank as the parent sees it."""
+
+    pid: int
+    connection: Connection
+    output: BufferedRandom
+    traceback: BufferedRandom
+
+    def forget_output(self) -> None:
+        """Empty what the rank has written so far."""
+        for file in (self.output, self.traceback):
+            os.ftruncate(file.fileno(), 0)
+
+    def read_output(self) -> str:
+        """What the rank wrote to stdout and stderr in the current call."""
+        return _read(self.output)
+
+    def read_traceback(self) -> str:
+        """What faulthandler wrote when the rank was aborted."""
+        return _read(self.traceback)
+
+    def close(self) -> None:
+        """Let go of the rank's files."""
+        for file in (self.connection, self.output, self.traceback):
+            file.close()
+
+
+class Nursery:
+    """A running zygote. One serves all pools of an interpreter."""
+
+    def __init__(self) -> None:
+        mine, theirs = socket.socketpair()
+        program = _PROGRAM.format(path=sys.path, fd=theirs.fileno())
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is the parent's business
+        )
+        theirs.close()
+        self._control = Connection(mine.detach())
+        self._owner = os.getpid()
+        self._modules: set[str] = set()
+        atexit.register(self.close)
+
+    @property
+    def pid(self) -> int:
+        """The process of the zygote."""
+        return self._process.pid
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the zygote lives and belongs to this process, not to one that forked it."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def learn(self, modules: Iterable[str]) -> None:
+        """Note modules that ranks use, for the next ranks to be born with them."""
+        self._modules.update(modules)
+
+    def start(self, size: int) -> list[RankProcess]:
+        """Fork `size` new ranks."""
+        links = [socket.socketpair() for _ in range(size)]
+        files = [[_append_only_file() for _ in range(2)] for _ in range(size)]
+        self.learn(shared_modules())
+        self._send("start", size, sys.argv, sys.path, sorted(self._modules))
+        with socket.socket(fileno=os.dup(self._control.fileno())) as control:
+            for (_, theirs), opened in zip(links, files, strict=True):
+                descriptors = [theirs.fileno(), *(file.fileno() for file in opened)]
+                socket.send_fds(control, [b"."], descriptors)
+        pids = self._answer()
+        for _, theirs in links:
+            theirs.close()
+        return [
+            RankProcess(pid, Connection(mine.detach()), *opened)
+            for pid, (mine, _), opened in zip(pids, links, files, strict=True)
+        ]
+
+    def stop(self, ranks: list[RankProcess], *, dump: bool) -> list[int]:
+        """End `ranks`, first asking each for its traceback if `dump`; returns their exit codes."""
+        self._send("stop", [rank.pid for rank in ranks], dump)
+        codes: dict[int, int] = self._answer()
+        return [codes.get(rank.pid, 0) for rank in ranks]
+
+    def close(self) -> None:
+        """End the zygote and every rank it has."""
+        if self._owner != os.getpid():
+            return
+        self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        atexit.unregister(self.close)
+
+    def _send(self, *request: object) -> None:
+        self._control.send_bytes(pickle.dumps(request))
+
+    def _answer(self) -> Any:
+        return pickle.loads(self._control.recv_bytes())
+
+
+def _append_only_file() -> BufferedRandom:
+    # Appending keeps the text in one piece when we truncate the file while the rank writes.
+    return tempfile.TemporaryFile("a+b")
+
+
+def _read(file: BufferedRandom) -> str:
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), size, 0).decode(errors="replace")

@@ -1,0 +1,89 @@
+"""Undo in a rank what one call may leave behind for the next."""
+
+import os
+import random
+import sys
+from typing import Any
+
+SEED = 0
+
+
+class Reset:
+    """Restores the state found when it was made; calling it tells the state of the groups."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch import distributed as dist
+
+        self._group = dist.group.WORLD
+        self._environment = dict(os.environ)
+        self._folder = os.getcwd()
+        self._threads = torch.get_num_threads()
+        self()
+
+    def __call__(self) -> int | None:
+        """Reset everything; how many groups were ever made, None if the default one is gone."""
+        _stop_fleetx()
+        groups = self._reset_groups()
+        self._reset_process()
+        self._reset_torch()
+        return groups
+
+    def _reset_process(self) -> None:
+        if os.environ != self._environment:
+            os.environ.clear()
+            os.environ.update(self._environment)
+        os.chdir(self._folder)
+        random.seed(SEED)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(SEED)
+
+    def _reset_torch(self) -> None:
+        import torch
+
+        torch.manual_seed(SEED)
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+        torch.set_grad_enabled(True)
+        if torch.are_deterministic_algorithms_enabled():  # the setter imports the compiler
+            torch.use_deterministic_algorithms(False)
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+
+    def _reset_groups(self) -> int | None:
+        from torch import distributed as dist
+
+        if not dist.is_initialized() or dist.group.WORLD is not self._group:
+            return None
+        extra = [group for group in _known_groups() if group is not self._group]
+        for group in extra:
+            dist.destroy_process_group(group)
+        if extra:
+            _forget_meshes()
+        return _number_of_groups()
+
+
+def _stop_fleetx() -> None:
+    roles = sys.modules.get("fleetx.roles")
+    if roles is not None and (stop := getattr(roles, "stop", None)):
+        stop()
+
+
+def _known_groups() -> list[Any]:
+    from torch.distributed import distributed_c10d
+
+    return list(distributed_c10d._world.pg_map)
+
+
+def _number_of_groups() -> int:
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._world.group_count
+
+
+def _forget_meshes() -> None:
+    """Drop DTensor's cached layouts: they hold meshes over groups that no longer exist."""
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import debug
+
+        debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
