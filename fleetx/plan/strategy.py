@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 REGISTRY: dict[str, type["Strategy"]] = {}
 
 
-def _own(config: type[Any]) -> type[Any]:
-    """A copy of an inherited class of options, which a strategy may give its own label."""
-    return type("Config", (config,), {})
-
-
 class Strategy:
     """One way to change training: three transformations, each the identity by default.
 
@@ -49,9 +44,9 @@ class Strategy:
             return
         if name in REGISTRY:
             raise ValueError(f"strategy {name!r} is registered by {REGISTRY[name]} and by {cls}")
-        if "Config" not in vars(cls):
-            cls.Config = _own(cls.Config)
-        cls.name, cls.Config.label = name, f"{name}_configs"
+        cls.name = name
+        if "Config" in vars(cls):
+            cls.Config.label = f"{name}_configs"
         REGISTRY[name] = cls
 
     def __init__(self, **options: Any) -> None:

@@ -3,6 +3,7 @@
 import ipaddress
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def split_endpoint(endpoint: str, *, where: str) -> tuple[str, int]:
@@ -62,6 +63,12 @@ def host_address() -> str:
         named = "127.0.0.1"
     # Many machines list their own name under a loopback address, which only they can reach.
     return _routed_address() if ipaddress.ip_address(named).is_loopback else named
+
+
+def machine_name() -> str:
+    """A name that differs between machines, and between containers of one machine."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()}/{boot.read_text().strip() if boot.exists() else ''}"
 
 
 def _routed_address() -> str:

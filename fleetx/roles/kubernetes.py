@@ -4,8 +4,8 @@ from typing_extensions import override
 
 from fleetx.roles.addresses import join_endpoint
 from fleetx.roles.environment import Environment
-from fleetx.roles.identity import Identity
 from fleetx.roles.launched import LaunchedRoleMaker
+from fleetx.roles.role import Identity
 
 DEFAULT_PORT = 29500
 """Pods have a network of their own, so one fixed port is free in each."""

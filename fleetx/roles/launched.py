@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing_extensions import override
 
 from fleetx.roles.environment import Environment
-from fleetx.roles.identity import Identity, RoleMaker
+from fleetx.roles.role import Identity, RoleMaker
 
 
 class LaunchedRoleMaker(RoleMaker):

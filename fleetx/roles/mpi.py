@@ -7,8 +7,8 @@ from typing_extensions import override
 
 from fleetx.roles.addresses import host_address, join_endpoint, open_port, port_of
 from fleetx.roles.environment import Environment
-from fleetx.roles.identity import Identity, Role, RoleMaker
 from fleetx.roles.launched import LaunchedRoleMaker
+from fleetx.roles.role import Identity, Role, RoleMaker
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ from typing_extensions import override
 
 from fleetx.roles.addresses import hosts_of, join_endpoint
 from fleetx.roles.environment import Environment
-from fleetx.roles.identity import Identity, Role
 from fleetx.roles.launched import LaunchedRoleMaker
+from fleetx.roles.role import Identity, Role
 
 _ROLES = {"TRAINER": Role.WORKER, "PSERVER": Role.SERVER}
 _REFUSED = ("HETER_TRAINER", "COORDINATOR")
@@ -16,27 +16,26 @@ _WORKERS = "PADDLE_TRAINER_ENDPOINTS"
 class PaddleVariables(LaunchedRoleMaker):
     """PADDLE_TRAINER_ID and its relatives, for collective and parameter-server jobs."""
 
+    source = "PaddleCloud"
+    agent_may_hold_store = False
+
     @staticmethod
     @override
     def found_in(env: Environment) -> bool:
-        return _by_fleetrun(env) or env.any(
-            _WORKERS, _SERVERS, "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "TRAINING_ROLE"
-        )
+        # TRAINING_ROLE=TRAINER alone says nothing; a server must not take itself for a worker.
+        names = (_WORKERS, _SERVERS, "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")
+        return env.any(*names) or env.text("TRAINING_ROLE") == "PSERVER"
 
     @override
     def identity(self) -> Identity:
         has_servers = self.env.has(_SERVERS) or self._role() is Role.SERVER
         if has_servers and self.is_collective:
             raise ValueError(
-                f"is_collective=True asks for workers only, but {self._source} started parameter "
+                f"is_collective=True asks for workers only, but {self.source} started parameter "
                 f"servers ({_SERVERS}={self.env.text(_SERVERS)}); call "
                 "fleet.init(is_collective=False), or start the job without servers"
             )
         return self._with_servers() if has_servers else super().identity()
-
-    @property
-    def _source(self) -> str:
-        return "fleetrun" if _by_fleetrun(self.env) else "PaddleCloud"
 
     def _role(self) -> Role:
         name = self.env.text("TRAINING_ROLE") or self.env.text("PADDLE_TRAINING_ROLE", "TRAINER")
@@ -52,7 +51,7 @@ class PaddleVariables(LaunchedRoleMaker):
         rank = self._trainer(size, endpoints)
         local_rank, local_size, node_num = self._locality(rank, endpoints)
         return Identity(
-            source=self._source,
+            source=self.source,
             is_collective=True,
             index=rank,
             worker_num=size,
@@ -106,7 +105,7 @@ class PaddleVariables(LaunchedRoleMaker):
 
     def _meeting_place(self, size: int, endpoints: tuple[str, ...]) -> str:
         torch_ready = self.env.has("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        if torch_ready and (_by_fleetrun(self.env) or self.env.has("TORCHELASTIC_RUN_ID")):
+        if torch_ready and self.agent_may_hold_store:
             self.env.agrees("WORLD_SIZE", size, "PADDLE_TRAINERS_NUM")
             return "env"
         place = self.env.master() or (endpoints[0] if endpoints else self.env.text("PADDLE_MASTER"))
@@ -126,7 +125,7 @@ class PaddleVariables(LaunchedRoleMaker):
         workers, role = self.env.endpoints(_WORKERS), self._role()
         index = self._server() if role is Role.SERVER else self._worker(size, workers)
         return Identity(
-            source=self._source,
+            source=self.source,
             is_collective=False,
             role=role,
             index=index,
@@ -155,5 +154,13 @@ class PaddleVariables(LaunchedRoleMaker):
         return servers.index(own)
 
 
-def _by_fleetrun(env: Environment) -> bool:
-    return env.text("FLEETX_LAUNCHER") == "fleetrun"
+class Fleetrun(PaddleVariables):
+    """Started by fleetrun, which sets torch's variables next to PaddleCloud's."""
+
+    source = "fleetrun"
+    agent_may_hold_store = True
+
+    @staticmethod
+    @override
+    def found_in(env: Environment) -> bool:
+        return env.text("FLEETX_LAUNCHER") == "fleetrun"

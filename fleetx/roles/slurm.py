@@ -7,8 +7,8 @@ from typing_extensions import override
 
 from fleetx.roles.addresses import join_endpoint
 from fleetx.roles.environment import Environment
-from fleetx.roles.identity import Identity
 from fleetx.roles.launched import LaunchedRoleMaker
+from fleetx.roles.role import Identity
 
 _FIRST_PORT, _PORTS = 12000, 20000
 """Below the range from which Linux hands out ports by itself (32768 and up)."""

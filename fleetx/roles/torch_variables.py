@@ -3,8 +3,8 @@
 from typing_extensions import override
 
 from fleetx.roles.environment import Environment
-from fleetx.roles.identity import Identity
 from fleetx.roles.launched import LaunchedRoleMaker
+from fleetx.roles.role import Identity
 
 
 class TorchVariables(LaunchedRoleMaker):
@@ -33,15 +33,9 @@ class TorchVariables(LaunchedRoleMaker):
             local_rank=self.env.number("LOCAL_RANK", 0),
             local_size=local_size,
             node_num=self.env.number("GROUP_WORLD_SIZE", 0),
-            device_index=self._device(),
+            device_index=self.env.device(),
             rendezvous=self._rendezvous(),
         )
-
-    def _device(self) -> int | None:
-        chosen = self.env.device()
-        if chosen is None and self.env.has("LOCAL_RANK"):
-            return self.env.number("LOCAL_RANK")
-        return chosen
 
     def _rendezvous(self) -> str:
         # Only an elastic agent may already hold the store, and only torch's "env" looks for it.

@@ -3,13 +3,14 @@
 import difflib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
 
 from fleetx.roles.addresses import check_endpoints
 from fleetx.roles.environment import Environment
-from fleetx.roles.identity import Identity, Role, RoleMaker, refusal
+from fleetx.roles.role import Identity, Role, RoleMaker, refusal
 
 _OLD_ORDER = ("current_id", "role", "worker_num", "server_endpoints")
 _NEW_ORDER = ("is_collective", "init_gloo")
@@ -59,8 +60,6 @@ class UserDefinedRoleMaker(RoleMaker):
 
     def _meet(self, found: Identity) -> Identity:
         """Add the place where workers meet, if anybody named one."""
-        from dataclasses import replace
-
         place = found.worker_endpoints[0] if found.worker_endpoints else self._master()
         if self._init_gloo and found.worker_num > 1 and not place:
             raise ValueError(

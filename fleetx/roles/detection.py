@@ -6,23 +6,26 @@ from collections.abc import Mapping
 from typing_extensions import override
 
 from fleetx.roles.environment import Environment
-from fleetx.roles.identity import Identity, RoleMaker
 from fleetx.roles.kubernetes import IndexedJob, Volcano
 from fleetx.roles.launched import LaunchedRoleMaker, OneProcess
 from fleetx.roles.mpi import MPISymetricRoleMaker, MPIWorkers, started_several
-from fleetx.roles.paddle_variables import PaddleVariables
+from fleetx.roles.paddle_variables import Fleetrun, PaddleVariables
+from fleetx.roles.role import Identity, RoleMaker
 from fleetx.roles.slurm import Slurm
 from fleetx.roles.torch_variables import HalfSetTorchVariables, PyTorchJob, Torchrun, TorchVariables
 
 LAUNCHERS: tuple[type[LaunchedRoleMaker], ...] = (
-    PaddleVariables,  # fleetrun runs on torch's agent, so it must be asked before torchrun
-    Torchrun,  # often started by srun or inside a pod: the inner launcher knows better
+    # The innermost launcher knows best: schedulers start pods and tasks, in which others start
+    # processes that still see the scheduler's variables.
+    Fleetrun,  # runs on torch's agent, so it must be asked before torchrun
+    Torchrun,
+    PaddleVariables,
     PyTorchJob,
-    TorchVariables,  # a rank set by hand is meant
+    TorchVariables,
+    MPIWorkers,  # inside a SLURM job, srun starts mpirun's daemons and leaves its variables
+    Slurm,
     Volcano,
     IndexedJob,
-    MPIWorkers,  # mpirun inside a SLURM job starts its daemons with srun, which leave variables
-    Slurm,
     HalfSetTorchVariables,
     OneProcess,
 )

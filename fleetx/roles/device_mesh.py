@@ -1,0 +1,39 @@
+"""The workers arranged along named axes."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fleetx.roles.session import world
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def mesh(axes: Mapping[str, int]) -> "DeviceMesh":
+    """Arrange all workers in a mesh whose last axis runs through neighbouring ranks.
+
+    Args:
+        axes: the length of each axis by its name, outermost first.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    here = world("mesh")
+    check_axes(axes, here.identity.worker_num)
+    return init_device_mesh(
+        here.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes.keys())
+    )
+
+
+def check_axes(axes: Mapping[str, int], worker_num: int) -> None:
+    """Refuse axes that do not use every worker once."""
+    if not axes:
+        raise ValueError("mesh({}) has no axis; name at least one, such as {'dp': 2}")
+    shape = " x ".join(f"{name}={length}" for name, length in axes.items())
+    if any(length < 1 for length in axes.values()):
+        raise ValueError(f"mesh axes {shape}: a length must be at least 1")
+    if math.prod(axes.values()) != worker_num:
+        raise ValueError(
+            f"mesh axes {shape} need {math.prod(axes.values())} workers, but the job has "
+            f"{worker_num}; make the product of the lengths equal to {worker_num}"
+        )

@@ -1,0 +1,56 @@
+"""The store through which workers meet before they have a process group."""
+
+from datetime import timedelta
+from typing import Protocol, cast
+
+import torch
+import torch.distributed as dist
+
+from fleetx.roles.addresses import split_endpoint
+from fleetx.roles.role import Identity
+
+
+class Store(Protocol):
+    """The part of torch's stores that is used here; torch does not mark its classes exported."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Leave a message."""
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        """Wait for all messages and read them."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether all messages are there."""
+
+
+def open_store(found: Identity, timeout: timedelta) -> Store:
+    """Open the place that the identity names; worker 0 or an elastic agent hosts it."""
+    if found.worker_num == 1:
+        return cast(Store, dist.HashStore())  # type: ignore[attr-defined]
+    if found.rendezvous == "env":
+        opened = dist.rendezvous("env://", timeout=timeout)  # type: ignore[attr-defined]
+        return cast(Store, next(iter(opened))[0])
+    host, port = split_endpoint(found.rendezvous, where=f"rendezvous by {found.source}")
+    try:
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            host, port, is_master=found.index == 0, timeout=timeout, wait_for_workers=False
+        )
+    except dist.DistError as error:
+        raise RuntimeError(
+            f"worker {found.index} of {found.worker_num} ({found.source}) cannot meet the others "
+            f"at {found.rendezvous}: {error}; worker 0 must run on that machine and the port must "
+            "be free there (set MASTER_ADDR and MASTER_PORT to choose another place)"
+        ) from error
+    return cast(Store, store)
+
+
+def make_group(store: Store, found: Identity, backend: str) -> None:
+    """Make torch's default group of all workers."""
+    device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else None
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore("fleetx/world", store),  # type: ignore[attr-defined,arg-type]
+        rank=found.index,
+        world_size=found.worker_num,
+        device_id=device,
+    )

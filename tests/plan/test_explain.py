@@ -1,0 +1,22 @@
+"""Explanations say what runs, in order, and what it costs."""
+
+from torch import nn
+
+import fleetx.strategies  # noqa: F401
+from fleetx.plan.compose import Request, compose
+from fleetx.plan.explain import explain
+
+
+def test_one_worker_exchanges_nothing() -> None:
+    text = explain(compose(Request(), 1))
+    assert text.startswith("Plan for 1 worker: pp 1 x dp 1 x sharding 1 x tp 1")
+    assert "Nothing is exchanged between workers." in text
+
+
+def test_data_parallel_names_its_traffic_in_bytes() -> None:
+    model = nn.Linear(1023, 256)  # 1,023 x 256 weights and 256 biases: exactly 1 MiB
+    text = explain(compose(Request(), 4), model)
+    assert "1. drive      eager" in text
+    assert "2. carrier    data_parallel" in text
+    # A ring all-reduce sends 2 (n - 1) / n of the gradients.
+    assert "all-reduce of gradients during the backward of each update, 1.5 MiB sent" in text
