@@ -10,40 +10,100 @@ if TYPE_CHECKING:
     from fleetx.engine.optimizer import DistributedOptimizer
     from fleetx.engine.session import distributed_model, distributed_optimizer, init
     from fleetx.plan.error import PlanError
+    from fleetx.roles import (
+        MPISymetricRoleMaker,
+        NotInitializedError,
+        PaddleCloudRoleMaker,
+        Role,
+        RoleMakerBase,
+        UserDefinedCollectiveRoleMaker,
+        UserDefinedRoleMaker,
+        all_reduce,
+        barrier_worker,
+        is_coordinator,
+        is_first_worker,
+        is_server,
+        is_worker,
+        local_device_ids,
+        local_rank,
+        node_num,
+        nranks,
+        rank,
+        server_endpoints,
+        server_index,
+        server_num,
+        split_files,
+        util,
+        worker_endpoints,
+        worker_index,
+        worker_num,
+        world_device_ids,
+        world_size,
+    )
 
 __version__ = "0.1.0"
-
-# Rooms load on first use, so that importing fleetx costs next to nothing over importing torch.
-_HOMES = {
-    "fleetx.config.block": ("BuildStrategy", "ExecutionStrategy"),
-    "fleetx.config.distributed_strategy": ("DistributedStrategy",),
-    "fleetx.data": ("distributed_loader",),
-    "fleetx.engine.optimizer": ("DistributedOptimizer",),
-    "fleetx.engine.session": ("distributed_model", "distributed_optimizer", "init"),
-    "fleetx.plan.error": ("PlanError",),
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "BuildStrategy",
     "DistributedOptimizer",
     "DistributedStrategy",
     "ExecutionStrategy",
+    "MPISymetricRoleMaker",
+    "NotInitializedError",
+    "PaddleCloudRoleMaker",
     "PlanError",
+    "Role",
+    "RoleMakerBase",
+    "UserDefinedCollectiveRoleMaker",
+    "UserDefinedRoleMaker",
+    "all_reduce",
+    "barrier_worker",
     "distributed_loader",
     "distributed_model",
     "distributed_optimizer",
     "init",
+    "is_coordinator",
+    "is_first_worker",
+    "is_server",
+    "is_worker",
+    "local_device_ids",
+    "local_rank",
+    "node_num",
+    "nranks",
+    "rank",
+    "server_endpoints",
+    "server_index",
+    "server_num",
+    "split_files",
+    "util",
+    "worker_endpoints",
+    "worker_index",
+    "worker_num",
+    "world_device_ids",
+    "world_size",
 ]
+
+# Rooms load on first use, so that importing fleetx costs next to nothing over importing torch.
+_HOMES = {
+    "BuildStrategy": "fleetx.config.block",
+    "ExecutionStrategy": "fleetx.config.block",
+    "DistributedStrategy": "fleetx.config.distributed_strategy",
+    "distributed_loader": "fleetx.data",
+    "DistributedOptimizer": "fleetx.engine.optimizer",
+    "distributed_model": "fleetx.engine.session",
+    "distributed_optimizer": "fleetx.engine.session",
+    "init": "fleetx.engine.session",
+    "PlanError": "fleetx.plan.error",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'fleetx' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
+    room = importlib.import_module(_HOMES.get(name, "fleetx.roles"))
+    value = globals()[name] = getattr(room, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *__all__])

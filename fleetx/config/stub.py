@@ -23,7 +23,7 @@ from typing import Any, Literal, TypedDict
 from torch import nn
 
 from fleetx.config.block import Block, BuildStrategy, ExecutionStrategy
-from fleetx.config.switchboard import Switchboard
+from fleetx.plan.compose import Request
 """
 
 _METHODS = """\

@@ -99,11 +99,8 @@ def distributed_optimizer(
 
 
 def _current(call: str) -> Session:
-    if _session is None:
-        raise roles.NotInitializedError(
-            f"fleet.{call}() was called before fleet.init(); "
-            "call fleet.init(is_collective=True) first."
-        )
+    roles.identity(call)
+    assert _session is not None, "roles are started by init() alone"
     return _session
 
 

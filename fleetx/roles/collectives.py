@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from fleetx.roles.exchange import await_all, through_group
+from fleetx.roles.exchange import through_group
 from fleetx.roles.payload import as_array, decode, encode
 from fleetx.roles.role import Identity
 from fleetx.roles.session import world
@@ -65,10 +65,13 @@ class WorkerUtil:
         said = [payload] if group is None else through_group(payload, group)
         return [decode(data) for data in said]
 
-    def barrier(self, comm_world: str = "worker") -> None:
-        """Wait until every worker is here."""
+    def barrier(self, comm_world: str = "worker", *, query: str = "util.barrier") -> None:
+        """Wait until every worker is here; `query` names the caller in complaints."""
         _check_world(comm_world)
-        self.meet("util.barrier")
+        group = self.meet(query)
+        if group is not None:
+            # The count is kept by worker 0, which must not leave before all have read it.
+            dist.barrier(group)
 
     def get_file_shard(self, files: list[str]) -> list[str]:
         """This worker's share of the files: consecutive ones, as even as can be."""
@@ -91,15 +94,15 @@ class WorkerUtil:
         found = _worker(query)
         if found.worker_num == 1:
             return None
-        group = world(query).group
-        if group is None:
+        here = world(query)
+        if here.group is None or here.meeting is None:
             raise RuntimeError(
                 f"fleet.{query}() needs a group of the {found.worker_num} workers, but "
                 f"{found.source} does not say where they meet; pass worker_endpoints=[...] to the "
                 "role maker, or set MASTER_ADDR and MASTER_PORT for every worker"
             )
-        await_all(f"fleet.{query}()", group)
-        return group
+        here.meeting.await_all(f"fleet.{query}()")
+        return here.group
 
 
 util = WorkerUtil()

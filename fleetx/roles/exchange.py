@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from datetime import timedelta
 from typing import Any
 
@@ -60,23 +59,3 @@ def through_group(payload: bytes, group: dist.ProcessGroup) -> list[bytes]:
         block.numpy().tobytes()[: int(length)]
         for block, length in zip(blocks, lengths, strict=True)
     ]
-
-
-def await_all(call: str, group: dist.ProcessGroup) -> None:
-    """Wait until every member is here; a member that does not come is named."""
-    try:
-        dist.monitored_barrier(group, timeout=patience(), wait_all_ranks=True)
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"{call} waited up to {_seconds()} s for all {dist.get_world_size(group)} "
-            f"workers, but {_absent(str(error))}; every worker must make the same calls in the "
-            "same order (set FLEETX_TIMEOUT, in seconds, if one of them is only slow)"
-        ) from error
-
-
-def _absent(complaint: str) -> str:
-    """Who did not come, out of gloo's message; only worker 0 learns it."""
-    named = re.search(r"Ranks ([\d, ]+) failed to pass", complaint)
-    if named:
-        return f"these did not come: {named[1].strip()}"
-    return "worker 0 did not come, or it reports another one missing (see its log)"

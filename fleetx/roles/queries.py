@@ -76,7 +76,7 @@ def is_first_worker() -> bool:
 
 def barrier_worker() -> None:
     """Wait until every worker is here."""
-    util.meet("barrier_worker")
+    util.barrier(query="barrier_worker")
 
 
 def all_reduce(input: Any, mode: str = "sum") -> Array:

@@ -138,19 +138,20 @@ def _who(found: Identity) -> str:
 
 
 def _announce(world: World) -> None:
-    found = world.identity
+    logger.info(
+        "fleetx: %s; backend %s, device %s", _crew(world.identity), world.backend, world.device
+    )
+
+
+def _crew(found: Identity) -> str:
+    if found.source.startswith("one process"):
+        return found.source
     crew = _count(found.worker_num, "worker")
     if found.server_endpoints:
         crew += f" and {_count(len(found.server_endpoints), 'server')}"
     if found.node_num:
         crew += f" on {_count(found.node_num, 'node')}"
-    logger.info(
-        "fleetx: %s, found by %s; backend %s, device %s",
-        crew,
-        found.source,
-        world.backend,
-        world.device,
-    )
+    return f"{crew}, found by {found.source}"
 
 
 def _count(number: int, noun: str) -> str:

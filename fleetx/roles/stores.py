@@ -6,7 +6,7 @@ from typing import Protocol, cast
 import torch
 import torch.distributed as dist
 
-from fleetx.roles.addresses import split_endpoint
+from fleetx.roles.addresses import join_endpoint, split_endpoint
 from fleetx.roles.role import Identity
 
 
@@ -18,6 +18,18 @@ class Store(Protocol):
 
     def multi_get(self, keys: list[str], /) -> list[bytes]:
         """Wait for all messages and read them."""
+
+    def get(self, key: str, /) -> bytes:
+        """Wait for one message and read it."""
+
+    def wait(self, keys: list[str], timeout: timedelta, /) -> None:
+        """Wait for messages without reading them."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Count, and return the count."""
+
+    def delete_key(self, key: str, /) -> bool:
+        """Remove a message."""
 
     def check(self, keys: list[str], /) -> bool:
         """Whether all messages are there."""
@@ -41,6 +53,23 @@ def open_store(found: Identity, timeout: timedelta) -> Store:
             f"at {found.rendezvous}: {error}; worker 0 must run on that machine and the port must "
             "be free there (set MASTER_ADDR and MASTER_PORT to choose another place)"
         ) from error
+    return cast(Store, store)
+
+
+def host_store(host: str, timeout: timedelta) -> tuple[Store, str]:
+    """Open a store on a free port of this machine; return it with its endpoint."""
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        host, 0, is_master=True, timeout=timeout, wait_for_workers=False
+    )
+    return cast(Store, store), join_endpoint(host, store.port)
+
+
+def visit_store(endpoint: str, timeout: timedelta) -> Store:
+    """Connect to a store that another worker hosts."""
+    host, port = split_endpoint(endpoint, where="store")
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        host, port, is_master=False, timeout=timeout, wait_for_workers=False
+    )
     return cast(Store, store)
 
 

@@ -18,8 +18,9 @@ from fleetx.roles.addresses import (
 )
 from fleetx.roles.devices import card_name, choose_backend, choose_device
 from fleetx.roles.exchange import patience, through_group, through_store
+from fleetx.roles.meeting import Meeting
 from fleetx.roles.role import Identity
-from fleetx.roles.stores import make_group, open_store
+from fleetx.roles.stores import Store, host_store, make_group, open_store, visit_store
 
 Tell = Callable[[str, Any], list[Any]]
 """Takes a topic and a fact, returns the facts of all workers."""
@@ -37,6 +38,8 @@ class World:
     """Where this process computes."""
     group: dist.ProcessGroup | None = None
     """A gloo group of the workers; None where there is none to be had."""
+    meeting: Meeting | None = None
+    """Where the workers wait for each other; goes with the group."""
     backend: str = "none"
     """The backend of torch's default group."""
     owned: bool = False
@@ -77,7 +80,14 @@ def _make(found: Identity) -> World:
     make_group(store, found, backend)
     full = replace(full, world_device_ids=tuple(tuple(ids) for _, ids in cards))
     full = _with_device(full, device)
-    return World(identity=full, device=device, group=_gloo(), backend=backend, owned=True)
+    return World(
+        identity=full,
+        device=device,
+        group=_gloo(),
+        meeting=Meeting(store, found.index, found.worker_num),
+        backend=backend,
+        owned=True,
+    )
 
 
 def _machines(found: Identity, tell: Tell) -> list[tuple[str, str, int]]:
@@ -170,13 +180,29 @@ def _adopt(found: Identity) -> World:
         assert group is not None
         return [json.loads(said) for said in through_group(json.dumps(fact).encode(), group)]
 
-    full = _complete(found, _machines(found, tell) if group is not None else [])
+    if group is None:
+        return _unconnected(found)
+    full = _complete(found, _machines(found, tell))
     device = _take(full)
-    if group is not None:
-        ids = tell("devices", list(_device_ids(full, device)))
-        full = replace(full, world_device_ids=tuple(tuple(own) for own in ids))
-    full = _with_device(full, device)
-    return World(identity=full, device=device, group=group, backend=dist.get_backend())
+    ids = tell("devices", list(_device_ids(full, device)))
+    full = replace(full, world_device_ids=tuple(tuple(own) for own in ids))
+    return World(
+        identity=_with_device(full, device),
+        device=device,
+        group=group,
+        meeting=Meeting(_second_store(full, tell), rank, size),
+        backend=dist.get_backend(),
+    )
+
+
+def _second_store(found: Identity, tell: Tell) -> Store:
+    """A store of our own, for torch does not hand out the one of a group."""
+    if found.index:
+        return visit_store(tell("store", "")[0], patience())
+    host = "127.0.0.1" if found.node_num == 1 else host_address()
+    store, endpoint = host_store(host, patience())
+    tell("store", endpoint)
+    return store
 
 
 def group_identity(local_rank: int, local_size: int) -> Identity:

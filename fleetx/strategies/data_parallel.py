@@ -1,6 +1,6 @@
 """Data parallel: every rank holds the whole model, and gradients are averaged during backward."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MethodType
 from typing import Any
@@ -78,12 +78,21 @@ class DataParallel(Strategy, name="data_parallel"):
 
 
 class _Shell(nn.Module):
-    """Runs the user's own forward, whatever the attribute ``forward`` has become meanwhile."""
+    """Runs the user's own forward, whatever the attribute ``forward`` has become meanwhile.
+
+    The model is shown to DDP but is no child: it would else be its own ancestor, which confuses
+    tools that follow the tree of modules.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.module = model
+        vars(self)["_model"] = model
         self._forward: Callable[..., Any] = model.forward
+
+    @override
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        model: nn.Module = vars(self)["_model"]
+        return model.named_modules(*args, **kwargs)
 
     @override
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -104,7 +113,11 @@ class _ReplicatedForward:
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
-        return MethodType, (type(self._model).forward, self._model)
+        return _plain_forward, (self._model,)
+
+
+def _plain_forward(model: nn.Module) -> Any:
+    return MethodType(type(model).forward, model)
 
 
 def _replicate(model: nn.Module, job: Job) -> DistributedDataParallel:

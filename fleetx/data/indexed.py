@@ -1,0 +1,141 @@
+"""The share of a dataset that is read by index."""
+
+import logging
+from collections.abc import Iterator, Sized
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, SequentialSampler
+
+from fleetx.data import orders
+from fleetx.data.orders import Order
+from fleetx.data.shares import Share, Uneven
+from fleetx.data.team import Team
+from fleetx.data.workers import seed_workers, settings_of
+
+logger = logging.getLogger(__name__)
+
+
+class IndexedShare:
+    """A worker's part of the order that a sampler or batch sampler draws for each epoch.
+
+    Args:
+        loader: the user's.
+        team: the workers among which the order is dealt.
+        peers: all workers; more than `team` where the sampler already deals.
+        uneven: see `distributed_loader`.
+    """
+
+    def __init__(self, loader: DataLoader[Any], team: Team, *, peers: Team, uneven: Uneven) -> None:
+        self._loader, self._team, self._peers = loader, team, peers
+        self._whole_batches = loader.batch_size is None and loader.batch_sampler is not None
+        self._sampler: Any = loader.batch_sampler if self._whole_batches else loader.sampler
+        self._share = Share(
+            rank=team.rank,
+            size=team.size,
+            batch_size=loader.batch_size or 1,
+            uneven=uneven,
+            drop_last=loader.drop_last,
+        )
+        self._order: Order | None = None
+        self._given = 0
+        self._check()
+        source = {"sampler": self} if self._is_unbatched else {"batch_sampler": self}
+        batch_size = {"batch_size": None} if self._is_unbatched else {}
+        self._inner: DataLoader[Any] = DataLoader(
+            loader.dataset, **source, **batch_size, **settings_of(loader, peers)
+        )
+
+    @property
+    def step(self) -> int:
+        """Entries of the order that go into one batch on every worker."""
+        return self._share.step
+
+    def __len__(self) -> int:
+        return self._share.num_batches(len(self._sampler))
+
+    def batches(self, epoch: int, given: int, order: Order | None) -> Iterator[Any]:
+        """The batches of one epoch, after the first `given` entries of `order` or a new one."""
+        self._given, self._order = given, order
+        seed_workers(self._inner, self._loader, self._peers, alike=False, epoch=epoch)
+        return iter(self._inner)
+
+    def order_state(self) -> dict[str, Any]:
+        """What it takes to find the order of this epoch again."""
+        if self._order is None or type(self._sampler) is SequentialSampler:
+            return {"order": None, "lengths": None}
+        return self._order.state_dict()
+
+    def __iter__(self) -> Iterator[Any]:
+        """What the loader behind us reads: indices, or lists of them.
+
+        The order is drawn only when the first is asked for: a plain loader draws the seed of its
+        workers first, and the generator must see the same sequence.
+        """
+        if self._order is None:
+            mine = orders.draw(self._sampler, whole_batches=self._whole_batches)
+            self._order = orders.agree(mine, self._team)
+        positions = self._share.positions(len(self._order), self._given)
+        positions = self._cut_to_peers(positions)
+        entries = self._order.take(positions)
+        if self._is_unbatched or self._whole_batches:
+            yield from entries
+            return
+        size = self._share.batch_size
+        for start in range(0, len(entries), size):
+            yield entries[start : start + size]
+
+    @property
+    def _is_unbatched(self) -> bool:
+        return self._loader.batch_size is None and not self._whole_batches
+
+    def _cut_to_peers(self, positions: Tensor) -> Tensor:
+        """As many as every peer has, where a sampler that deals by itself dealt unevenly."""
+        if self._team.size == self._peers.size:
+            return positions
+        least = self._peers.least(len(positions))
+        if least < len(positions):
+            logger.warning(
+                "the sampler gave worker %d more than others: %d entries are left out",
+                self._peers.rank,
+                len(positions) - least,
+            )
+        return positions[:least]
+
+    def _check(self) -> None:
+        if not isinstance(self._sampler, Sized):
+            raise ValueError(
+                f"{type(self._sampler).__name__} has no length, so the workers cannot know how "
+                "many batches each of them gets. Give it a __len__, or use an IterableDataset."
+            )
+        _check_count(len(self._sampler), self._share, self._noun)
+        if not self._team.can_agree and type(self._sampler) is not SequentialSampler:
+            raise ValueError(
+                f"the {self._team.size} workers of this job cannot reach each other, so they "
+                f"cannot agree on an order drawn by {type(self._sampler).__name__}. Set "
+                "shuffle=False, or shard the data yourself and set sharded=True."
+            )
+        if self._team.rank == 0 and self._team.size > 1:
+            remark = self._share.remark(len(self._sampler), self._noun)
+            if remark:
+                logger.info("%s", remark)
+
+    @property
+    def _noun(self) -> str:
+        return "batch" if self._whole_batches else "sample"
+
+
+def _check_count(count: int, share: Share, noun: str) -> None:
+    if count == 0:
+        raise ValueError(f"the loader has no {noun}, so there is nothing to share. Check its data.")
+    if count < share.size:
+        raise ValueError(
+            f"{count} {noun}(s) cannot be shared by {share.size} workers: some would have none. "
+            f"Start at most {count} worker(s), or use more data."
+        )
+    if share.kept(count) == 0:
+        raise ValueError(
+            f"drop_last=True leaves nothing: {share.size} workers with batches of "
+            f"{share.batch_size} need {share.step} samples for one step, and there are {count}. "
+            "Set drop_last=False, or a smaller batch_size."
+        )

@@ -1,0 +1,72 @@
+"""Which entries of an epoch's order belong to which worker: pure arithmetic."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Uneven = Literal["pad", "drop"]
+UNEVEN: tuple[str, ...] = get_args(Uneven)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """The part of worker `rank` of `size`.
+
+    Entry i of the order goes to worker i % size. So the i-th batches of all workers together are
+    the i-th batch of one process whose batch is `size` times as large.
+    """
+
+    rank: int
+    size: int
+    batch_size: int = 1
+    """Entries in one batch of one worker."""
+
+    uneven: Uneven = "pad"
+    """Repeat the first entries, or leave out the last, where `size` does not divide the order."""
+
+    drop_last: bool = False
+    """Leave out an incomplete batch of all workers together."""
+
+    @property
+    def step(self) -> int:
+        """Entries that all workers together take per batch."""
+        return self.batch_size * self.size
+
+    def kept(self, count: int) -> int:
+        """How many of `count` entries are given out; above `count` where some are repeated."""
+        if self.drop_last:
+            return count - count % self.step
+        if self.uneven == "drop":
+            return count - count % self.size
+        return count + -count % self.size
+
+    def positions(self, count: int, given: int = 0) -> Tensor:
+        """The positions in the order that this worker takes, after `given` were given out.
+
+        The rest is dealt anew, so an epoch may go on with another number of workers.
+        """
+        given = min(given, count)
+        everyone = given + torch.arange(self.kept(count - given))
+        return everyone[self.rank :: self.size] % max(count, 1)
+
+    def num_batches(self, count: int) -> int:
+        """The batches of one worker, the same for all."""
+        return -(-self.kept(count) // self.step)
+
+    def remark(self, count: int, noun: str) -> str:
+        """What is repeated or left out, in a sentence; empty where the order divides evenly."""
+        extra = self.kept(count) - count
+        if not extra:
+            return ""
+        number = abs(extra)
+        verb = "repeated" if extra > 0 else "left out"
+        be = "is" if number == 1 else "are"
+        total, part = _counted(count, noun), _counted(number, noun)
+        return f"{total} on {self.size} workers: {part} {be} {verb} in every epoch"
+
+
+def _counted(number: int, noun: str) -> str:
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{ending}"

@@ -1,0 +1,1 @@
+"""The `fleetrun` command: who runs where, starting it, watching it, stopping it."""

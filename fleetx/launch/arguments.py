@@ -1,0 +1,213 @@
+"""The flags of `fleetrun`, new and old spellings, as one frozen record."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NoReturn
+
+from fleetx.launch.errors import USAGE
+
+EXAMPLES = """examples:
+  fleetrun train.py --lr 0.1                          every card of this machine, or one CPU process
+  fleetrun --gpus 0,1,2,3 train.py                    four cards
+  fleetrun --nproc_per_node 2 --gpus none train.py    two CPU processes
+  fleetrun --ips 10.0.0.1,10.0.0.2 train.py           two machines, the same line on each
+  fleetrun --nnodes 2 --master 10.0.0.1:6379 train.py two machines that meet at an address
+  fleetrun --server_num 2 --worker_num 2 train.py     parameter servers, tried on one machine
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """What the user typed, in one spelling."""
+
+    gpus: str | None = None
+    nproc_per_node: int | None = None
+    ips: str | None = None
+    node_ip: str | None = None
+    started_port: int | None = None
+    nnodes: str | None = None
+    master: str | None = None
+    rank: int | None = None
+    use_paddlecloud: bool = False
+    servers: str | None = None
+    workers: str | None = None
+    server_num: int | None = None
+    worker_num: int | None = None
+    http_port: int | None = None
+    log_dir: str = "log"
+    max_restart: int = 0
+    timeout: float = 60.0
+    dry_run: bool = False
+    module: bool = False
+    script: str = ""
+    script_args: tuple[str, ...] = ()
+
+    def is_parameter_server(self) -> bool:
+        """True when any flag of a parameter-server job was given."""
+        flags = (self.servers, self.workers, self.server_num, self.worker_num, self.http_port)
+        return any(value is not None for value in flags)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports errors in one line, the way the rest of the launcher does."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"fleetrun: error: {message}; see fleetrun --help\n")
+        sys.exit(USAGE)
+
+
+def parse(argv: Sequence[str] | None = None) -> Arguments:
+    """Reads the command line; exits with code 2 and one sentence when it cannot."""
+    parser = _build_parser()
+    namespace = parser.parse_args(argv)
+    if not namespace.command:
+        parser.error("no training script was given, so there is nothing to run; add one at the end")
+    values = {name: value for name, value in vars(namespace).items() if value is not None}
+    script, *rest = values.pop("command")
+    known = {field.name for field in fields(Arguments)}
+    assert set(values) <= known, "a flag has no field in Arguments"
+    return Arguments(**values, script=script, script_args=tuple(rest))
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="fleetrun",
+        usage="fleetrun [flags] train.py [arguments of train.py]",
+        description="Starts a distributed PyTorch job: one process per card or per CPU worker.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_devices(parser)
+    _add_nodes(parser)
+    _add_parameter_server(parser)
+    _add_general(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _add_devices(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("processes of this machine")
+    group.add_argument(
+        "--gpus",
+        "--selected_gpus",
+        "--seletected_gpus",  # spelled so in an official document, hence in people's scripts
+        metavar="0,1",
+        help="cards to use, one process each; 'none' for CPU (default: all there are, else CPU)",
+    )
+    group.add_argument(
+        "--nproc_per_node",
+        type=_positive,
+        metavar="N",
+        help="processes on this machine (default: the number of cards, on CPU 1)",
+    )
+
+
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("several machines, by a list of addresses")
+    group.add_argument(
+        "--ips", "--cluster_node_ips", metavar="IP,IP", help="all machines; the order gives ranks"
+    )
+    group.add_argument(
+        "--node_ip", metavar="IP", help="this machine's entry (default: POD_IP, else found)"
+    )
+    group.add_argument(
+        "--started_port",
+        type=_port,
+        metavar="PORT",
+        help="first port of the workers; the launchers meet one below it (default: 6170)",
+    )
+    group.add_argument(
+        "--use_paddlecloud",
+        action="store_true",
+        help="take the list from PADDLE_TRAINERS, POD_IP, PADDLE_TRAINER_ID and PADDLE_PORT",
+    )
+    group = parser.add_argument_group("several machines, by a meeting point")
+    group.add_argument("--nnodes", metavar="N", help="machines: N, or MIN:MAX (or PADDLE_NNODES)")
+    group.add_argument(
+        "--master", metavar="HOST:PORT", help="where they meet, on one of them (or PADDLE_MASTER)"
+    )
+    group.add_argument(
+        "--rank",
+        "--node_rank",
+        type=_natural,
+        metavar="N",
+        help="place of this machine; 0 is the master's (default: decided at the meeting)",
+    )
+
+
+def _add_parameter_server(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("parameter servers")
+    group.add_argument(
+        "--server_num", type=_positive, metavar="N", help="servers on this machine, to try things"
+    )
+    group.add_argument(
+        "--worker_num", "--trainer_num", type=_positive, metavar="N", help="workers, likewise"
+    )
+    group.add_argument("--servers", metavar="IP:PORT,...", help="all servers of all machines")
+    group.add_argument(
+        "--workers", "--trainers", metavar="IP[:PORT],...", help="all workers of all machines"
+    )
+    group.add_argument(
+        "--http_port",
+        type=_port,
+        metavar="PORT",
+        help="where the launchers meet (default: one below the first machine's lowest port)",
+    )
+
+
+def _add_general(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("general")
+    group.add_argument("--log_dir", metavar="DIR", help="workerlog.N and serverlog.N (default: log)")
+    group.add_argument(
+        "--max_restart",
+        type=_natural,
+        metavar="N",
+        help="how often a failed job starts again, all processes together (default: 0)",
+    )
+    group.add_argument(
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long to wait for the other machines (default: 60)",
+    )
+    group.add_argument(
+        "--dry_run", action="store_true", help="print who would run where, and start nothing"
+    )
+    group.add_argument(
+        "-m", dest="module", action="store_true", help="run a module: fleetrun -m package.train"
+    )
+
+
+def _natural(text: str) -> int:
+    return _bounded(text, 0, 2**31)
+
+
+def _positive(text: str) -> int:
+    return _bounded(text, 1, 2**31)
+
+
+def _port(text: str) -> int:
+    return _bounded(text, 1, 65535)
+
+
+def _bounded(text: str, low: int, high: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"{value} is outside {low}..{high}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} seconds is not a time to wait")
+    return value

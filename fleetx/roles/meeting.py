@@ -1,0 +1,72 @@
+"""Waiting for all workers with a limit, so that nobody waits for ever for one who never comes."""
+
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+
+from fleetx.roles.exchange import patience
+from fleetx.roles.stores import Store
+
+
+@dataclass
+class Meeting:
+    """Counts the workers in at every call; whoever waits too long learns who is missing.
+
+    Gloo has a barrier with a limit too, but only its rank 0 keeps to it. The messages left in the
+    store are overwritten at every round, so that a long job does not fill it.
+    """
+
+    store: Store
+    index: int
+    size: int
+    held: int = field(default=0, init=False)
+
+    def await_all(self, call: str) -> None:
+        """Return when every worker has made the same call; complain on all of them otherwise."""
+        self.held += 1
+        go = f"meeting/go/{self.held}"
+        try:
+            self.store.set(_seat(self.index), f"{self.held} {call}")
+            if self.store.add("meeting/arrived", 1) == self.held * self.size:
+                self._open(go)
+            self.store.wait([go], patience())
+            verdict = self.store.get(go).decode()
+        except dist.DistError as error:
+            raise RuntimeError(f"{call} {self._absent()}; {_ADVICE}") from error
+        if verdict:
+            raise RuntimeError(f"{verdict}; {_ADVICE}")
+
+    def _open(self, go: str) -> None:
+        """The last to arrive compares the calls and lets everybody go."""
+        calls = [text.partition(" ")[2] for text in self._seated()]
+        listed = ", ".join(f"worker {index} called {call}" for index, call in enumerate(calls))
+        self.store.set(go, listed if len(set(calls)) > 1 else "")
+        # Everybody has come here, so nobody still reads the message of the round before.
+        self.store.delete_key(f"meeting/go/{self.held - 1}")
+
+    def _seated(self) -> list[str]:
+        seats = [_seat(index) for index in range(self.size)]
+        return [text.decode() for text in self.store.multi_get(seats)]
+
+    def _absent(self) -> str:
+        waited = f"waited {int(patience().total_seconds())} s for all {self.size} workers, but"
+        try:
+            missing = [str(index) for index in range(self.size) if not self._came(index)]
+        except dist.DistError:
+            return f"{waited} lost worker 0, which kept the count; look at its log"
+        return f"{waited} these did not come: {', '.join(missing)}"
+
+    def _came(self, index: int) -> bool:
+        if not self.store.check([_seat(index)]):
+            return False
+        return int(self.store.get(_seat(index)).split()[0]) >= self.held
+
+
+_ADVICE = (
+    "every worker must make the same calls in the same order "
+    "(set FLEETX_TIMEOUT, in seconds, if one of them is only slow)"
+)
+
+
+def _seat(index: int) -> str:
+    return f"meeting/here/{index}"

@@ -1,0 +1,16 @@
+"""Two workers of which only the one named on the command line comes to the barrier."""
+
+import sys
+import time
+
+import fleetx.roles as fleet
+
+fleet.start(is_collective=True)
+if fleet.rank() == int(sys.argv[1]):
+    begin = time.monotonic()
+    try:
+        fleet.util.all_reduce(1)
+    except RuntimeError as error:
+        sys.stdout.write(f"{time.monotonic() - begin:.1f} {error}")
+else:
+    time.sleep(4)
