@@ -1,5 +1,6 @@
 """The share of a dataset that is read by index."""
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sized
 from typing import Any
@@ -11,7 +12,7 @@ from fleetx.data import orders
 from fleetx.data.orders import Order
 from fleetx.data.shares import Share, Uneven
 from fleetx.data.team import Team
-from fleetx.data.workers import seed_workers, settings_of
+from fleetx.data.workers import draws_undone, seed_workers, settings_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +41,11 @@ class IndexedShare:
         self._order: Order | None = None
         self._given = 0
         self._check()
-        source = {"sampler": self} if self._is_unbatched else {"batch_sampler": self}
-        batch_size = {"batch_size": None} if self._is_unbatched else {}
+        source: dict[str, Any] = {"batch_sampler": self}
+        if self._is_unbatched:
+            source = {"sampler": self, "batch_size": None}
         self._inner: DataLoader[Any] = DataLoader(
-            loader.dataset, **source, **batch_size, **settings_of(loader, peers)
+            loader.dataset, **source, **settings_of(loader, peers)
         )
 
     @property
@@ -57,8 +59,9 @@ class IndexedShare:
     def batches(self, epoch: int, given: int, order: Order | None) -> Iterator[Any]:
         """The batches of one epoch, after the first `given` entries of `order` or a new one."""
         self._given, self._order = given, order
-        seed_workers(self._inner, self._loader, self._peers, alike=False, epoch=epoch)
-        return iter(self._inner)
+        with draws_undone(self._loader.generator) if given else contextlib.nullcontext():
+            seed_workers(self._inner, self._loader, self._peers, alike=False, epoch=epoch)
+            return iter(self._inner)
 
     def order_state(self) -> dict[str, Any]:
         """What it takes to find the order of this epoch again."""

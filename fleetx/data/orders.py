@@ -30,8 +30,9 @@ class Order:
         if self.lengths is None:
             chosen: list[int] = self.indices[positions].tolist()
             return chosen
-        batches = self.indices.split(self.lengths.tolist())
-        return [batches[position].tolist() for position in positions.tolist()]
+        ends = self.lengths.cumsum(0).tolist()
+        starts = [0, *ends[:-1]]
+        return [self.indices[starts[at] : ends[at]].tolist() for at in positions.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
         """The order in four bytes per sample where the numbers allow."""

@@ -79,10 +79,10 @@ class StreamedShare:
         dataset = loader.dataset
         if self._team.size > 1:
             dataset = _Turns(dataset, self._share)
-        batching = {"batch_size": loader.batch_size}
+        batching: dict[str, Any] = {"batch_size": loader.batch_size}
         if loader.batch_size is not None:
             batching["drop_last"] = loader.drop_last
-        return DataLoader(dataset, **batching, **settings_of(loader, self._peers))  # type: ignore[arg-type]
+        return DataLoader(dataset, **batching, **settings_of(loader, self._peers))
 
     def _in_step(self) -> Iterator[Any]:
         """All workers stop when one runs out; what others still had is said."""

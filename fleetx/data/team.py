@@ -104,6 +104,4 @@ def _has_started() -> bool:
 
 def _device_of(group: dist.ProcessGroup) -> torch.device:
     """A device whose tensors the group can carry."""
-    backend = dist.get_backend_config(group)
-    on_cpu = "cpu:" in backend or (":" not in backend and backend != "nccl")
-    return torch.device("cpu" if on_cpu else "cuda")
+    return torch.device("cpu" if "cpu:" in dist.get_backend_config(group) else "cuda")

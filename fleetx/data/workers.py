@@ -1,5 +1,7 @@
 """The `DataLoader` behind a worker's share: the user's settings, other indices, another seed."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,6 +30,21 @@ def settings_of(loader: DataLoader[Any], team: Team) -> dict[str, Any]:
     # From this generator a loader draws the seed of its workers.
     settings["generator"] = loader.generator if team.size == 1 else torch.Generator()
     return settings
+
+
+@contextlib.contextmanager
+def draws_undone(generator: torch.Generator | None) -> Iterator[None]:
+    """Leave the generator as it was.
+
+    An epoch that is resumed was paid for when it began; a second draw would change the epochs
+    after it.
+    """
+    source = generator or torch.default_generator
+    state = source.get_state()
+    try:
+        yield
+    finally:
+        source.set_state(state)
 
 
 def seed_workers(

@@ -97,7 +97,7 @@ class Engine:
     def backward(self, loss: Tensor) -> None:
         """Differentiate what the plan makes of the loss."""
         assert self.step is not None, "attach() comes before backward()"
-        self.step.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.step.scale(loss).backward()
 
     def finish(self, loss: Tensor | None = None) -> bool:
         """End the batch; True when the parameters moved."""

@@ -32,7 +32,7 @@ class Eager(Strategy, name="eager"):
                 )
             inputs, targets = batch
             loss = job.criterion(job.model(inputs), targets)
-            step.scale(loss).backward()  # type: ignore[no-untyped-call]
+            step.scale(loss).backward()
             return loss.detach()
 
         return replace(step, drive=drive)

@@ -121,16 +121,17 @@ def test_a_held_batch_exchanges_nothing_and_keeps_its_gradients() -> None:
             assert torch.equal(weights(model), before), "no update yet"
             assert all(p.grad is not None for p in model.parameters()), "gradients wait"
             assert spread(torch.cat([p.grad.flatten() for p in model.parameters()])) > 0  # type: ignore[union-attr]
+    assert counts == [0, 1], "one all-reduce in two batches"
     assert not torch.equal(weights(model), before)
     assert spread(weights(model)) == 0
     assert all(p.grad is None for p in model.parameters())
     whole = net()
-    F.cross_entropy(whole(inputs[:64]), targets[:64]).backward()  # type: ignore[no-untyped-call]
+    F.cross_entropy(whole(inputs[:64]), targets[:64]).backward()
     expected = torch.cat([(p - 0.1 * p.grad).flatten() for p in whole.parameters()])  # type: ignore[operator]
     torch.testing.assert_close(weights(model), expected.detach(), rtol=1e-6, atol=1e-6)
 
     optimizer.zero_grad()
-    F.cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+    F.cross_entropy(model(inputs), targets).backward()
     with pytest.raises(RuntimeError, match=r"call optimizer\.backward\(loss\) instead"):
         optimizer.step()
 
@@ -205,7 +206,8 @@ def test_an_optimizer_is_rebuilt_by_names_and_keeps_its_scheduler() -> None:
     engine = engine_for(Swap.name)
     bias = [p for n, p in engine.job.model.named_parameters() if n.endswith("bias")]
     rest = [p for n, p in engine.job.model.named_parameters() if n.endswith("weight")]
-    mine = torch.optim.SGD([{"params": bias, "lr": 0.7}, {"params": rest}], lr=0.2)
+    groups: list[dict[str, Any]] = [{"params": bias, "lr": 0.7}, {"params": rest}]
+    mine = torch.optim.SGD(groups, lr=0.2)
     scheduler = torch.optim.lr_scheduler.StepLR(mine, step_size=1, gamma=0.1)
     built = engine.attach(mine)
     assert type(built) is torch.optim.RMSprop

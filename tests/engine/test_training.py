@@ -51,7 +51,7 @@ def test_parameters_and_buffers_start_equal() -> None:
     _start()
     torch.manual_seed(fleet.worker_index())
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    model[1].running_mean.fill_(fleet.worker_index())  # type: ignore[union-attr, operator]
+    model.get_buffer("1.running_mean").fill_(fleet.worker_index())
     fleet.distributed_model(model)
     tensors = torch.cat([t.detach().flatten().float() for t in model.state_dict().values()])
     assert spread(tensors) == 0
@@ -80,13 +80,14 @@ def test_a_copy_or_pickle_of_the_model_is_plain() -> None:
     _start()
     model = fleet.distributed_model(net())
     inputs, _ = data()
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+    twins: list[nn.Sequential] = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    for twin in twins:
         torch.testing.assert_close(twin(inputs), model(inputs))
         # Only one rank calls its copy: a replica would wait for the other rank here.
         if fleet.is_first_worker():
             twin(inputs).sum().backward()
-            twin[0].weight.data.zero_()
-        assert model[0].weight.abs().sum() > 0
+            twin.get_parameter("0.weight").data.zero_()
+        assert model.get_parameter("0.weight").abs().sum() > 0
 
 
 @world(2)
@@ -172,11 +173,11 @@ def test_state_survives_and_loads_into_plain_torch() -> None:
     alone = torch.optim.Adam(twin.parameters(), lr=0.5)
     alone.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert alone.param_groups[0]["lr"] == 0.1
-    kept = optimizer.state[model[0].weight]["exp_avg"].clone()
-    torch.testing.assert_close(alone.state[twin[0].weight]["exp_avg"], kept)
+    kept = optimizer.state[model.get_parameter("0.weight")]["exp_avg"].clone()
+    torch.testing.assert_close(alone.state[twin.get_parameter("0.weight")]["exp_avg"], kept)
     optimizer.minimize(F.cross_entropy(model(inputs), targets))
     optimizer.load_state_dict(alone.state_dict())
-    torch.testing.assert_close(optimizer.state[model[0].weight]["exp_avg"], kept)
+    torch.testing.assert_close(optimizer.state[model.get_parameter("0.weight")]["exp_avg"], kept)
 
 
 @world(1)

@@ -42,7 +42,7 @@ def plain(name: str, batch: int, steps: int = 12) -> Tensor:
     for step in range(steps):
         at = torch.arange(step * batch, (step + 1) * batch) % len(inputs)
         optimizer.zero_grad()
-        F.cross_entropy(model(inputs[at]), targets[at]).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(model(inputs[at]), targets[at]).backward()
         optimizer.step()
     return weights(model)
 
@@ -81,7 +81,7 @@ def _as_in_torch(
 ) -> None:
     loss = F.cross_entropy(model(x), y)
     optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     optimizer.step()
 
 
@@ -89,7 +89,7 @@ def _closure(model: nn.Module, optimizer: fleet.DistributedOptimizer, x: Tensor,
     def closure() -> Tensor:
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
     assert optimizer.step(closure) is not None

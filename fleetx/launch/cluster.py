@@ -1,0 +1,108 @@
+"""Who runs where: the job as the launcher of one machine knows it, before anything starts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fleetx.launch.addresses import join_endpoint
+
+Role = Literal["TRAINER", "PSERVER"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One process of this machine."""
+
+    role: Role
+    rank: int
+    """Position among all processes of its role."""
+    local_rank: int
+    """Position among the processes of its role on this machine."""
+    endpoint: str
+
+    @property
+    def log_name(self) -> str:
+        """File name of its log; by global rank, so that machines may share a folder."""
+        return f"{'workerlog' if self.role == 'TRAINER' else 'serverlog'}.{self.rank}"
+
+    @property
+    def title(self) -> str:
+        """How it is called in messages."""
+        return f"rank {self.rank}" if self.role == "TRAINER" else f"server {self.rank}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """All processes of all machines, complete once the machines have met."""
+
+    workers: tuple[str, ...]
+    servers: tuple[str, ...] = ()
+    local: tuple[Process, ...]
+    node_rank: int = 0
+    nnodes: int = 1
+
+    @property
+    def local_workers(self) -> int:
+        """Number of workers on this machine."""
+        return sum(process.role == "TRAINER" for process in self.local)
+
+    @property
+    def local_servers(self) -> int:
+        """Number of servers on this machine."""
+        return len(self.local) - self.local_workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """This machine's view of the job."""
+
+    host: str
+    """Address under which the other machines know this one."""
+    endpoints: tuple[str, ...]
+    """Endpoints of this machine's workers."""
+    world: World | None
+    """Everything, where it is known before the machines meet; else None."""
+    cards: tuple[str, ...] = ()
+    """Cards of this machine in the spelling of CUDA_VISIBLE_DEVICES; none on CPU."""
+    master: tuple[str, int] | None = None
+    """Where the launchers meet; None for a job of one machine."""
+    master_flag: str = "--master"
+    """The flag that moves the meeting point, for messages."""
+    node_rank: int | None = 0
+    """Place of this machine; None when it is decided at the meeting."""
+    min_nodes: int = 1
+    max_nodes: int = 1
+
+    @property
+    def size(self) -> int:
+        """Number of processes on this machine."""
+        return len(self.world.local) if self.world else len(self.endpoints)
+
+    @property
+    def is_parameter_server(self) -> bool:
+        """True when the job has servers."""
+        return self.world is not None and bool(self.world.servers)
+
+    def meet(self, tables: Sequence[Sequence[str]], node_rank: int) -> World:
+        """The world that the machines form, given each one's worker endpoints in rank order."""
+        return self.world or collective_world(tables, node_rank)
+
+
+def collective_world(tables: Sequence[Sequence[str]], node_rank: int) -> World:
+    """Numbers the workers of all machines in order."""
+    before = sum(len(table) for table in tables[:node_rank])
+    local = tuple(
+        Process(role="TRAINER", rank=before + index, local_rank=index, endpoint=endpoint)
+        for index, endpoint in enumerate(tables[node_rank])
+    )
+    return World(
+        workers=tuple(endpoint for table in tables for endpoint in table),
+        local=local,
+        node_rank=node_rank,
+        nnodes=len(tables),
+    )
+
+
+def consecutive(host: str, port: int, number: int) -> tuple[str, ...]:
+    """Endpoints of one host on consecutive ports."""
+    return tuple(join_endpoint(host, port + index) for index in range(number))

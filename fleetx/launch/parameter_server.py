@@ -1,0 +1,149 @@
+"""Planning a parameter-server job, on one machine or by lists of servers and workers."""
+
+from collections.abc import Mapping
+
+from fleetx.launch.addresses import (
+    find_own,
+    join_endpoint,
+    resolve,
+    split_endpoint,
+    split_list,
+)
+from fleetx.launch.arguments import Arguments
+from fleetx.launch.cluster import Job, Process, World
+from fleetx.launch.errors import LaunchError
+from fleetx.launch.ports import Ports
+
+FIRST_WORKER_PORT = 6170
+LOOPBACK = "127.0.0.1"
+COLLECTIVE_FLAGS = ("gpus", "nproc_per_node", "ips", "nnodes", "master", "rank", "started_port")
+
+
+def plan(arguments: Arguments, environ: Mapping[str, str], ports: Ports) -> Job:
+    """The parameter-server job that the flags describe."""
+    _refuse_mixture(arguments)
+    if arguments.servers is None and arguments.workers is None:
+        return _local(arguments, ports)
+    return _by_lists(arguments, environ, ports)
+
+
+def _refuse_mixture(arguments: Arguments) -> None:
+    mixed = [f"--{name}" for name in COLLECTIVE_FLAGS if getattr(arguments, name) is not None]
+    if arguments.use_paddlecloud:
+        mixed.append("--use_paddlecloud")
+    if mixed:
+        raise LaunchError(
+            f"{mixed[0]} belongs to collective jobs and the server flags to parameter-server jobs, "
+            "and a job is one of the two; remove either"
+        )
+
+
+def _local(arguments: Arguments, ports: Ports) -> Job:
+    if not arguments.server_num or not arguments.worker_num:
+        missing = "--server_num" if not arguments.server_num else "--worker_num"
+        raise LaunchError(
+            f"a parameter-server job needs servers and workers, and {missing} is not set; add it, "
+            "or list them with --servers and --workers"
+        )
+    servers = tuple(join_endpoint(LOOPBACK, ports.free(LOOPBACK)) for _ in range(arguments.server_num))
+    workers = tuple(join_endpoint(LOOPBACK, ports.free(LOOPBACK)) for _ in range(arguments.worker_num))
+    return _job(arguments, servers, workers, host=LOOPBACK, hosts=(LOOPBACK,))
+
+
+def _by_lists(arguments: Arguments, environ: Mapping[str, str], ports: Ports) -> Job:
+    if arguments.servers is None or arguments.workers is None:
+        missing = "--servers" if arguments.servers is None else "--workers"
+        raise LaunchError(
+            f"a parameter-server job needs servers and workers, and {missing} is not set; add it "
+            "as ip:port,ip:port"
+        )
+    servers = split_list(arguments.servers, "--servers")
+    workers = _with_ports(split_list(arguments.workers, "--workers"), len(servers))
+    _check_number(arguments.server_num, len(servers), "server")
+    _check_number(arguments.worker_num, len(workers), "worker")
+    everyone = [split_endpoint(each, "--servers")[0] for each in servers]
+    everyone += [split_endpoint(each, "--workers")[0] for each in workers]
+    clash = set(servers) & set(workers)
+    if clash:
+        raise LaunchError(
+            f"{min(clash)} is both in --servers and in --workers, but two processes cannot share a "
+            "port; change one"
+        )
+    hosts = tuple(dict.fromkeys(everyone))
+    host = find_own(hosts, given=arguments.node_ip, environ=environ, flag="--servers/--workers")
+    job = _job(arguments, servers, workers, host=host, hosts=hosts)
+    assert job.world is not None
+    for process in job.world.local:
+        name, port = split_endpoint(process.endpoint, "--servers")
+        ports.fixed(resolve(name, "--servers"), port, "--servers or --workers")
+    return job
+
+
+def _with_ports(workers: tuple[str, ...], servers: int) -> tuple[str, ...]:
+    first = FIRST_WORKER_PORT + servers
+    return tuple(
+        worker if ":" in worker else join_endpoint(worker, first + index)
+        for index, worker in enumerate(workers)
+    )
+
+
+def _check_number(number: int | None, listed: int, what: str) -> None:
+    if number is not None and number != listed:
+        raise LaunchError(
+            f"--{what}_num {number} contradicts --{what}s, which lists {listed}; leave it out"
+        )
+
+
+def _job(
+    arguments: Arguments,
+    servers: tuple[str, ...],
+    workers: tuple[str, ...],
+    *,
+    host: str,
+    hosts: tuple[str, ...],
+) -> Job:
+    node_rank = hosts.index(host)
+    world = World(
+        workers=workers,
+        servers=servers,
+        local=_on_host("PSERVER", servers, host) + _on_host("TRAINER", workers, host),
+        node_rank=node_rank,
+        nnodes=len(hosts),
+    )
+    return Job(
+        host=host,
+        endpoints=tuple(process.endpoint for process in world.local),
+        world=world,
+        master=_meeting(arguments, servers + workers, hosts),
+        master_flag="--http_port",
+        node_rank=node_rank,
+        min_nodes=len(hosts),
+        max_nodes=len(hosts),
+    )
+
+
+def _on_host(role: str, endpoints: tuple[str, ...], host: str) -> tuple[Process, ...]:
+    here = [
+        (rank, endpoint)
+        for rank, endpoint in enumerate(endpoints)
+        if split_endpoint(endpoint, "--servers")[0] == host
+    ]
+    return tuple(
+        Process(
+            role="PSERVER" if role == "PSERVER" else "TRAINER",
+            rank=rank,
+            local_rank=index,
+            endpoint=endpoint,
+        )
+        for index, (rank, endpoint) in enumerate(here)
+    )
+
+
+def _meeting(
+    arguments: Arguments, endpoints: tuple[str, ...], hosts: tuple[str, ...]
+) -> tuple[str, int] | None:
+    if len(hosts) == 1 and arguments.http_port is None:
+        return None
+    pairs = [split_endpoint(endpoint, "--servers") for endpoint in endpoints]
+    lowest = min(port for host, port in pairs if host == hosts[0])
+    return hosts[0], arguments.http_port or lowest - 1

@@ -1,0 +1,104 @@
+"""What every worker really executes: the user's script, with its death reported.
+
+It runs by path, before and without any other import of the library, and imports nothing heavy.
+"""
+
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+import types
+from pathlib import Path
+from typing import NoReturn
+
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+
+
+def main() -> NoReturn:
+    """Runs `[-m] name args...` as `python` would."""
+    os.dup2(1, 2)  # one log, in the order in which things were written
+    _die_with_launcher()
+    arguments = sys.argv[1:]
+    module = arguments[0] == "-m"
+    sys.argv = arguments[1:] if module else arguments
+    try:
+        if module:
+            _run_module(sys.argv[0])
+        else:
+            _run_script(sys.argv[0])
+    except SystemExit as stop:
+        _record(f"SystemExit: {stop.code}", _exit_code(stop.code))
+        raise
+    except BaseException as error:
+        _record(f"{type(error).__name__}: {error}", 1)
+        own = _without_runner(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(own), own)
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _run_script(name: str) -> None:
+    # A module of its own, left in place: pickling, spawned children and exit handlers of the
+    # script find it as `__main__` for as long as the process lives.
+    sys.path[0] = str(Path(name).resolve().parent)
+    code = compile(Path(name).read_bytes(), name, "exec")
+    script = types.ModuleType("__main__")
+    script.__dict__.update(__file__=name, __spec__=None, __builtins__=__builtins__)
+    sys.modules["__main__"] = script
+    exec(code, script.__dict__)
+
+
+def _run_module(name: str) -> None:
+    sys.path[0] = str(Path.cwd())
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _die_with_launcher() -> None:
+    """Asks Linux to kill this process when the launcher is gone, even by `kill -9`."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    if os.environ.get("FLEETX_LAUNCHER_PID") != str(os.getppid()):
+        sys.exit(1)  # it was gone before we asked
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _record(message: str, code: int) -> None:
+    """Writes torch's error file, with the exact time and the exit code added."""
+    target = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not target or code == 0:
+        return
+    now = time.time()
+    extra = {
+        "py_callstack": traceback.format_exc(),
+        "timestamp": str(int(now)),
+        "time": now,
+        "exit_code": code,
+    }
+    record = {"message": {"message": message, "extraInfo": extra}}
+    partial = f"{target}.partial"
+    try:
+        Path(partial).write_text(json.dumps(record), encoding="utf-8")
+        os.replace(partial, target)
+    except OSError:
+        pass  # the log still has the traceback
+
+
+def _without_runner(trace: types.TracebackType | None) -> types.TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
+
+
+if __name__ == "__main__":
+    main()
