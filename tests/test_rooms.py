@@ -19,24 +19,6 @@ ROOMS = [
     *("data", "metrics", "applications", "evaluate"),
     "compat",
 ]
-    "roles",
-    "launch",
-    "comm",
-    "optim",
-    "ps",
-    "plan",
-    "strategies",
-    "config",
-    "auto",
-    "engine",
-    "static",
-    "io",
-    "data",
-    "metrics",
-    "applications",
-    "evaluate",
-    "compat",
-]
 FREE = {"testing"}  # the pool for tests stands beside all rooms
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py"))
 

@@ -12,7 +12,7 @@ from fleetx.data import orders
 from fleetx.data.orders import Order
 from fleetx.data.shares import Share, Uneven
 from fleetx.data.team import Team
-from fleetx.data.workers import draws_undone, seed_workers, settings_of
+from fleetx.data.workers import WorkerSeed, draws_undone, settings_of
 
 logger = logging.getLogger(__name__)
 
@@ -28,69 +28,85 @@ class IndexedShare:
     """
 
     def __init__(self, loader: DataLoader[Any], team: Team, *, peers: Team, uneven: Uneven) -> None:
-        self._loader, self._team, self._peers = loader, team, peers
-        self._whole_batches = loader.batch_size is None and loader.batch_sampler is not None
-        self._sampler: Any = loader.batch_sampler if self._whole_batches else loader.sampler
-        self._share = Share(
+        self._loader = loader
+        share = Share(
             rank=team.rank,
             size=team.size,
             batch_size=loader.batch_size or 1,
             uneven=uneven,
             drop_last=loader.drop_last,
         )
-        self._order: Order | None = None
-        self._given = 0
-        self._check()
-        source: dict[str, Any] = {"batch_sampler": self}
-        if self._is_unbatched:
-            source = {"sampler": self, "batch_size": None}
-        self._inner: DataLoader[Any] = DataLoader(
-            loader.dataset, **source, **settings_of(loader, peers)
-        )
+        # Of its own, not of this object: a cycle through the loader would leave the end of its
+        # processes to the garbage collector, which closes their queues first and then waits.
+        self._entries = entries = Entries(loader, share, team, peers)
+        source: dict[str, Any] = {"batch_sampler": entries}
+        if entries.is_unbatched:
+            source = {"sampler": entries, "batch_size": None}
+        inner: DataLoader[Any] = DataLoader(loader.dataset, **source, **settings_of(loader, peers))
+        self._inner = inner
+        self._seed = WorkerSeed(inner, loader, peers, alike=False)
 
     @property
     def step(self) -> int:
         """Entries of the order that go into one batch on every worker."""
-        return self._share.step
+        return self._entries.share.step
 
     def __len__(self) -> int:
-        return self._share.num_batches(len(self._sampler))
+        return self._entries.num_batches
 
     def batches(self, epoch: int, given: int, order: Order | None) -> Iterator[Any]:
         """The batches of one epoch, after the first `given` entries of `order` or a new one."""
-        self._given, self._order = given, order
+        self._entries.given, self._entries.order = given, order
         with draws_undone(self._loader.generator) if given else contextlib.nullcontext():
-            seed_workers(self._inner, self._loader, self._peers, alike=False, epoch=epoch)
+            self._seed.draw(epoch)
             return iter(self._inner)
 
     def order_state(self) -> dict[str, Any]:
         """What it takes to find the order of this epoch again."""
-        if self._order is None or type(self._sampler) is SequentialSampler:
+        order = self._entries.order
+        if order is None or self._entries.is_sequential:
             return {"order": None, "lengths": None}
-        return self._order.state_dict()
+        return order.state_dict()
+
+
+class Entries:
+    """What the loader of a worker reads: indices, or lists of them, anew in each epoch."""
+
+    def __init__(self, loader: DataLoader[Any], share: Share, team: Team, peers: Team) -> None:
+        self._whole_batches = loader.batch_size is None and loader.batch_sampler is not None
+        self._sampler: Any = loader.batch_sampler if self._whole_batches else loader.sampler
+        self._team, self._peers = team, peers
+        self.share = share
+        self.is_unbatched = loader.batch_size is None and not self._whole_batches
+        self.is_sequential = type(self._sampler) is SequentialSampler
+        self.order: Order | None = None
+        """The order of the running epoch, once it is drawn."""
+        self.given = 0
+        """How much of it was given before the epoch was interrupted."""
+        self._check()
+
+    @property
+    def num_batches(self) -> int:
+        """In a whole epoch."""
+        return self.share.num_batches(len(self._sampler))
 
     def __iter__(self) -> Iterator[Any]:
-        """What the loader behind us reads: indices, or lists of them.
+        """Draw the order and deal it.
 
         The order is drawn only when the first is asked for: a plain loader draws the seed of its
         workers first, and the generator must see the same sequence.
         """
-        if self._order is None:
+        if self.order is None:
             mine = orders.draw(self._sampler, whole_batches=self._whole_batches)
-            self._order = orders.agree(mine, self._team)
-        positions = self._share.positions(len(self._order), self._given)
-        positions = self._cut_to_peers(positions)
-        entries = self._order.take(positions)
-        if self._is_unbatched or self._whole_batches:
+            self.order = orders.agree(mine, self._team)
+        positions = self.share.positions(len(self.order), self.given)
+        entries = self.order.take(self._cut_to_peers(positions))
+        if self.is_unbatched or self._whole_batches:
             yield from entries
             return
-        size = self._share.batch_size
+        size = self.share.batch_size
         for start in range(0, len(entries), size):
             yield entries[start : start + size]
-
-    @property
-    def _is_unbatched(self) -> bool:
-        return self._loader.batch_size is None and not self._whole_batches
 
     def _cut_to_peers(self, positions: Tensor) -> Tensor:
         """As many as every peer has, where a sampler that deals by itself dealt unevenly."""
@@ -106,26 +122,23 @@ class IndexedShare:
         return positions[:least]
 
     def _check(self) -> None:
+        name = type(self._sampler).__name__
         if not isinstance(self._sampler, Sized):
             raise ValueError(
-                f"{type(self._sampler).__name__} has no length, so the workers cannot know how "
-                "many batches each of them gets. Give it a __len__, or use an IterableDataset."
+                f"{name} has no length, so the workers cannot know how many batches each of them "
+                "gets. Give it a __len__, or use an IterableDataset."
             )
-        _check_count(len(self._sampler), self._share, self._noun)
-        if not self._team.can_agree and type(self._sampler) is not SequentialSampler:
+        noun = "batch" if self._whole_batches else "sample"
+        _check_count(len(self._sampler), self.share, noun)
+        if not (self._team.can_agree or self.is_sequential):
             raise ValueError(
                 f"the {self._team.size} workers of this job cannot reach each other, so they "
-                f"cannot agree on an order drawn by {type(self._sampler).__name__}. Set "
-                "shuffle=False, or shard the data yourself and set sharded=True."
+                f"cannot agree on an order drawn by {name}. Set shuffle=False, or shard the data "
+                "yourself and set sharded=True."
             )
-        if self._team.rank == 0 and self._team.size > 1:
-            remark = self._share.remark(len(self._sampler), self._noun)
-            if remark:
-                logger.info("%s", remark)
-
-    @property
-    def _noun(self) -> str:
-        return "batch" if self._whole_batches else "sample"
+        remark = self.share.remark(len(self._sampler), noun)
+        if remark and self._team.rank == 0 and self._team.size > 1:
+            logger.info("%s", remark)
 
 
 def _check_count(count: int, share: Share, noun: str) -> None:

@@ -11,7 +11,7 @@ from typing_extensions import override
 from fleetx.data.orders import Order
 from fleetx.data.shares import Share, Uneven
 from fleetx.data.team import Team
-from fleetx.data.workers import seed_workers, settings_of
+from fleetx.data.workers import WorkerSeed, settings_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,8 @@ class StreamedShare:
             rank=team.rank, size=team.size, batch_size=loader.batch_size or 1, uneven=uneven
         )
         self._inner = loader if peers.size == 1 else self._make_inner(loader)
+        # All ranks must see the same stream to take turns in it.
+        self._seed = WorkerSeed(self._inner, loader, peers, alike=team.size > 1)
         if team.rank == 0 and team.size > 1:
             verb = "repeated" if uneven == "pad" else "left out"
             logger.info(
@@ -67,8 +69,7 @@ class StreamedShare:
                 f"{self.step} that the workers now take per step. Resume a stream with the same "
                 "batch size and number of workers, or start the epoch anew with set_epoch()."
             )
-        alike = self._team.size > 1  # all ranks must see the same stream to take turns in it
-        seed_workers(self._inner, self._loader, self._peers, alike=alike, epoch=epoch)
+        self._seed.draw(epoch)
         return itertools.islice(self._in_step(), skipped, None)
 
     def order_state(self) -> dict[str, Any]:

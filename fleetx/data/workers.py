@@ -47,16 +47,27 @@ def draws_undone(generator: torch.Generator | None) -> Iterator[None]:
         source.set_state(state)
 
 
-def seed_workers(
-    inner: DataLoader[Any], loader: DataLoader[Any], team: Team, *, alike: bool, epoch: int
-) -> None:
-    """Seed the workers of `inner` for one epoch, the same or another on every rank.
+class WorkerSeed:
+    """Seeds the processes of `inner` for each epoch, the same or another on every rank.
 
-    A single process draws this seed itself, at the same moment and from the same generator, so
-    that what follows in the generator is the same for any number of workers.
+    A single worker's loader draws this seed itself. With more workers we draw it in its place,
+    from the same generator at the same moment, so that the orders drawn later are the same for
+    any number of workers.
     """
-    if team.size == 1:
-        return
-    mine = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    seed = int(team.hear_first(mine)) if team.group else epoch
-    inner.generator.manual_seed((seed + (0 if alike else team.rank)) % 2**63)
+
+    def __init__(
+        self, inner: DataLoader[Any], loader: DataLoader[Any], team: Team, *, alike: bool
+    ) -> None:
+        self._inner, self._loader, self._team, self._alike = inner, loader, team, alike
+        self._is_drawn = False
+
+    def draw(self, epoch: int) -> None:
+        """Call it before every iteration over `inner`."""
+        is_kept = self._is_drawn and self._loader.persistent_workers
+        if self._team.size == 1 or is_kept:  # torch draws none for processes that stay
+            return
+        self._is_drawn = True
+        mine = torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
+        seed = int(self._team.hear_first(mine)) if self._team.group else epoch
+        own = 0 if self._alike else self._team.rank
+        self._inner.generator.manual_seed((seed + own) % 2**63)

@@ -23,6 +23,7 @@ def main() -> NoReturn:
     _die_with_launcher()
     arguments = sys.argv[1:]
     module = arguments[0] == "-m"
+    owner = os.getpid()
     sys.argv = arguments[1:] if module else arguments
     try:
         if module:
@@ -30,13 +31,16 @@ def main() -> NoReturn:
         else:
             _run_script(sys.argv[0])
     except SystemExit as stop:
-        _record(f"SystemExit: {stop.code}", _exit_code(stop.code))
+        if os.getpid() == owner:
+            _record(f"SystemExit: {stop.code}", _exit_code(stop.code))
         raise
     except BaseException as error:
-        _record(f"{type(error).__name__}: {error}", 1)
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        if os.getpid() == owner:  # not a forked child that fell through
+            _record(f"{type(error).__name__}: {error}", code)
         own = _without_runner(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(own), own)
-        sys.exit(1)
+        sys.exit(code)
     sys.exit(0)
 
 
@@ -44,7 +48,7 @@ def _run_script(name: str) -> None:
     # A module of its own, left in place: pickling, spawned children and exit handlers of the
     # script find it as `__main__` for as long as the process lives.
     sys.path[0] = str(Path(name).resolve().parent)
-    code = compile(Path(name).read_bytes(), name, "exec")
+    code = compile(Path(name).read_bytes(), name, "exec", dont_inherit=True)
     script = types.ModuleType("__main__")
     script.__dict__.update(__file__=name, __spec__=None, __builtins__=__builtins__)
     sys.modules["__main__"] = script

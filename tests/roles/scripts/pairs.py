@@ -30,7 +30,11 @@ def train(me: fleet.Identity) -> int:
 def main() -> None:
     me = fleet.start(fleet.MPISymetricRoleMaker())
     assert fleet.start() is me, "detection finds the same pairs"
-    total = train(me) if fleet.is_worker() else serve(me)
+    total = 0
+    if fleet.is_worker():
+        total = train(me)
+    if fleet.is_server():
+        serve(me)
     report = {
         "role": me.noun,
         "index": me.index,

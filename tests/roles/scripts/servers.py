@@ -1,16 +1,16 @@
 """A parameter-server job written with the script's own role maker."""
 
+import os
 import sys
 
 import fleetx.roles as fleet
 
-role, index, workers = sys.argv[1:]
 maker = fleet.UserDefinedRoleMaker(
-    current_id=int(index),
-    role=fleet.Role[role],
+    current_id=int(os.environ["INDEX"]),
+    role=fleet.Role[os.environ["ROLE"]],
     worker_num=2,
     server_endpoints=["127.0.0.1:6001", "127.0.0.1:6002"],
-    **({"worker_endpoints": workers.split(",")} if workers != "none" else {}),
+    worker_endpoints=os.environ["WORKERS"].split() or None,
 )
 fleet.start(maker)
 assert (fleet.worker_num(), fleet.server_num()) == (2, 2)

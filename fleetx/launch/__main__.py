@@ -1,0 +1,99 @@
+"""The `fleetrun` command; also `python -m fleetx.launch`."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fleetx.launch import banner, collective, parameter_server, platforms
+from fleetx.launch.arguments import Arguments, parse
+from fleetx.launch.cluster import Job
+from fleetx.launch.console import say, warn
+from fleetx.launch.errors import Interrupted, LaunchError, raise_on_signals
+from fleetx.launch.ports import Ports
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    raise_on_signals()
+    try:
+        with Ports() as ports:
+            return launch(parse(argv), os.environ, ports)
+    except LaunchError as error:
+        warn(f"error: {error}")
+        return error.code
+    except Interrupted as signal:
+        warn(f"stopped by {signal.name}; all processes of this machine have ended")
+        return signal.code
+
+
+def launch(arguments: Arguments, environ: Mapping[str, str], ports: Ports) -> int:
+    """Plans, prints and, unless it is a dry run, starts the job."""
+    arguments, notes = platforms.complete(arguments, environ)
+    _check_script(arguments)
+    plan = parameter_server.plan if arguments.is_parameter_server() else collective.plan
+    job = plan(arguments, environ, ports)
+    say(banner.configuration(arguments))
+    for note in notes:
+        say(note)
+    if arguments.dry_run:
+        _describe(job)
+        return 0
+    say(banner.announcement(job))
+    return _start(arguments, job)
+
+
+def _describe(job: Job) -> None:
+    if job.world is None:
+        say(banner.announcement(job))
+    else:
+        say(banner.all_tables(job, job.world, job.world.local))
+
+
+def _start(arguments: Arguments, job: Job) -> int:
+    log_dir = _make_log_dir(arguments.log_dir)
+    # Imported here, and not before: everything above answers without torch's two seconds.
+    from fleetx.launch import start, store
+
+    command = ("-m",) * arguments.module + (arguments.script, *arguments.script_args)
+    return start.start(
+        job,
+        command,
+        listener=store.claim(job),
+        log_dir=log_dir,
+        max_restart=arguments.max_restart,
+        timeout=arguments.timeout,
+    )
+
+
+def _check_script(arguments: Arguments) -> None:
+    name = arguments.script
+    if arguments.module:
+        sys.path.insert(0, os.getcwd())
+        try:
+            found = importlib.util.find_spec(name) is not None
+        except (ImportError, ValueError):
+            found = False
+        if not found:
+            raise LaunchError(f"-m {name} names a module that is not found; check the spelling")
+    elif not Path(name).is_file():
+        kind = "is a folder" if Path(name).is_dir() else "does not exist"
+        raise LaunchError(f"the script {name!r} {kind}, so there is nothing to run; check its path")
+
+
+def _make_log_dir(name: str) -> Path:
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "not writable")
+    except OSError as error:
+        raise LaunchError(
+            f"--log_dir {name} cannot hold the logs ({error.strerror}); choose another folder"
+        ) from None
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())

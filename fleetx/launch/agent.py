@@ -1,0 +1,189 @@
+"""The agent of one machine: torch's elastic loop over the processes of a job."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.multiprocessing import SubprocessContext
+from typing_extensions import override
+
+from fleetx.launch.bulletin import Bulletin
+from fleetx.launch.cluster import Job, Process, World
+from fleetx.launch.console import warn
+from fleetx.launch.environment import torch_variables, variables
+from fleetx.launch.errors import ignore_signals
+from fleetx.launch.failure import Failure, Watch
+from fleetx.launch.logs import Echo, WorkerLogs, last_lines
+from fleetx.launch.rendezvous import Meeting
+
+GRACE = 4.0
+"""Seconds between SIGTERM and SIGKILL, short enough to be gone in ten."""
+INTERVAL = 0.1
+RUNNER = str(Path(__file__).with_name("runner.py"))
+
+
+class Processes(SubprocessContext):
+    """The processes of one attempt."""
+
+    def codes(self) -> dict[int, int | None]:
+        """Exit codes so far."""
+        return {index: each.proc.poll() for index, each in self.subprocess_handlers.items()}
+
+    def end(self) -> None:
+        """Stops what still runs, with whatever the processes have started themselves."""
+        self.close(signal.SIGTERM, timeout=GRACE)  # type: ignore[arg-type]
+        for pid in self.pids().values():
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+
+class FleetAgent(SimpleElasticAgent):
+    """Starts, watches and stops the workers (and servers) of this machine."""
+
+    def __init__(
+        self,
+        job: Job,
+        command: Sequence[str],
+        *,
+        meeting: Meeting,
+        bulletin: Bulletin,
+        logs: WorkerLogs,
+        max_restart: int,
+    ) -> None:
+        spec = WorkerSpec(
+            role="trainer",
+            local_world_size=job.size,
+            entrypoint=sys.executable,
+            args=("-u", RUNNER, *command),
+            rdzv_handler=meeting,
+            max_restarts=max_restart,
+            monitor_interval=INTERVAL,
+        )
+        super().__init__(spec, exit_barrier_timeout=30)
+        self._job, self._meeting, self._bulletin, self._logs = job, meeting, bulletin, logs
+        self._processes: Processes | None = None
+        self._watch: Watch | None = None
+        self._echo: Echo | None = None
+        self._told_finished = False
+
+    @override
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        world = self._world
+        attempt = self._meeting.attempt
+        self._logs.begin(world.local, attempt)
+        files = [self._logs.error_file(process) for process in world.local]
+        self._watch, self._told_finished = Watch(world.local, files), False
+        spec = worker_group.spec
+        self._processes = Processes(
+            name=spec.role,
+            entrypoint=sys.executable,
+            args=dict.fromkeys(range(len(world.local)), spec.args),
+            envs={index: self._variables(each) for index, each in enumerate(world.local)},
+            logs_specs=self._logs,
+        )
+        self._processes.start()
+        self._start_echo(world)
+        return self._processes.pids()
+
+    @property
+    def _world(self) -> World:
+        assert self._meeting.world is not None, "workers start only after the machines have met"
+        return self._meeting.world
+
+    def _variables(self, process: Process) -> dict[str, str]:
+        world, attempt = self._world, self._meeting.attempt
+        restarts = self._worker_group.spec.max_restarts
+        return variables(
+            self._job, world, process, attempt=attempt, environ=os.environ
+        ) | torch_variables(
+            world, process, master=self._meeting.master, attempt=attempt, restarts=restarts
+        )
+
+    def _start_echo(self, world: World) -> None:
+        for process in world.local:
+            if process.role == "TRAINER" and process.rank == 0:
+                self._echo = Echo(self._logs.log(process))
+
+    @override
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        assert self._processes is not None
+        assert self._watch is not None
+        found = self._watch.look(self._processes.codes())
+        if found is not None:
+            process, record = found
+            self._settle(
+                Failure(
+                    title=process.title,
+                    node=self._job.host,
+                    exit_code=record.exit_code,
+                    time=record.time,
+                    message=record.message,
+                    log=str(self._logs.log(process)),
+                    lines=last_lines(self._logs.log(process)),
+                )
+            )
+            return RunResult(state=WorkerState.FAILED)
+        if self._all_finished():
+            self._processes.end()
+            ranks = [worker.global_rank for worker in worker_group.workers]
+            return RunResult(state=WorkerState.SUCCEEDED, return_values=dict.fromkeys(ranks))
+        self._check_others()
+        return RunResult(state=WorkerState.HEALTHY)
+
+    def _settle(self, failure: Failure) -> None:
+        """Decides between another attempt and the end of the job."""
+        allowed = self._worker_group.spec.max_restarts
+        again = self._bulletin.may_restart(self._meeting.attempt, allowed)
+        self._remaining_restarts = int(again)
+        if again:
+            warn(f"{failure.headline()}; starting again, {allowed} restarts allowed")
+        else:
+            self._bulletin.post(failure)
+
+    def _all_finished(self) -> bool:
+        """True when the last worker of the last machine has ended well."""
+        assert self._watch is not None
+        world, attempt = self._world, self._meeting.attempt
+        if not self._told_finished and self._watch.finished("TRAINER") == world.local_workers:
+            self._told_finished = True
+            self._bulletin.finish(attempt, world.local_workers)
+        return self._bulletin.finished(attempt) == len(world.workers)
+
+    def _check_others(self) -> None:
+        silent = self._bulletin.beat(self._world.node_rank, self._world.nnodes)
+        if silent is not None:
+            self._bulletin.post(
+                Failure(
+                    title=f"machine {silent}",
+                    node=self._job.host,
+                    exit_code=1,
+                    time=time.time(),
+                    message="its launcher gave no sign of life",
+                )
+            )
+
+    @override
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        if self._processes is not None:
+            self._processes.end()
+        if self._echo is not None:
+            self._echo.finish()
+            self._echo = None
+
+    @override
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        ignore_signals()
+        self._stop_workers(self._worker_group)

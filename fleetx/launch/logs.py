@@ -1,0 +1,92 @@
+"""Log files of the processes and the live echo of rank 0."""
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+from typing_extensions import override
+
+from fleetx.launch.cluster import Process
+from fleetx.launch.console import raw
+
+ECHO_INTERVAL = 0.05
+
+
+class WorkerLogs(LogsSpecs):
+    """Puts stdout of process i into `workerlog.N`; the runner joins stderr to it."""
+
+    def __init__(self, folder: Path, errors: Path) -> None:
+        super().__init__(str(folder))
+        self._folder = folder
+        self._errors = errors
+        self._attempt = 0
+        self.processes: Sequence[Process] = ()
+
+    @property
+    @override
+    def root_log_dir(self) -> str:
+        return str(self._folder)
+
+    def log(self, process: Process) -> Path:
+        """Where a process writes."""
+        return self._folder / process.log_name
+
+    def error_file(self, process: Process) -> Path:
+        """Where a process leaves its exception."""
+        return self._errors / f"{process.log_name}.{self._attempt}.json"
+
+    def begin(self, processes: Sequence[Process], attempt: int) -> None:
+        """Makes room for an attempt; the logs of the one before are kept under its number."""
+        self.processes, self._attempt = processes, attempt
+        for process in processes:
+            log = self.log(process)
+            if attempt and log.exists():
+                os.replace(log, f"{log}.attempt{attempt - 1}")
+
+    @override
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        destinations = LogsDest()
+        for index, process in enumerate(self.processes):
+            destinations.stdouts[index] = str(self.log(process))
+            destinations.stderrs[index] = ""
+            destinations.error_files[index] = str(self.error_file(process))
+            envs[index]["TORCHELASTIC_ERROR_FILE"] = str(self.error_file(process))
+        return destinations
+
+
+class Echo:
+    """Copies a growing file to stdout until told that it grows no more."""
+
+    def __init__(self, path: Path) -> None:
+        self._ended = threading.Event()
+        self._file = path.open("rb", buffering=0)
+        self._thread = threading.Thread(target=self._follow, name="echo", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Copies what is left and ends."""
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        with self._file:
+            while not self._ended.is_set():
+                self._copy()
+                self._ended.wait(ECHO_INTERVAL)
+            self._copy()
+
+    def _copy(self) -> None:
+        while data := self._file.read(1 << 16):
+            raw(data)
+
+
+def last_lines(path: Path, number: int = 20) -> tuple[str, ...]:
+    """The end of a log, however large it is."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - (1 << 16)))
+            return tuple(file.read().decode(errors="replace").splitlines()[-number:])
+    except OSError:
+        return ()

@@ -1,0 +1,181 @@
+"""How the launchers of a job find each other, for torch's elastic agent."""
+
+import json
+import time
+from typing import Protocol
+
+from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+from typing_extensions import override
+
+from fleetx.launch.bulletin import Bulletin
+from fleetx.launch.cluster import Job, World
+from fleetx.launch.errors import LaunchError
+from fleetx.launch.store import worker_store
+
+RUN_ID = "fleetx"
+
+
+class JobEnded(Exception):
+    """Another machine has ended the job."""
+
+
+class Membership(Protocol):
+    """Who takes part in a round."""
+
+    def join(self) -> tuple[int, int, Store]:
+        """Waits for the others; place of this machine, their number, and a store of the round."""
+
+    def waiting(self) -> bool:
+        """True when somebody wants a new round."""
+
+    def leave(self) -> None:
+        """Takes no part any more."""
+
+
+class FixedMembers:
+    """A known number of machines, each with a known place."""
+
+    def __init__(self, store: Store, *, rank: int, size: int, timeout: float) -> None:
+        self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+        self._round = -1
+
+    def join(self) -> tuple[int, int, Store]:
+        """See `Membership`."""
+        self._round += 1
+        store = PrefixStore(f"round/{self._round}", self._store)
+        store.set("wanted", "1")
+        if store.add(f"member/{self._rank}", 1) > 1:
+            raise LaunchError(
+                f"two launchers take place {self._rank} of the same job, but each machine has its "
+                "own; give each a different --rank or --node_ip"
+            )
+        store.add("arrived", 1)
+        deadline = time.monotonic() + self._timeout
+        while (here := store.add("arrived", 0)) < self._size:
+            if time.monotonic() > deadline:
+                raise too_few(here, self._size, self._timeout)
+            time.sleep(0.02)
+        return self._rank, self._size, store
+
+    def waiting(self) -> bool:
+        """See `Membership`."""
+        return bool(self._store.check([f"round/{self._round + 1}/wanted"]))
+
+    def leave(self) -> None:
+        """See `Membership`."""
+
+
+class ElasticMembers:
+    """Machines that come and go between two bounds: torch's own dynamic rendezvous."""
+
+    def __init__(self, store: Store, job: Job, timeout: float) -> None:
+        parameters = RendezvousParameters(
+            backend="c10d",
+            endpoint="",
+            run_id=RUN_ID,
+            min_nodes=job.min_nodes,
+            max_nodes=job.max_nodes,
+            local_addr=job.host,
+            join_timeout=int(timeout) or 1,
+            last_call_timeout=5,
+        )
+        self._job, self._timeout = job, timeout
+        self._handler = create_handler(store, C10dRendezvousBackend(store, RUN_ID), parameters)
+
+    def join(self) -> tuple[int, int, Store]:
+        """See `Membership`."""
+        try:
+            info = self._handler.next_rendezvous()
+        except RendezvousTimeoutError:
+            raise too_few(None, self._job.min_nodes, self._timeout) from None
+        return info.rank, info.world_size, info.store
+
+    def waiting(self) -> bool:
+        """See `Membership`."""
+        return self._handler.num_nodes_waiting() > 0
+
+    def leave(self) -> None:
+        """See `Membership`."""
+        self._handler.shutdown()
+
+
+def too_few(here: int | None, wanted: int, timeout: float) -> LaunchError:
+    """The sentence for machines that did not come."""
+    number = "too few" if here is None else f"only {here}"
+    return LaunchError(
+        f"{number} of {wanted} machines came within {timeout:g} s, so the job cannot begin; start "
+        "fleetrun on the others, or wait longer with --timeout"
+    )
+
+
+class Meeting(RendezvousHandler):
+    """One round after another, each with a fresh store for the workers."""
+
+    def __init__(self, job: Job, store: Store, bulletin: Bulletin, members: Membership) -> None:
+        self._job, self._store, self._bulletin, self._members = job, store, bulletin, members
+        self._workers_store: TCPStore | None = None
+        self.world: World | None = job.world
+        self.master = ("", 0)
+        self.attempt = -1
+
+    @override
+    def get_backend(self) -> str:
+        return "fleetx"
+
+    @property
+    @override
+    def use_agent_store(self) -> bool:
+        return True
+
+    @override
+    def get_run_id(self) -> str:
+        return RUN_ID
+
+    @override
+    def next_rendezvous(self) -> RendezvousInfo:
+        rank, size, store = self._members.join()
+        store.set(f"table/{rank}", json.dumps(self._job.endpoints))
+        if rank == 0:
+            self._workers_store = worker_store(self._job)
+            host = self._job.host
+            store.set("master", json.dumps([host, self._workers_store.port, self.attempt + 1]))
+        keys = ["master", *(f"table/{index}" for index in range(size))]
+        while not store.check(keys):
+            self._refuse_if_over()
+            time.sleep(0.02)
+        host, port, self.attempt = json.loads(store.get("master"))
+        self.master = (str(host), int(port))
+        tables = [json.loads(store.get(key)) for key in keys[1:]]
+        self.world = self._job.meet(tables, rank)
+        return RendezvousInfo(store, rank, size, RendezvousStoreInfo(*self.master))
+
+    @override
+    def num_nodes_waiting(self) -> int:
+        self._refuse_if_over()
+        return int(self._members.waiting())
+
+    def _refuse_if_over(self) -> None:
+        if self._bulletin.failed():
+            raise JobEnded
+
+    @override
+    def is_closed(self) -> bool:
+        return self._bulletin.failed()
+
+    @override
+    def set_closed(self) -> None:
+        self._members.leave()
+
+    @override
+    def shutdown(self) -> bool:
+        self._members.leave()
+        return True

@@ -1,0 +1,111 @@
+"""The stores through which launchers and workers meet."""
+
+import socket
+import threading
+import time
+from datetime import timedelta
+
+from torch.distributed import HashStore, Store, TCPStore
+
+from fleetx.launch.addresses import is_local, resolve
+from fleetx.launch.cluster import Job
+from fleetx.launch.console import warn
+from fleetx.launch.errors import LaunchError
+from fleetx.launch.ports import listen
+
+ANSWER = timedelta(seconds=30)
+"""How long a call to a store may take before its keeper counts as lost."""
+HANDSHAKE = 10.0
+
+
+def claim(job: Job) -> socket.socket | None:
+    """Opens the meeting point if it is on this machine, before anything slow happens.
+
+    Two launchers on one machine may meet there as well, so for a job without fixed ranks a
+    busy port is no error yet: whoever holds it may be the other launcher.
+    """
+    if job.master is None or job.node_rank not in (0, None):
+        return None
+    host, port = job.master
+    if job.node_rank is None and not is_local(resolve(host, job.master_flag)):
+        return None
+    try:
+        return listen("", port, job.master_flag)
+    except LaunchError:
+        if job.node_rank == 0:
+            raise
+        return None
+
+
+def serve(listener: socket.socket) -> TCPStore:
+    """A store behind a socket that already listens."""
+    port = listener.getsockname()[1]
+    return TCPStore(
+        "localhost",
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=ANSWER,
+        master_listen_fd=listener.detach(),
+    )
+
+
+def worker_store(job: Job) -> TCPStore:
+    """A fresh store for one attempt of the workers, on a port the kernel chooses."""
+    return serve(listen("" if job.max_nodes > 1 else "127.0.0.1", 0, job.master_flag))
+
+
+def control_store(job: Job, listener: socket.socket | None, timeout: float) -> Store:
+    """The store of the launchers; a job of one machine needs no port for it."""
+    if listener is not None:
+        return serve(listener)
+    if job.master is None:
+        return HashStore()
+    host, port = job.master
+    _await_port(resolve(host, job.master_flag), job, timeout)
+    return _connect(host, port, job.master_flag)
+
+
+def _await_port(address: str, job: Job, timeout: float) -> None:
+    assert job.master is not None
+    host, port = job.master
+    deadline = time.monotonic() + timeout
+    told = False
+    while True:
+        try:
+            left = max(0.1, deadline - time.monotonic())
+            socket.create_connection((address, port), timeout=min(5.0, left)).close()
+            return
+        except OSError as error:
+            why = error.strerror or "no answer"
+        if time.monotonic() > deadline:
+            raise LaunchError(
+                f"nobody answered at {host}:{port} for {timeout:g} s ({why}), so the machines "
+                f"cannot meet; start the launcher of {host}, or correct {job.master_flag}"
+            )
+        if not told:
+            warn(f"waiting for the launcher at {host}:{port}")
+            told = True
+        time.sleep(0.3)
+
+
+def _connect(host: str, port: int, flag: str) -> TCPStore:
+    # A program that accepts but never answers would block the constructor for ever, whatever
+    # its timeout; hence a thread that can be left behind.
+    found: list[TCPStore] = []
+
+    def connect() -> None:
+        try:
+            found.append(TCPStore(host, port, wait_for_workers=False, timeout=ANSWER))
+        except Exception:
+            return
+
+    thread = threading.Thread(target=connect, name="connect", daemon=True)
+    thread.start()
+    thread.join(HANDSHAKE)
+    if found:
+        return found[0]
+    raise LaunchError(
+        f"{host}:{port} is in use by a program that is not fleetrun, so the machines cannot meet "
+        f"there; choose another address with {flag}"
+    )
