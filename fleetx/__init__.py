@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fleetx.config.block import BuildStrategy, ExecutionStrategy
     from fleetx.config.distributed_strategy import DistributedStrategy
-    from fleetx.data import distributed_loader
+    from fleetx.data import DistributedLoader, distributed_loader
     from fleetx.engine.optimizer import DistributedOptimizer
     from fleetx.engine.session import distributed_model, distributed_optimizer, init
     from fleetx.plan.error import PlanError
@@ -45,6 +45,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BuildStrategy",
+    "DistributedLoader",
     "DistributedOptimizer",
     "DistributedStrategy",
     "ExecutionStrategy",
@@ -88,6 +89,7 @@ _HOMES = {
     "BuildStrategy": "fleetx.config.block",
     "ExecutionStrategy": "fleetx.config.block",
     "DistributedStrategy": "fleetx.config.distributed_strategy",
+    "DistributedLoader": "fleetx.data",
     "distributed_loader": "fleetx.data",
     "DistributedOptimizer": "fleetx.engine.optimizer",
     "distributed_model": "fleetx.engine.session",

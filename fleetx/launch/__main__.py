@@ -11,7 +11,7 @@ from fleetx.launch.arguments import Arguments, parse
 from fleetx.launch.cluster import Job
 from fleetx.launch.console import say, warn
 from fleetx.launch.errors import Interrupted, LaunchError, raise_on_signals
-from fleetx.launch.ports import Ports
+from fleetx.launch.ports import Ports, claim
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,14 +53,15 @@ def _describe(job: Job) -> None:
 
 def _start(arguments: Arguments, job: Job) -> int:
     log_dir = _make_log_dir(arguments.log_dir)
+    listener = claim(job)
     # Imported here, and not before: everything above answers without torch's two seconds.
-    from fleetx.launch import start, store
+    from fleetx.launch import start
 
     command = ("-m",) * arguments.module + (arguments.script, *arguments.script_args)
     return start.start(
         job,
         command,
-        listener=store.claim(job),
+        listener=listener,
         log_dir=log_dir,
         max_restart=arguments.max_restart,
         timeout=arguments.timeout,

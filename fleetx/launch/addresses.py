@@ -1,5 +1,6 @@
 """Hosts, ports and which of them are this machine."""
 
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
@@ -89,8 +90,8 @@ def find_own(
 
 def _own_addresses() -> str:
     names = {towards("192.0.2.1", 9)}
-    try:
+    with contextlib.suppress(OSError):
         names |= {str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)}
-    except OSError:
-        pass
-    return ", ".join(sorted(names, key=lambda name: ipaddress.ip_address(name.split("%")[0]).packed))
+    return ", ".join(
+        sorted(names, key=lambda name: ipaddress.ip_address(name.split("%")[0]).packed)
+    )

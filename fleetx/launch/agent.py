@@ -146,10 +146,11 @@ class FleetAgent(SimpleElasticAgent):
     def _settle(self, failure: Failure) -> None:
         """Decides between another attempt and the end of the job."""
         allowed = self._worker_group.spec.max_restarts
-        again = self._bulletin.may_restart(self._meeting.attempt, allowed)
-        self._remaining_restarts = int(again)
-        if again:
-            warn(f"{failure.headline()}; starting again, {allowed} restarts allowed")
+        number = self._bulletin.count_failed(self._meeting.attempt)
+        # The agent counts its own machine's failures; the limit is the job's.
+        self._remaining_restarts = int(number <= allowed)
+        if number <= allowed:
+            warn(f"{failure.headline()}; restart {number} of {allowed}")
         else:
             self._bulletin.post(failure)
 
@@ -163,6 +164,8 @@ class FleetAgent(SimpleElasticAgent):
         return self._bulletin.finished(attempt) == len(world.workers)
 
     def _check_others(self) -> None:
+        if self._job.min_nodes != self._job.max_nodes:
+            return  # machines may leave such a job
         silent = self._bulletin.beat(self._world.node_rank, self._world.nnodes)
         if silent is not None:
             self._bulletin.post(

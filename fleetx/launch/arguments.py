@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NoReturn
 
+from typing_extensions import override
+
 from fleetx.launch.errors import USAGE
 
 EXAMPLES = """examples:
@@ -53,6 +55,7 @@ class Arguments:
 class _Parser(argparse.ArgumentParser):
     """Reports errors in one line, the way the rest of the launcher does."""
 
+    @override
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"fleetrun: error: {message}; see fleetrun --help\n")
         sys.exit(USAGE)
@@ -160,7 +163,9 @@ def _add_parameter_server(parser: argparse.ArgumentParser) -> None:
 
 def _add_general(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("general")
-    group.add_argument("--log_dir", metavar="DIR", help="workerlog.N and serverlog.N (default: log)")
+    group.add_argument(
+        "--log_dir", metavar="DIR", help="workerlog.N and serverlog.N (default: log)"
+    )
     group.add_argument(
         "--max_restart",
         type=_natural,

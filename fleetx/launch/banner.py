@@ -33,10 +33,16 @@ def announcement(job: Job) -> str:
     """One line on what starts here, and the box of the first process."""
     head = [f"launch train in {'GPU' if job.cards else 'CPU'} mode"]
     if job.world is None:
-        nodes = f"{job.min_nodes}" if job.min_nodes == job.max_nodes else f"{job.min_nodes} to {job.max_nodes}"
+        nodes = (
+            f"{job.min_nodes}"
+            if job.min_nodes == job.max_nodes
+            else f"{job.min_nodes} to {job.max_nodes}"
+        )
         head.append(
             f"Local start {job.size} processes. Ranks are decided when {nodes} machines have met "
-            f"at {job.master[0]}:{job.master[1]}." if job.master else ""
+            f"at {job.master[0]}:{job.master[1]}."
+            if job.master
+            else ""
         )
         return "\n".join(head)
     first = job.world.local[0]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from fleetx.launch.failure import Failure, first
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from fleetx.launch.store import Store
 
 SETTLE = 1.0
 """Seconds in which failures of several machines count as one event, to find the first."""
@@ -20,18 +20,16 @@ SILENCE = 30.0
 class Bulletin:
     """The board on which a launcher posts and reads; all calls return at once."""
 
-    def __init__(self, store: "Store", *, node: str) -> None:
+    def __init__(self, store: "Store") -> None:
         self._store = store
-        self._node = node
         self._posted_at: float | None = None
         self._beat_at = 0.0
         self._beats: dict[int, tuple[int, float]] = {}
 
-    def may_restart(self, attempt: int, allowed: int) -> bool:
-        """Counts a failed attempt once, whoever reports it, and says if another is allowed."""
-        if self._store.add(f"failed/{attempt}", 1) == 1:
-            self._store.add("restarts", 1)
-        return self._store.add("restarts", 0) <= allowed
+    def count_failed(self, attempt: int) -> int:
+        """Counts a failed attempt once, however many machines report it; how many there were."""
+        once = self._store.add(f"failed/{attempt}", 1) == 1
+        return self._store.add("failed", int(once))
 
     def post(self, failure: Failure) -> None:
         """Tells everyone that the job is over."""

@@ -29,12 +29,12 @@ def plan(arguments: Arguments, environ: Mapping[str, str], ports: Ports) -> Job:
             "--ips and --master/--nnodes are two ways to name the machines, and a job uses one; "
             "remove either"
         )
-    cards, nproc = choose(arguments.gpus, arguments.nproc_per_node, environ)
+    here = choose(arguments.gpus, arguments.nproc_per_node, environ)
     if arguments.ips is not None and "," in arguments.ips:
-        return _by_list(arguments, environ, ports, cards, nproc)
+        return _by_list(arguments, environ, ports, here)
     if high > 1:
-        return _by_meeting(arguments, environ, ports, cards, nproc, (low, high))
-    return _alone(arguments, environ, ports, cards, nproc)
+        return _by_meeting(arguments, environ, ports, here, nodes=(low, high))
+    return _alone(arguments, environ, ports, here)
 
 
 def _nnodes(text: str | None) -> tuple[int, int]:
@@ -53,9 +53,9 @@ def _alone(
     arguments: Arguments,
     environ: Mapping[str, str],
     ports: Ports,
-    cards: tuple[str, ...],
-    nproc: int,
+    here: tuple[tuple[str, ...], int],
 ) -> Job:
+    cards, nproc = here
     if arguments.rank:
         raise LaunchError(
             f"--rank {arguments.rank} needs several machines, but the job has one; set --nnodes"
@@ -64,18 +64,16 @@ def _alone(
     if arguments.ips is not None:
         host = find_own((arguments.ips,), given=arguments.node_ip, environ=environ, flag="--ips")
     endpoints = _own_endpoints(arguments, ports, host, nproc)
-    return Job(
-        host=host, endpoints=endpoints, cards=cards, world=collective_world([endpoints], 0)
-    )
+    return Job(host=host, endpoints=endpoints, cards=cards, world=collective_world([endpoints], 0))
 
 
 def _by_list(
     arguments: Arguments,
     environ: Mapping[str, str],
     ports: Ports,
-    cards: tuple[str, ...],
-    nproc: int,
+    here: tuple[tuple[str, ...], int],
 ) -> Job:
+    cards, nproc = here
     hosts = split_list(arguments.ips or "", "--ips")
     host = find_own(hosts, given=arguments.node_ip, environ=environ, flag="--ips")
     node_rank = hosts.index(host)
@@ -109,10 +107,11 @@ def _by_meeting(
     arguments: Arguments,
     environ: Mapping[str, str],
     ports: Ports,
-    cards: tuple[str, ...],
-    nproc: int,
+    here: tuple[tuple[str, ...], int],
+    *,
     nodes: tuple[int, int],
 ) -> Job:
+    cards, nproc = here
     if arguments.master is None:
         raise LaunchError(
             f"--nnodes {arguments.nnodes} needs a place where the machines meet; add --master "
@@ -143,9 +142,7 @@ def _by_meeting(
     )
 
 
-def _own_endpoints(
-    arguments: Arguments, ports: Ports, host: str, nproc: int
-) -> tuple[str, ...]:
+def _own_endpoints(arguments: Arguments, ports: Ports, host: str, nproc: int) -> tuple[str, ...]:
     address = resolve(host, "--ips")
     if arguments.started_port is None:
         return tuple(join_endpoint(host, ports.free(address)) for _ in range(nproc))

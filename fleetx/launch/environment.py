@@ -64,6 +64,7 @@ def torch_variables(
         "MASTER_PORT": str(port),
         "PADDLE_MASTER": f"{address}:{port}",
         "WORLD_SIZE": str(len(world.workers)),
+        "TORCHELASTIC_RUN_ID": "fleetrun",
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(restarts),
         # The launcher keeps the store, a fresh one for every attempt: no port is chosen twice

@@ -45,8 +45,12 @@ def _local(arguments: Arguments, ports: Ports) -> Job:
             f"a parameter-server job needs servers and workers, and {missing} is not set; add it, "
             "or list them with --servers and --workers"
         )
-    servers = tuple(join_endpoint(LOOPBACK, ports.free(LOOPBACK)) for _ in range(arguments.server_num))
-    workers = tuple(join_endpoint(LOOPBACK, ports.free(LOOPBACK)) for _ in range(arguments.worker_num))
+    servers = tuple(
+        join_endpoint(LOOPBACK, ports.free(LOOPBACK)) for _ in range(arguments.server_num)
+    )
+    workers = tuple(
+        join_endpoint(LOOPBACK, ports.free(LOOPBACK)) for _ in range(arguments.worker_num)
+    )
     return _job(arguments, servers, workers, host=LOOPBACK, hosts=(LOOPBACK,))
 
 

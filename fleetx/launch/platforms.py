@@ -10,9 +10,7 @@ _FROM_VARIABLES = {"master": "PADDLE_MASTER", "nnodes": "PADDLE_NNODES"}
 _TASKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
-def complete(
-    arguments: Arguments, environ: Mapping[str, str]
-) -> tuple[Arguments, tuple[str, ...]]:
+def complete(arguments: Arguments, environ: Mapping[str, str]) -> tuple[Arguments, tuple[str, ...]]:
     """The arguments with what the platform adds, and a line for each thing it added."""
     _refuse_nesting(arguments, environ)
     if arguments.use_paddlecloud:

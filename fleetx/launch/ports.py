@@ -5,6 +5,8 @@ import socket
 from types import TracebackType
 from typing import Self
 
+from fleetx.launch.addresses import is_local, resolve
+from fleetx.launch.cluster import Job
 from fleetx.launch.errors import LaunchError
 
 
@@ -63,6 +65,25 @@ def listen(host: str, port: int, flag: str) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         raise LaunchError(busy(host or "this machine", port, flag, error)) from None
+
+
+def claim(job: Job) -> socket.socket | None:
+    """Opens the meeting point if it is on this machine, before anything slow happens.
+
+    Two launchers on one machine may meet there as well, so for a job without fixed ranks a
+    busy port is no error yet: whoever holds it may be the other launcher.
+    """
+    if job.master is None or job.node_rank not in (0, None):
+        return None
+    host, port = job.master
+    if job.node_rank is None and not is_local(resolve(host, job.master_flag)):
+        return None
+    try:
+        return listen("", port, job.master_flag)
+    except LaunchError:
+        if job.node_rank == 0:
+            raise
+        return None
 
 
 def busy(host: str, port: int, flag: str, error: OSError) -> str:

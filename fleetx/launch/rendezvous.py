@@ -4,7 +4,6 @@ import json
 import time
 from typing import Protocol
 
-from torch.distributed import PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -19,7 +18,7 @@ from typing_extensions import override
 from fleetx.launch.bulletin import Bulletin
 from fleetx.launch.cluster import Job, World
 from fleetx.launch.errors import LaunchError
-from fleetx.launch.store import worker_store
+from fleetx.launch.store import PrefixStore, Store, TCPStore, worker_store
 
 RUN_ID = "fleetx"
 
@@ -44,8 +43,10 @@ class Membership(Protocol):
 class FixedMembers:
     """A known number of machines, each with a known place."""
 
-    def __init__(self, store: Store, *, rank: int, size: int, timeout: float) -> None:
-        self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+    def __init__(self, store: Store, bulletin: Bulletin, job: Job, timeout: float) -> None:
+        assert job.node_rank is not None, "places are known here"
+        self._store, self._bulletin = store, bulletin
+        self._rank, self._size, self._timeout = job.node_rank, job.max_nodes, timeout
         self._round = -1
 
     def join(self) -> tuple[int, int, Store]:
@@ -63,6 +64,7 @@ class FixedMembers:
         while (here := store.add("arrived", 0)) < self._size:
             if time.monotonic() > deadline:
                 raise too_few(here, self._size, self._timeout)
+            refuse_if_over(self._bulletin)
             time.sleep(0.02)
         return self._rank, self._size, store
 
@@ -108,6 +110,12 @@ class ElasticMembers:
         self._handler.shutdown()
 
 
+def refuse_if_over(bulletin: Bulletin) -> None:
+    """Ends this machine's part when another has ended the job."""
+    if bulletin.failed():
+        raise JobEnded
+
+
 def too_few(here: int | None, wanted: int, timeout: float) -> LaunchError:
     """The sentence for machines that did not come."""
     number = "too few" if here is None else f"only {here}"
@@ -120,8 +128,8 @@ def too_few(here: int | None, wanted: int, timeout: float) -> LaunchError:
 class Meeting(RendezvousHandler):
     """One round after another, each with a fresh store for the workers."""
 
-    def __init__(self, job: Job, store: Store, bulletin: Bulletin, members: Membership) -> None:
-        self._job, self._store, self._bulletin, self._members = job, store, bulletin, members
+    def __init__(self, job: Job, bulletin: Bulletin, members: Membership) -> None:
+        self._job, self._bulletin, self._members = job, bulletin, members
         self._workers_store: TCPStore | None = None
         self.world: World | None = job.world
         self.master = ("", 0)
@@ -150,7 +158,7 @@ class Meeting(RendezvousHandler):
             store.set("master", json.dumps([host, self._workers_store.port, self.attempt + 1]))
         keys = ["master", *(f"table/{index}" for index in range(size))]
         while not store.check(keys):
-            self._refuse_if_over()
+            refuse_if_over(self._bulletin)
             time.sleep(0.02)
         host, port, self.attempt = json.loads(store.get("master"))
         self.master = (str(host), int(port))
@@ -160,12 +168,8 @@ class Meeting(RendezvousHandler):
 
     @override
     def num_nodes_waiting(self) -> int:
-        self._refuse_if_over()
+        refuse_if_over(self._bulletin)
         return int(self._members.waiting())
-
-    def _refuse_if_over(self) -> None:
-        if self._bulletin.failed():
-            raise JobEnded
 
     @override
     def is_closed(self) -> bool:

@@ -99,7 +99,11 @@ def _record(message: str, code: int) -> None:
 
 
 def _without_runner(trace: types.TracebackType | None) -> types.TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+    while trace is not None and trace.tb_frame.f_code.co_filename in (
+        __file__,
+        runpy.__file__,
+        "<frozen runpy>",
+    ):
         trace = trace.tb_next
     return trace
 

@@ -5,11 +5,11 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch.distributed import DistNetworkError, DistStoreError, Store
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousError
 
 from fleetx.launch.agent import FleetAgent
@@ -17,6 +17,7 @@ from fleetx.launch.bulletin import Bulletin
 from fleetx.launch.cluster import Job
 from fleetx.launch.console import warn
 from fleetx.launch.errors import Interrupted, LaunchError
+from fleetx.launch.failure import Failure
 from fleetx.launch.logs import WorkerLogs
 from fleetx.launch.rendezvous import (
     ElasticMembers,
@@ -25,7 +26,7 @@ from fleetx.launch.rendezvous import (
     Meeting,
     Membership,
 )
-from fleetx.launch.store import control_store
+from fleetx.launch.store import Store, control_store
 
 
 def start(
@@ -43,8 +44,8 @@ def start(
     # Our handlers stay: torch's would replace them when the first process starts.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
     store = control_store(job, listener, timeout)
-    bulletin = Bulletin(store, node=job.host)
-    meeting = Meeting(job, store, bulletin, _members(job, store, timeout))
+    bulletin = Bulletin(store)
+    meeting = Meeting(job, bulletin, _members(job, store, bulletin, timeout))
     errors = Path(tempfile.mkdtemp(prefix="fleetrun-"))
     agent = FleetAgent(
         job,
@@ -56,41 +57,58 @@ def start(
     )
     try:
         return _run(agent, job, bulletin)
+    except (DistNetworkError, DistStoreError, RendezvousError) as error:
+        raise _lost(job, error) from None
     finally:
+        others = (meeting.world.nnodes if meeting.world else job.max_nodes) - 1
+        _part(bulletin, keeper=listener is not None, others=others)
         shutil.rmtree(errors, ignore_errors=True)
 
 
-def _members(job: Job, store: Store, timeout: float) -> Membership:
+def _members(job: Job, store: Store, bulletin: Bulletin, timeout: float) -> Membership:
     if job.node_rank is None:
         return ElasticMembers(store, job, timeout)
-    return FixedMembers(store, rank=job.node_rank, size=job.max_nodes, timeout=timeout)
+    return FixedMembers(store, bulletin, job, timeout)
 
 
 def _run(agent: FleetAgent, job: Job, bulletin: Bulletin) -> int:
-    several = job.max_nodes > 1
-    try:
-        code = _outcome(agent, job, bulletin)
-        if several:
-            bulletin.farewell(keeper=agent.is_keeper, others=agent.others)
-    except SignalException as stop:
-        raise Interrupted(stop.sigval) from None
-    except (DistNetworkError, DistStoreError, RendezvousError) as error:
-        host, port = job.master or (job.host, 0)
-        raise LaunchError(
-            f"the launcher at {host}:{port} is gone ({type(error).__name__}), so this machine has "
-            "stopped its processes; look at its log",
-            code=1,
-        ) from None
-    return code
-
-
-def _outcome(agent: FleetAgent, job: Job, bulletin: Bulletin) -> int:
     try:
         result = agent.run()
         if not result.is_failed():
             return 0
     except JobEnded:
         pass
+    except Interrupted as stop:
+        bulletin.post(_stopped(job, stop))
+        raise
     failure = bulletin.first_failure()
     warn(failure.report(job.host, several=job.max_nodes > 1))
     return failure.exit_code
+
+
+def _part(bulletin: Bulletin, *, keeper: bool, others: int) -> None:
+    if others < 1:
+        return
+    try:
+        bulletin.farewell(keeper=keeper, others=others)
+    except (DistNetworkError, DistStoreError):
+        return  # the keeper is gone already
+
+
+def _stopped(job: Job, stop: Interrupted) -> Failure:
+    return Failure(
+        title="the launcher",
+        node=job.host,
+        exit_code=stop.code,
+        time=time.time(),
+        message=f"stopped by {stop.name}",
+    )
+
+
+def _lost(job: Job, error: Exception) -> LaunchError:
+    host, port = job.master or (job.host, 0)
+    return LaunchError(
+        f"the launcher at {host}:{port} is gone ({type(error).__name__}), so this machine has "
+        "stopped its processes; look at what it printed",
+        code=1,
+    )

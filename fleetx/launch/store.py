@@ -5,36 +5,24 @@ import threading
 import time
 from datetime import timedelta
 
-from torch.distributed import HashStore, Store, TCPStore
+from torch.distributed import (  # type: ignore[attr-defined]  # public, but not marked so
+    HashStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
-from fleetx.launch.addresses import is_local, resolve
+from fleetx.launch.addresses import resolve
 from fleetx.launch.cluster import Job
 from fleetx.launch.console import warn
 from fleetx.launch.errors import LaunchError
 from fleetx.launch.ports import listen
 
+__all__ = ["PrefixStore", "Store", "TCPStore", "control_store", "worker_store"]
+
 ANSWER = timedelta(seconds=30)
 """How long a call to a store may take before its keeper counts as lost."""
 HANDSHAKE = 10.0
-
-
-def claim(job: Job) -> socket.socket | None:
-    """Opens the meeting point if it is on this machine, before anything slow happens.
-
-    Two launchers on one machine may meet there as well, so for a job without fixed ranks a
-    busy port is no error yet: whoever holds it may be the other launcher.
-    """
-    if job.master is None or job.node_rank not in (0, None):
-        return None
-    host, port = job.master
-    if job.node_rank is None and not is_local(resolve(host, job.master_flag)):
-        return None
-    try:
-        return listen("", port, job.master_flag)
-    except LaunchError:
-        if job.node_rank == 0:
-            raise
-        return None
 
 
 def serve(listener: socket.socket) -> TCPStore:

@@ -92,7 +92,7 @@ class _Shell(nn.Module):
     @override
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
         model: nn.Module = vars(self)["_model"]
-        return model.named_modules(*args, **kwargs)
+        yield from model.named_modules(*args, **kwargs)
 
     @override
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BufferedRandom
@@ -62,6 +63,7 @@ class Nursery:
         theirs.close()
         self._control = Connection(mine.detach())
         self._owner = os.getpid()
+        self._lock = threading.Lock()
         self._modules: set[str] = set()
         atexit.register(self.close)
 
@@ -73,7 +75,8 @@ class Nursery:
     @property
     def is_usable(self) -> bool:
         """Whether the zygote lives and belongs to this process, not to one that forked it."""
-        return self._owner == os.getpid() and self._process.poll() is None
+        is_open = self._owner == os.getpid() and not self._control.closed
+        return is_open and self._process.poll() is None
 
     def learn(self, modules: Iterable[str]) -> None:
         """Note modules that ranks use, for the next ranks to be born with them."""
@@ -82,25 +85,23 @@ class Nursery:
     def start(self, size: int) -> list[RankProcess]:
         """Fork `size` new ranks."""
         links = [socket.socketpair() for _ in range(size)]
-        files = [[_append_only_file() for _ in range(2)] for _ in range(size)]
+        opened = [[_append_only_file() for _ in range(2)] for _ in range(size)]
         self.learn(shared_modules())
-        self._send("start", size, sys.argv, sys.path, sorted(self._modules))
-        with socket.socket(fileno=os.dup(self._control.fileno())) as control:
-            for (_, theirs), opened in zip(links, files, strict=True):
-                descriptors = [theirs.fileno(), *(file.fileno() for file in opened)]
-                socket.send_fds(control, [b"."], descriptors)
-        pids = self._answer()
+        sent = [
+            [theirs.fileno(), *(file.fileno() for file in files)]
+            for (_, theirs), files in zip(links, opened, strict=True)
+        ]
+        pids = self._ask("start", size, sys.argv, sys.path, sorted(self._modules), files=sent)
         for _, theirs in links:
             theirs.close()
         return [
-            RankProcess(pid, Connection(mine.detach()), *opened)
-            for pid, (mine, _), opened in zip(pids, links, files, strict=True)
+            RankProcess(pid, Connection(mine.detach()), *files)
+            for pid, (mine, _), files in zip(pids, links, opened, strict=True)
         ]
 
     def stop(self, ranks: list[RankProcess], *, dump: bool) -> list[int]:
         """End `ranks`, first asking each for its traceback if `dump`; returns their exit codes."""
-        self._send("stop", [rank.pid for rank in ranks], dump)
-        codes: dict[int, int] = self._answer()
+        codes: dict[int, int] = self._ask("stop", [rank.pid for rank in ranks], dump)
         return [codes.get(rank.pid, 0) for rank in ranks]
 
     def close(self) -> None:
@@ -112,11 +113,18 @@ class Nursery:
             self._process.wait(10)
         atexit.unregister(self.close)
 
-    def _send(self, *request: object) -> None:
-        self._control.send_bytes(pickle.dumps(request))
-
-    def _answer(self) -> Any:
-        return pickle.loads(self._control.recv_bytes())
+    def _ask(self, *request: object, files: Iterable[list[int]] = ()) -> Any:
+        with self._lock:
+            try:
+                self._control.send_bytes(pickle.dumps(request))
+                with socket.socket(fileno=os.dup(self._control.fileno())) as control:
+                    for numbers in files:
+                        socket.send_fds(control, [b"."], numbers)
+                return pickle.loads(self._control.recv_bytes())
+            except BaseException:
+                # Interrupted half-way, the next answer would be that to this question.
+                self.close()
+                raise
 
 
 def _append_only_file() -> BufferedRandom:

@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+from collections.abc import Callable
 from typing import Any
 
 SEED = 0
@@ -86,4 +87,5 @@ def _forget_meshes() -> None:
     if "torch.distributed.tensor" in sys.modules:
         from torch.distributed.tensor import debug
 
-        debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+        clear: Callable[[], object] = debug._clear_sharding_prop_cache
+        clear()

@@ -492,3 +492,16 @@ def test_random_batches_from_torch() -> None:
 
 def test_the_type_is_public() -> None:
     assert isinstance(distributed_loader(sequential(2)), DistributedLoader)
+
+
+def test_a_started_job_says_who_shares_the_data_and_where_it_goes() -> None:
+    def run() -> tuple[list[int], str]:
+        from fleetx import roles
+
+        roles.start(is_collective=True)
+        loader = distributed_loader(sequential(BATCH))
+        return flat(read(loader, 1)[0]), str(loader._device)
+
+    (one, device), (two, _) = world(2).run(run)
+    assert together((one, two)) == [*range(COUNT), 0]
+    assert device.startswith("cuda" if torch.cuda.is_available() else "cpu")

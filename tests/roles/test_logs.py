@@ -2,19 +2,22 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from fleetx.roles import Identity, logs
 
 
-@pytest.fixture(autouse=True)
+@contextmanager
 def bare_root() -> Iterator[None]:
-    """Take pytest's own handlers away for a moment."""
+    """Take pytest's own handlers away for a moment; it puts them back around each phase."""
     root = logging.getLogger()
     kept, root.handlers = root.handlers, []
-    yield
-    root.handlers = kept
+    try:
+        yield
+    finally:
+        root.handlers = kept
 
 
 def worker(index: int) -> Identity:
@@ -25,10 +28,11 @@ def worker(index: int) -> Identity:
 def test_first_worker_tells_others_warn(
     index: int, level: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    handler = logs.attach(worker(index))
-    logging.getLogger("fleetx.roles").info("told")
-    logging.getLogger("fleetx.roles").warning("warned")
-    logs.detach(handler)
+    with bare_root():
+        handler = logs.attach(worker(index))
+        logging.getLogger("fleetx.roles").info("told")
+        logging.getLogger("fleetx.roles").warning("warned")
+        logs.detach(handler)
     said = capsys.readouterr().err
     assert ("told" in said) == (level == logging.INFO)
     assert f"WARNING [worker {index}] warned" in said
@@ -38,8 +42,9 @@ def test_first_worker_tells_others_warn(
 @pytest.mark.parametrize("name", ["fleetx", ""])
 def test_the_script_comes_first(name: str) -> None:
     logger, handler = logging.getLogger(name), logging.NullHandler()
-    logger.addHandler(handler)
-    assert logs.attach(worker(0)) is None
-    logs.detach(None)
-    assert logger.handlers == [handler]
-    logger.removeHandler(handler)
+    with bare_root():
+        logger.addHandler(handler)
+        assert logs.attach(worker(0)) is None
+        logs.detach(None)
+        assert logger.handlers == [handler]
+        logger.removeHandler(handler)

@@ -6,6 +6,8 @@ import pytest
 
 from fleetx.roles.role import Identity, Role
 
+COLLECTIVE = {"is_collective": True}
+
 
 def test_roles_keep_their_numbers() -> None:
     assert [(role.name, int(role)) for role in Role] == [
@@ -20,14 +22,17 @@ def test_roles_keep_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"index": 1}, "worker 1 of 1 cannot be; indices run from 0 to 0"),
-        ({"index": -1}, "worker -1 of 1"),
-        ({"worker_num": 2, "worker_endpoints": ("a:1",)}, "2 workers but 1 worker endpoints"),
-        ({"server_endpoints": ("a:1",)}, "a collective job has no servers"),
+        ({"index": 1, **COLLECTIVE}, "worker 1 of 1 cannot be; indices run from 0 to 0"),
+        ({"index": -1, **COLLECTIVE}, "worker -1 of 1"),
+        (
+            {"worker_num": 2, "worker_endpoints": ("a:1",), **COLLECTIVE},
+            "2 workers but 1 worker endpoints",
+        ),
+        ({"server_endpoints": ("a:1",), **COLLECTIVE}, "a collective job has no servers"),
         ({"role": Role.SERVER, "is_collective": False}, "server 0 of 0"),
-        ({"role": Role.COORDINATOR}, "role COORDINATOR does not exist in fleetx"),
+        ({"role": Role.COORDINATOR, **COLLECTIVE}, "role COORDINATOR does not exist in fleetx"),
     ],
 )
 def test_contradictions(fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        Identity(**{"source": "test", "is_collective": True} | fields)
+        Identity(**(fields | {"source": "test"}))

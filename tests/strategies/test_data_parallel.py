@@ -84,7 +84,7 @@ class Forked(nn.Module):
         self.left, self.right = nn.Linear(6, 3), nn.Linear(6, 3)
 
     def forward(self, x: Tensor, left: bool) -> Tensor:
-        return self.left(x) if left else self.right(x)  # type: ignore[no-any-return]
+        return self.left(x) if left else self.right(x)
 
 
 @world(2)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -300,3 +301,20 @@ def test_a_warm_call_is_cheap() -> None:
         world(2).run(dist.get_rank)
         times.append(time.perf_counter() - started)
     assert min(times) < 0.05  # 3 to 5 ms when the machine is idle
+
+
+def test_an_interrupt_leaves_nothing_half_done() -> None:
+    before = world(2).run(os.getpid)
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        world(2).run(sleepy)
+    signal.signal(signal.SIGALRM, previous)
+    assert world(2).run(dist.get_rank) == [0, 1]
+    assert not any(map(alive, before))
+
+
+def test_worlds_of_two_sizes_from_two_threads() -> None:
+    with ThreadPoolExecutor(2) as threads:
+        jobs = [threads.submit(world(size).run, dist.get_rank) for size in (1, 2, 3, 2, 1, 3)]
+        assert [len(job.result()) for job in jobs] == [1, 2, 3, 2, 1, 3]

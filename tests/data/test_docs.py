@@ -1,0 +1,21 @@
+"""The examples in the pages of this room and of the test pool run as they stand."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize(("page", "runner"), [("data", []), ("testing", ["-m", "pytest", "-q"])])
+def test_examples_run(page: str, runner: list[str], tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
+    file = tmp_path / "test_example.py"
+    file.write_text("\n".join(blocks))
+    done = subprocess.run(
+        [sys.executable, *runner, str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
