@@ -16,7 +16,7 @@ class Stripes(Dataset[tuple[Tensor, int]]):
     Image ``i`` depends on ``i`` and ``seed`` alone, so every worker can make any of them.
     """
 
-    def __init__(self, count: int, *, seed: int = 0, noise: float = 2.0) -> None:
+    def __init__(self, count: int, *, seed: int = 0, noise: float = 4.0) -> None:
         self.count, self.seed, self.noise = count, seed, noise
         steps = torch.linspace(-1, 1, SIDE)
         self.y, self.x = torch.meshgrid(steps, steps, indexing="ij")

@@ -60,7 +60,7 @@ class PaddleVariables(LaunchedRoleMaker):
             local_size=local_size,
             node_num=node_num,
             device_index=self.env.device(),
-            local_device_ids=self.env.numbers("PADDLE_LOCAL_DEVICE_IDS"),
+            local_device_ids=self._devices(),
             rendezvous=self._meeting_place(size, endpoints),
         )
 
@@ -133,8 +133,19 @@ class PaddleVariables(LaunchedRoleMaker):
             worker_endpoints=workers,
             server_endpoints=self.env.endpoints(_SERVERS),
             device_index=self.env.device() if role is Role.WORKER else None,
-            rendezvous=workers[0] if workers else self.env.master(),
+            local_device_ids=self._devices() if role is Role.WORKER else (),
+            rendezvous=self._place_beside_servers(index, size, workers),
         )
+
+    def _place_beside_servers(self, index: int, size: int, workers: tuple[str, ...]) -> str:
+        ranks = (self.env.text("RANK"), self.env.text("WORLD_SIZE"))
+        if self.agent_may_hold_store and ranks == (str(index), str(size)):
+            return "env"
+        return workers[0] if workers else self.env.master()
+
+    def _devices(self) -> tuple[int, ...]:
+        names = ("PADDLE_LOCAL_DEVICE_IDS", "FLAGS_selected_gpus")
+        return next((self.env.numbers(name) for name in names if self.env.has(name)), ())
 
     def _worker(self, size: int, workers: tuple[str, ...]) -> int:
         self.env.need("PADDLE_TRAINER_ID", "TRAINING_ROLE is TRAINER")

@@ -142,7 +142,9 @@ def _take(found: Identity) -> torch.device:
 
 
 def _device_ids(found: Identity, device: torch.device) -> tuple[int, ...]:
-    return found.local_device_ids or ((device.index,) if device.type == "cuda" else ())
+    if device.type != "cuda":
+        return ()
+    return found.local_device_ids or (device.index,)
 
 
 def _with_device(found: Identity, device: torch.device) -> Identity:

@@ -173,6 +173,6 @@ def test_paddle_cloud_role_maker_asks_the_same_table() -> None:
     assert maker.identity() == find(AGENT)
     with pytest.raises(TypeError, match="is not a bool"):
         roles.PaddleCloudRoleMaker(is_collective=1)  # type: ignore[arg-type]
-    unknown: dict[str, Any] = {"colective": True}
-    with pytest.raises(TypeError, match="colective"):
+    unknown: dict[str, Any] = {"path": "x"}
+    with pytest.raises(TypeError, match="path"):
         roles.PaddleCloudRoleMaker(**unknown)

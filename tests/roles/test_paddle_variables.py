@@ -81,6 +81,12 @@ def test_fleetrun_with_servers_does_not_look_at_torch_ranks() -> None:
     assert (found.source, found.index, found.rendezvous) == ("fleetrun", 3, "a:1")
 
 
+def test_fleetrun_with_servers_keeps_a_store_for_the_workers() -> None:
+    agent = {"FLEETX_LAUNCHER": "fleetrun", "RANK": "3", "WORLD_SIZE": "4"}
+    found = make(TRAINER | WORKERS | agent, is_collective=False)
+    assert found.rendezvous == "env"
+
+
 @pytest.mark.parametrize(
     ("environ", "complaint"),
     [

@@ -1,0 +1,181 @@
+"""Jobs of two machines, tried on loopback with two launchers."""
+
+import signal
+import socket
+import time
+
+import pytest
+
+from tests.launch.conftest import Gone, Launcher, Outcome
+
+BOTH = "127.0.0.1,127.0.0.2"
+
+
+@pytest.fixture
+def port() -> int:
+    """The first of three ports that were free a moment ago."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port > 61000 or port < 2000:
+            continue
+        try:
+            for other in (port - 1, port + 1, port + 2):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", other))
+        except OSError:
+            continue
+        return port
+
+
+def by_list(launcher: Launcher, port: int, script: str, *more: str) -> list[Outcome]:
+    jobs = [
+        launcher.start(
+            f"--cluster_node_ips={BOTH}",
+            f"--node_ip=127.0.0.{node + 1}",
+            f"--started_port={port}",
+            f"--log_dir=log{node}",
+            *more,
+            script,
+        )
+        for node in range(2)
+    ]
+    return [launcher.finish(job) for job in jobs]
+
+
+def by_meeting(launcher: Launcher, port: int, script: str, *more: str) -> list[Outcome]:
+    jobs = [
+        launcher.start(
+            "--nnodes=2", f"--master=127.0.0.1:{port}", f"--log_dir=log{node}", *more, script
+        )
+        for node in range(2)
+    ]
+    return [launcher.finish(job) for job in jobs]
+
+
+def test_a_list_of_machines_gives_ranks_and_endpoints(launcher: Launcher, port: int) -> None:
+    script = launcher.script(
+        """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(1); dist.all_reduce(x)
+names = ("RANK", "GROUP_RANK", "PADDLE_NNODES", "PADDLE_CURRENT_ENDPOINT", "MASTER_ADDR")
+print("sum", x.item(), *(os.environ[name] for name in names))
+print(os.environ["PADDLE_TRAINER_ENDPOINTS"])
+dist.destroy_process_group()
+"""
+    )
+    outcomes = by_list(launcher, port, script, "--nproc_per_node=2")
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    everyone = ",".join(f"127.0.0.{n}:{port + i}" for n in (1, 2) for i in (0, 1))
+    for rank in range(4):
+        node = rank // 2
+        endpoint = f"127.0.0.{node + 1}:{port + rank % 2}"
+        log = launcher.log(f"workerlog.{rank}", f"log{node}")
+        assert f"sum 4.0 {rank} {node} 2 {endpoint} 127.0.0.1\n{everyone}" in log
+    assert "sum 4.0 0" in outcomes[0].out, "rank 0 is echoed on its machine"
+    assert "sum 4.0" not in outcomes[1].out
+
+
+def test_machines_meet_and_agree_on_ranks(launcher: Launcher, port: int) -> None:
+    script = launcher.script(
+        "import os; print('RANK', os.environ['RANK'], os.environ['WORLD_SIZE'], "
+        "os.environ['PADDLE_TRAINER_ENDPOINTS'].count(':'))"
+    )
+    outcomes = by_meeting(launcher, port, script)
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    logs = sorted(
+        path.read_text().strip() for path in launcher.folder.glob("log*/workerlog.*")
+    )
+    assert logs == ["RANK 0 2 2", "RANK 1 2 2"]
+
+
+FAIL_ON_1 = """
+import os, sys, time
+print("hello from", os.environ["RANK"])
+if os.environ["RANK"] == "1":
+    time.sleep(1)
+    open("failed_at", "w").write(str(time.time()))
+    raise ValueError("boom")
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("start", [by_list, by_meeting])
+def test_a_failure_stops_both_machines(launcher: Launcher, port: int, start: object) -> None:
+    assert callable(start)
+    outcomes: list[Outcome] = start(launcher, port, launcher.script(FAIL_ON_1))
+    assert time.time() - float(launcher.await_file("failed_at")) < 10
+    for outcome in outcomes:
+        assert outcome.code == 1
+        assert "rank 1 on 127.0.0." in outcome.err
+        assert "failed first (exit code 1)" in outcome.err
+        assert "ValueError: boom" in outcome.err
+        assert "    hello from 1" in outcome.err
+        assert "Traceback (most" not in outcome.err.replace("    Traceback", "")
+
+
+def test_both_machines_restart_together(launcher: Launcher, port: int) -> None:
+    script = launcher.script(
+        """
+import os, sys, time
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print("attempt", attempt, "store", os.environ["MASTER_PORT"])
+if attempt == "0":
+    if os.environ["RANK"] == "1": sys.exit(3)
+    time.sleep(100)
+"""
+    )
+    outcomes = by_list(launcher, port, script, "--max_restart=1")
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    second = [launcher.log(f"workerlog.{rank}", f"log{rank}") for rank in range(2)]
+    assert second[0] == second[1]
+    assert second[0].startswith("attempt 1")
+
+
+def test_a_stopped_launcher_stops_the_other(
+    launcher: Launcher, port: int, gone: type[Gone]
+) -> None:
+    script = launcher.script(
+        "import os, time\nopen(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
+        "time.sleep(100)"
+    )
+    jobs = [
+        launcher.start(
+            "--ips", BOTH, "--node_ip", f"127.0.0.{n}", "--started_port", str(port), script
+        )
+        for n in (1, 2)
+    ]
+    pids = [int(launcher.await_file(f"pid{rank}")) for rank in range(2)]
+    jobs[0].send_signal(signal.SIGTERM)
+    outcomes = [launcher.finish(job, 15) for job in jobs]
+    assert [outcome.code for outcome in outcomes] == [143, 143]
+    assert "stopped by SIGTERM" in outcomes[1].err
+    assert gone.wait(pids) == []
+
+
+def test_an_unreachable_master_is_named(launcher: Launcher, port: int) -> None:
+    outcome = launcher.run(
+        "--nnodes=2", f"--master=127.0.0.1:{port}", "--rank=1", "--timeout=1", launcher.script("")
+    )
+    assert outcome.code == 2
+    assert f"nobody answered at 127.0.0.1:{port} for 1 s" in outcome.err
+
+
+def test_machines_that_do_not_come_are_counted(launcher: Launcher, port: int) -> None:
+    outcome = launcher.run(
+        "--ips", BOTH, "--node_ip=127.0.0.1", f"--started_port={port}", "--timeout=1",
+        launcher.script(""),
+    )  # fmt: skip
+    assert outcome.code == 2
+    assert "only 1 of 2 machines came within 1 s" in outcome.err
+
+
+def test_a_foreign_program_at_the_meeting_point(launcher: Launcher) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        outcome = launcher.run("--nnodes=2", f"--master={address}", launcher.script(""))
+    assert outcome.code == 2
+    assert f"{address} is in use by a program that is not fleetrun" in outcome.err
+    assert outcome.seconds < 30
