@@ -21,8 +21,7 @@ def main() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 2))
     model = fleet.distributed_model(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    optimizer = fleet.distributed_optimizer(optimizer)
+    optimizer = fleet.distributed_optimizer(torch.optim.Adam(model.parameters(), lr=0.01))
     loader = fleet.distributed_loader(DataLoader(dataset(), batch_size=64, shuffle=True))
     for epoch in range(5):
         for points, inside in loader:

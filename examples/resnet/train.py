@@ -6,6 +6,7 @@ fleetrun --gpus 0,1,2,3 examples/resnet/train.py               # four cards
 """
 
 import argparse
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -50,8 +51,8 @@ def main() -> None:
     )
     train = loader(Stripes(args.samples, seed=args.seed), args.batch_size, shuffle=True)
     test = loader(Stripes(args.samples // 8, seed=args.seed + 1), args.batch_size, shuffle=False)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=args.lr, total_steps=args.epochs * len(train)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, rise_and_fall(args.epochs * len(train))
     )
     history, first = History(), 0
     checkpoint = args.output / "checkpoint.pt"
@@ -60,7 +61,7 @@ def main() -> None:
         train.set_epoch(first)
 
     for epoch in range(first, args.epochs):
-        run_epoch(model, optimizer, scheduler, train, history, epoch)
+        run_epoch(model, optimizer, scheduler, train, history)
         history.accuracies.append(evaluate(model, test))
         say(
             f"epoch {epoch + 1}/{args.epochs}: loss {mean(history.losses[-len(train) :]):.3f}, "
@@ -96,19 +97,28 @@ def loader(images: Stripes, batch_size: int, *, shuffle: bool) -> fleet.Distribu
     return fleet.distributed_loader(DataLoader(images, batch_size, shuffle=shuffle))
 
 
+def rise_and_fall(total: int) -> Callable[[int], float]:
+    """A learning rate that rises for a third of the updates and falls along a cosine."""
+
+    def share(update: int) -> float:
+        done = (update + 1) / (total + 1)
+        return 3 * done if done < 1 / 3 else (1 + math.cos(math.pi * (1.5 * done - 0.5))) / 2
+
+    return share
+
+
 def run_epoch(
     model: nn.Module,
     optimizer: fleet.DistributedOptimizer,
     scheduler: torch.optim.lr_scheduler.LRScheduler,
     batches: fleet.DistributedLoader,
     history: History,
-    epoch: int,
 ) -> None:
     """One pass over the training images, with a progress bar on the first worker."""
     model.train()
     bar = tqdm(
         batches,
-        desc=f"epoch {epoch + 1}",
+        desc=f"epoch {len(history.accuracies) + 1}",
         unit="batch",
         disable=not fleet.is_first_worker(),
         mininterval=0.5,

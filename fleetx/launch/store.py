@@ -22,7 +22,7 @@ __all__ = ["PrefixStore", "Store", "TCPStore", "control_store", "worker_store"]
 
 ANSWER = timedelta(seconds=30)
 """How long a call to a store may take before its keeper counts as lost."""
-HANDSHAKE = 10.0
+HANDSHAKE = 5.0
 
 
 def serve(listener: socket.socket) -> TCPStore:

@@ -85,9 +85,7 @@ def test_machines_meet_and_agree_on_ranks(launcher: Launcher, port: int) -> None
     )
     outcomes = by_meeting(launcher, port, script)
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
-    logs = sorted(
-        path.read_text().strip() for path in launcher.folder.glob("log*/workerlog.*")
-    )
+    logs = sorted(path.read_text().strip() for path in launcher.folder.glob("log*/workerlog.*"))
     assert logs == ["RANK 0 2 2", "RANK 1 2 2"]
 
 

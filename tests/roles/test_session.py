@@ -170,6 +170,18 @@ def test_worker_without_peers_to_meet_counts_machines_from_endpoints() -> None:
     assert fleet.worker_endpoints() == endpoints
 
 
+def test_workers_that_cannot_meet_are_told_instead_of_getting_local_results() -> None:
+    fleet.start(server_job(current_id=1, worker_num=2))
+    assert not dist.is_initialized()
+    for call in (
+        fleet.barrier_worker,
+        lambda: fleet.all_reduce(1),
+        lambda: fleet.util.all_gather(1),
+    ):
+        with pytest.raises(RuntimeError, match=r"group of the 2 workers, .*pass worker_endpoints="):
+            call()
+
+
 def test_only_worker_of_servers() -> None:
     fleet.start(server_job())
     assert fleet.all_reduce([1, 2]).tolist() == [1, 2]

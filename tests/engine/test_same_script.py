@@ -1,0 +1,38 @@
+"""One script, unchanged, under python and under fleetrun with 1, 2 and 4 workers."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).parent / "scripts" / "three_optimizers.py"
+FLEETRUN = [sys.executable, "-m", "fleetx.launch"]
+
+
+def run(command: list[str], folder: Path) -> Any:
+    folder.mkdir()
+    saved = folder / "weights.pt"
+    line = [*command, str(SCRIPT), str(saved)]
+    result = subprocess.run(
+        line, cwd=folder, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return torch.load(saved, weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run([sys.executable], tmp_path_factory.mktemp("plain") / "python")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_workers_under_fleetrun_equal_plain_python(
+    workers: int, plain: Any, tmp_path: Path
+) -> None:
+    found = run([*FLEETRUN, "--nproc_per_node", str(workers)], tmp_path / "fleetrun")
+    assert (plain["workers"], found["workers"]) == (1, workers)
+    for name, expected in plain["weights"].items():
+        torch.testing.assert_close(found["weights"][name], expected, rtol=1e-6, atol=1e-6)

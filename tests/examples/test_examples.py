@@ -1,0 +1,62 @@
+"""The examples run as the README says, and do what they claim."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+QUICKSTART = ROOT / "examples" / "quickstart"
+FLEETRUN = [sys.executable, "-m", "fleetx.launch", "--nproc_per_node", "2"]
+
+
+def run(command: list[str], folder: Path) -> str:
+    result = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+def losses(output: str) -> list[float]:
+    return [float(found) for found in re.findall(r"epoch \d+: loss ([\d.]+)", output)]
+
+
+def test_the_quick_start_differs_by_a_few_lines() -> None:
+    before = (QUICKSTART / "train_torch.py").read_text().splitlines()
+    after = (QUICKSTART / "train_fleet.py").read_text().splitlines()
+    gone = [line.strip() for line in before[1:] if line not in after]
+    assert gone == [
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)",
+        "loader = DataLoader(dataset(), batch_size=64, shuffle=True)",
+        "loss.backward()",
+        "optimizer.step()",
+        "optimizer.zero_grad()",
+        'print(f"epoch {epoch}: loss {loss:.3f}")',
+    ]
+
+
+def test_the_quick_start_learns_the_same_in_one_process(tmp_path: Path) -> None:
+    plain = losses(run([sys.executable, str(QUICKSTART / "train_torch.py")], tmp_path))
+    ours = losses(run([sys.executable, str(QUICKSTART / "train_fleet.py")], tmp_path))
+    assert len(plain) == 5
+    assert plain[-1] < plain[0] / 2
+    assert ours == plain
+
+
+def test_the_quick_start_learns_on_two_workers(tmp_path: Path) -> None:
+    found = losses(run([*FLEETRUN, str(QUICKSTART / "train_fleet.py")], tmp_path))
+    assert len(found) == 5, "only the first worker prints"
+    assert found[-1] < found[0] / 2
+
+
+def test_the_resnet_trains_saves_plots_and_resumes(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "resnet" / "train.py")
+    small = ["--samples", "256", "--batch_size", "16", "--width", "4", "--output", "out"]
+    output = run([*FLEETRUN, script, *small, "--epochs", "2"], tmp_path)
+    assert "epoch 2/2: loss" in output
+    assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out" / "checkpoint.pt").stat().st_size > 1000
+    output = run([*FLEETRUN, script, *small, "--epochs", "3", "--resume"], tmp_path)
+    assert "epoch 3/3: loss" in output
+    assert "epoch 1/3" not in output

@@ -1,0 +1,128 @@
+"""The command as a whole, as far as it goes without starting anything."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fleetx.launch import devices
+from fleetx.launch.__main__ import main
+from fleetx.launch.errors import STOPPING
+from tests.launch.conftest import CLEAN
+
+
+@pytest.fixture(autouse=True)
+def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder with a script, no platform variables, no cards, and our signal handlers back."""
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(CLEAN)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(devices, "count", lambda: 0)
+    Path("train.py").write_text("raise AssertionError('started')")
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["missing.py"], "'missing.py' does not exist"),
+        (["."], "'.' is a folder"),
+        (["-m", "no.such.module"], "-m no.such.module names a module that is not found"),
+        (["--gpus", "0,1", "train.py"], "asks for card 0, but torch can use no card here"),
+        (["--ips", "10.255.255.1,10.255.255.2", "train.py"], "holds no address of this machine"),
+        (
+            ["--ips", "10.0.0.1,10.0.0.2", "--node_ip", "10.0.0.3", "train.py"],
+            "--node_ip 10.0.0.3 is not in --ips 10.0.0.1,10.0.0.2",
+        ),
+        (["--ips", "127.0.0.1,127.0.0.2", "train.py"], "say which one this launcher is"),
+        (["--ips", "127.0.0.1,127.0.0.1", "train.py"], "127.0.0.1 twice"),
+        (["--ips", "a,,b", "train.py"], "empty entry"),
+        (["--ips", "a,b", "--nnodes", "2", "train.py"], "two ways to name the machines"),
+        (["--nnodes", "2", "train.py"], "needs a place where the machines meet"),
+        (["--nnodes", "two", "train.py"], "'two' is not a number of machines"),
+        (["--nnodes", "3:2", "train.py"], "not fall"),
+        (["--nnodes", "2", "--master", "here", "train.py"], "'here' is not an address"),
+        (["--nnodes", "2", "--master", "no.invalid:1", "train.py"], "no name server knows"),
+        (
+            ["--nnodes", "2", "--master", "127.0.0.1:9", "--rank", "2", "train.py"],
+            "--rank 2 does not fit --nnodes 2",
+        ),
+        (["--rank", "1", "train.py"], "--rank 1 needs several machines"),
+        (["--server_num", "1", "--ips", "a,b", "train.py"], "--ips belongs to collective"),
+        (["--use_paddlecloud", "train.py"], "reads the variable PADDLE_TRAINERS"),
+        (["--log_dir", "train.py", "train.py"], "--log_dir train.py cannot hold the logs"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("fleetrun: error: ")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_a_busy_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main(["--started_port", str(port), "train.py"]) == 2
+        first = capsys.readouterr().err
+        flags = ["--nnodes=2", f"--master=127.0.0.1:{port}", "--rank=0"]
+        assert main([*flags, "train.py"]) == 2
+    assert f"port {port} of 127.0.0.1 is already in use" in first
+    assert "--started_port" in first
+    second = capsys.readouterr().err
+    assert f"port {port} of" in second
+    assert "already in use" in second
+    assert "--master" in second
+
+
+def test_a_dry_run_shows_every_process(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--nproc_per_node", "3", "--dry_run", "train.py"]) == 0
+    out = capsys.readouterr().out
+    assert "nproc_per_node: 3" in out
+    assert [out.count(f"rank {rank}:") for rank in range(4)] == [1, 1, 1, 0]
+    assert out.count("Distributed Envs") == 3
+    assert not Path("log").exists()
+
+
+def test_a_dry_run_of_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--server_num", "2", "--worker_num", "1", "--dry_run", "train.py"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("PSERVER") == 2
+    assert out.count("PADDLE_TRAINER_ID") == 1
+
+
+def test_a_dry_run_before_the_machines_have_met(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--nnodes=2:4", "--master=127.0.0.1:6379", "--dry_run", "train.py"]) == 0
+    assert "when 2 to 4 machines have met at 127.0.0.1:6379" in capsys.readouterr().out
+
+
+def test_platform_variables_are_used_and_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PADDLE_MASTER", "127.0.0.1:6379")
+    monkeypatch.setenv("PADDLE_NNODES", "2")
+    assert main(["--dry_run", "train.py"]) == 0
+    out = capsys.readouterr().out
+    assert "--nnodes 2 comes from PADDLE_NNODES" in out
+    assert "--master 127.0.0.1:6379 comes from PADDLE_MASTER" in out
+
+
+def test_nothing_imports_torch_before_the_start() -> None:
+    code = (
+        "import sys; from fleetx.launch.__main__ import main\n"
+        "assert main(['--dry_run', 'train.py']) == 0\n"
+        "assert main(['missing.py']) == 2\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
