@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fleetx.launch import banner, collective, parameter_server, platforms
@@ -54,11 +54,9 @@ def _describe(job: Job) -> None:
 def _start(arguments: Arguments, job: Job) -> int:
     log_dir = _make_log_dir(arguments.log_dir)
     listener = claim(job)
-    # Imported here, and not before: everything above answers without torch's two seconds.
-    from fleetx.launch import start
-
+    start = _import_start()
     command = ("-m",) * arguments.module + (arguments.script, *arguments.script_args)
-    return start.start(
+    return start(
         job,
         command,
         listener=listener,
@@ -66,6 +64,19 @@ def _start(arguments: Arguments, job: Job) -> int:
         max_restart=arguments.max_restart,
         timeout=arguments.timeout,
     )
+
+
+def _import_start() -> Callable[..., int]:
+    """Imports torch only now: everything before answers without its two seconds."""
+    level = "TORCH_CPP_LOG_LEVEL"
+    quiet = level not in os.environ
+    if quiet:  # else a lost connection prints thirty lines of C++ before our sentence
+        os.environ[level] = "ERROR"
+    from fleetx.launch.start import start
+
+    if quiet:  # read once at import; the workers are not to inherit it
+        del os.environ[level]
+    return start
 
 
 def _check_script(arguments: Arguments) -> None:

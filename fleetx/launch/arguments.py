@@ -33,6 +33,8 @@ class Arguments:
     master: str | None = None
     rank: int | None = None
     use_paddlecloud: bool = False
+    endpoints: str | None = None
+    """All workers' addresses, where a platform has chosen them; there is no flag for it."""
     servers: str | None = None
     workers: str | None = None
     server_num: int | None = None

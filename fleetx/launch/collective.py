@@ -89,6 +89,9 @@ def _by_list(
             "choose one between 1025 and 60000"
         )
     tables = [consecutive(each, first, nproc) for each in hosts]
+    if arguments.endpoints is not None:
+        tables = _chosen_by_platform(arguments.endpoints, hosts, nproc)
+        first = split_endpoint(tables[0][0], "DISTRIBUTED_TRAINER_ENDPOINTS")[1]
     _hold(ports, tables[node_rank], "--started_port")
     return Job(
         host=host,
@@ -101,6 +104,23 @@ def _by_list(
         min_nodes=len(hosts),
         max_nodes=len(hosts),
     )
+
+
+def _chosen_by_platform(
+    endpoints: str, hosts: tuple[str, ...], nproc: int
+) -> list[tuple[str, ...]]:
+    name = "DISTRIBUTED_TRAINER_ENDPOINTS"
+    listed = split_list(endpoints, name)
+    tables = []
+    for host in hosts:
+        own = [each for each in listed if split_endpoint(each, name)[0] == host]
+        if len(own) < nproc:
+            raise LaunchError(
+                f"{name} gives {host} {len(own)} ports, but it runs {nproc} workers; lower "
+                "--nproc_per_node, or choose the ports with --started_port"
+            )
+        tables.append(tuple(own[:nproc]))
+    return tables
 
 
 def _by_meeting(

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 
+from fleetx.launch.addresses import split_endpoint
 from fleetx.launch.cluster import Job, Process, World
 
 
@@ -29,7 +30,7 @@ def variables(
     job: Job, world: World, process: Process, *, attempt: int, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Everything of ours, `documented` included; torch's own variables are in `torch_variables`."""
-    host, _, port = process.endpoint.rpartition(":")
+    host, port = split_endpoint(process.endpoint, "endpoint")
     ours = documented(job, world, process) | {
         "TRAINING_ROLE": process.role,
         "PADDLE_TRAINING_ROLE": process.role,
@@ -38,7 +39,7 @@ def variables(
         "PADDLE_LOCAL_SIZE": str(world.local_workers),
         "PADDLE_GLOBAL_SIZE": str(len(world.workers)),
         "PADDLE_NNODES": str(world.nnodes),
-        "PADDLE_PORT": port,
+        "PADDLE_PORT": str(port),
         "POD_IP": host,
         "PADDLE_RESTART": str(attempt),
         "FLEETX_LAUNCHER": "fleetrun",

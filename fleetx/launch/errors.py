@@ -28,9 +28,10 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def raise_on_signals() -> None:
-    """Turns Ctrl-C and friends into `Interrupted` from now on."""
+    """Turns Ctrl-C and friends into `Interrupted`, except those that `nohup` or `&` ignore."""
     for number in STOPPING:
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
 
 
 def ignore_signals() -> None:

@@ -79,6 +79,10 @@ def _from_paddlecloud(
         raise LaunchError(
             f"TRAINER_PORTS_NUM={ports} gives fewer ports than --nproc_per_node {nproc}; lower one"
         )
+    chosen = environ.get("DISTRIBUTED_TRAINER_ENDPOINTS")
+    if chosen and arguments.started_port is None and arguments.ips is None:
+        lines.append("the workers' ports come from DISTRIBUTED_TRAINER_ENDPOINTS")
+        arguments = replace(arguments, endpoints=chosen)
     found = replace(arguments, ips=ips, node_ip=node_ip, started_port=port)
     return found, tuple(lines)
 

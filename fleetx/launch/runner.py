@@ -47,7 +47,7 @@ def main() -> NoReturn:
 def _run_script(name: str) -> None:
     # A module of its own, left in place: pickling, spawned children and exit handlers of the
     # script find it as `__main__` for as long as the process lives.
-    sys.path[0] = str(Path(name).resolve().parent)
+    _first_on_path(Path(name).resolve().parent)
     code = compile(Path(name).read_bytes(), name, "exec", dont_inherit=True)
     script = types.ModuleType("__main__")
     script.__dict__.update(__file__=name, __spec__=None, __builtins__=__builtins__)
@@ -56,8 +56,13 @@ def _run_script(name: str) -> None:
 
 
 def _run_module(name: str) -> None:
-    sys.path[0] = str(Path.cwd())
+    _first_on_path(Path.cwd())
     runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _first_on_path(folder: Path) -> None:
+    if not sys.flags.safe_path:  # with it, python has not put our own folder there either
+        sys.path[0] = str(folder)
 
 
 def _die_with_launcher() -> None:

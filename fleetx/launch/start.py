@@ -43,25 +43,23 @@ def start(
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     # Our handlers stay: torch's would replace them when the first process starts.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
-    store = control_store(job, listener, timeout)
-    bulletin = Bulletin(store)
-    meeting = Meeting(job, bulletin, _members(job, store, bulletin, timeout))
     errors = Path(tempfile.mkdtemp(prefix="fleetrun-"))
-    agent = FleetAgent(
-        job,
-        command,
-        meeting=meeting,
-        bulletin=bulletin,
-        logs=WorkerLogs(log_dir, errors),
-        max_restart=max_restart,
-    )
+    logs = WorkerLogs(log_dir, errors)
     try:
-        return _run(agent, job, bulletin)
+        store = control_store(job, listener, timeout)
+        bulletin = Bulletin(store)
+        meeting = Meeting(job, bulletin, _members(job, store, bulletin, timeout))
+        agent = FleetAgent(
+            job, command, meeting=meeting, bulletin=bulletin, logs=logs, max_restart=max_restart
+        )
+        try:
+            return _run(agent, job, bulletin)
+        finally:
+            others = (meeting.world.nnodes if meeting.world else job.max_nodes) - 1
+            _part(bulletin, keeper=listener is not None, others=others)
     except (DistNetworkError, DistStoreError, RendezvousError) as error:
         raise _lost(job, error) from None
     finally:
-        others = (meeting.world.nnodes if meeting.world else job.max_nodes) - 1
-        _part(bulletin, keeper=listener is not None, others=others)
         shutil.rmtree(errors, ignore_errors=True)
 
 

@@ -29,7 +29,7 @@ def serve(listener: socket.socket) -> TCPStore:
     """A store behind a socket that already listens."""
     port = listener.getsockname()[1]
     return TCPStore(
-        "localhost",
+        "127.0.0.1",
         port,
         is_master=True,
         wait_for_workers=False,

@@ -1,22 +1,10 @@
 """A plan in words: what runs, in which order, and what it makes the ranks exchange."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from torch import nn
 
 from fleetx.plan.compose import Plan
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """One kind of traffic: which collective, on what, how often, how much per rank."""
-
-    collective: str
-    what: str
-    when: str
-    sent_bytes: int
-    """Bytes that one rank sends each time."""
 
 
 def explain(plan: Plan, model: nn.Module | None = None) -> str:

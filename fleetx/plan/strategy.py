@@ -9,11 +9,11 @@ from typing_extensions import override
 
 from fleetx.plan import option
 from fleetx.plan.contract import Contract
+from fleetx.plan.exchange import Exchange
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.step import Step
 
 if TYPE_CHECKING:
-    from fleetx.plan.explain import Exchange
     from fleetx.plan.job import Job
 
 REGISTRY: dict[str, type["Strategy"]] = {}
@@ -72,7 +72,7 @@ class Strategy:
         """Change verbs of the step."""
         return step
 
-    def exchanges(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple["Exchange", ...]:
+    def exchanges(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Exchange, ...]:
         """What the strategy makes ranks send, for a model of that size."""
         return ()
 

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from fleetx.plan.contract import Contract, Phase
-from fleetx.plan.explain import Exchange
+from fleetx.plan.exchange import Exchange
 from fleetx.plan.job import Job
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy

@@ -98,7 +98,7 @@ def test_a_dry_run_shows_every_process(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_dry_run_of_servers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--server_num", "2", "--worker_num", "1", "--dry_run", "train.py"]) == 0
     out = capsys.readouterr().out
-    assert out.count("PSERVER") == 2
+    assert out.count("PSERVER  ") == 2
     assert out.count("PADDLE_TRAINER_ID") == 1
 
 

@@ -153,6 +153,26 @@ def test_a_stopped_launcher_stops_the_other(
     assert gone.wait(pids) == []
 
 
+def test_a_killed_launcher_is_noticed(launcher: Launcher, port: int, gone: type[Gone]) -> None:
+    script = launcher.script(
+        "import os, time\nopen(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
+        "time.sleep(100)"
+    )
+    jobs = [
+        launcher.start(
+            "--ips", BOTH, "--node_ip", f"127.0.0.{n}", "--started_port", str(port), script
+        )
+        for n in (1, 2)
+    ]
+    pids = [int(launcher.await_file(f"pid{rank}")) for rank in range(2)]
+    jobs[0].kill()
+    outcome = launcher.finish(jobs[1], 15)
+    assert outcome.code == 1
+    assert f"the launcher at 127.0.0.1:{port - 1} is gone" in outcome.err
+    assert outcome.err.count("\n") <= 2
+    assert gone.wait(pids) == []
+
+
 def test_an_unreachable_master_is_named(launcher: Launcher, port: int) -> None:
     outcome = launcher.run(
         "--nnodes=2", f"--master=127.0.0.1:{port}", "--rank=1", "--timeout=1", launcher.script("")

@@ -1,0 +1,50 @@
+"""What launchers tell each other."""
+
+import time
+
+import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from fleetx.launch import bulletin as module
+from fleetx.launch.bulletin import Bulletin
+from fleetx.launch.failure import Failure
+
+
+def failure(title: str, time: float) -> Failure:
+    return Failure(title=title, node="a", exit_code=1, time=time, message="")
+
+
+def test_a_failed_attempt_counts_once() -> None:
+    store = HashStore()
+    one, two = Bulletin(store), Bulletin(store)
+    assert [one.count_failed(0), two.count_failed(0), two.count_failed(1)] == [1, 1, 2]
+
+
+def test_the_earliest_failure_of_all_machines_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE", 0.05)
+    store = HashStore()
+    one, two = Bulletin(store), Bulletin(store)
+    assert not one.failed()
+    one.post(failure("late", 2.0))
+    assert two.failed()
+    two.post(failure("early", 1.0))
+    assert one.first_failure() == two.first_failure() == failure("early", 1.0)
+
+
+def test_a_silent_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    store = HashStore()
+    one, two, three = Bulletin(store), Bulletin(store), Bulletin(store)
+    for _ in range(40):
+        clock[0] += 1.0
+        assert three.beat(2, 3) is None
+        silent = one.beat(0, 3)
+        if clock[0] < 130:
+            two.beat(1, 3)
+            assert silent is None
+    assert clock[0] == 140.0
+    assert silent is None, "ten seconds are not yet silence"
+    clock[0] += module.SILENCE
+    three.beat(2, 3)
+    assert one.beat(0, 3) == 1
