@@ -1,6 +1,7 @@
 """Fold a plan over a model and run it: begin, drive, finish. No feature is named here."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import fields
 from typing import Any
 
@@ -12,6 +13,7 @@ from typing_extensions import override
 
 from fleetx.plan.compose import Plan
 from fleetx.plan.error import PlanError
+from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.step import Step
@@ -42,8 +44,9 @@ class Engine:
         for strategy in plan.strategies:
             self.job.model = _laid_out(strategy, self.job)
         self.names |= {p: name for name, p in self.job.model.named_parameters()}
+        if self.job.contexts:
+            replace_forward(self.job.model, self._under_contexts)
         self.job.model.register_forward_pre_hook(_BeforeForward(self))
-        self.step: Step | None = None
         self.open = False
         """Whether a batch has begun and not been finished."""
         self.holding = False
@@ -61,8 +64,22 @@ class Engine:
         step = plain_step(self.job)
         for strategy in self.plan.strategies:
             step = _checked(strategy, step, strategy.step(step, self.job))
-        self.step = step
+        self.job.step = step
         return self.job.optimizer
+
+    def _under_contexts(self, forward: Forward) -> Forward:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with ExitStack() as stack:
+                for context in self.job.contexts:
+                    stack.enter_context(context())
+                return forward(*args, **kwargs)
+
+        return run
+
+    @property
+    def step(self) -> Step | None:
+        """The finished step; None before an optimizer is attached."""
+        return self.job.step
 
     def _built(self, optimizer: Optimizer) -> Optimizer:
         spec = described = OptimizerSpec.describe(optimizer, self.names)
@@ -167,6 +184,8 @@ def plain_step(job: Job) -> Step:
         due=lambda: True,
         sync=lambda armed: None,
         reduce=None,
+        wire=None,
+        agree=lambda flag: flag,
         update=update,
         settle=lambda loss: None,
     )

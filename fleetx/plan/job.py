@@ -1,6 +1,7 @@
 """What a strategy may look at: the job, never another strategy."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
+
+from fleetx.plan.step import Step
 
 T = TypeVar("T")
 
@@ -23,6 +26,13 @@ class Job:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the whole job, by name; a strategy lists those it obeys in its contract."""
+
+    contexts: list[Callable[[], AbstractContextManager[Any]]] = field(default_factory=list)
+    """What every forward of the model runs under, its replay in the backward pass included."""
+
+    step: Step | None = None
+    """The finished step, for verbs that must see what strategies of later phases made of another;
+    None while the plan is being folded."""
 
     criterion: Callable[[Any, Any], Tensor] | None = None
     optimizer: Optimizer | None = None

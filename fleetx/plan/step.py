@@ -1,9 +1,10 @@
-"""One training step, as a record of seven verbs."""
+"""One training step, as a record of verbs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.futures import Future
@@ -32,6 +33,13 @@ class Step:
 
     None is the carrier's own reduction, which runs without a detour through Python.
     """
+
+    wire: torch.dtype | None
+    """The number format in which gradients travel; None is their own. Whoever reduces obeys it."""
+
+    agree: Callable[[Tensor], Tensor]
+    """One flag of this rank (a tensor of one number) -> the largest of all ranks that update
+    together; what a rank decides by it, all of them decide."""
 
     update: Callable[[], bool]
     """Move the parameters; False when the update was skipped."""

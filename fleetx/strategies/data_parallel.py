@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from types import MethodType
 from typing import Any
 
 import torch
@@ -13,10 +12,12 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
+from fleetx.comm.replicas import copy_from_first_rank
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.exchange import Exchange
+from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
-from fleetx.plan.step import Step
+from fleetx.plan.step import Reduce, Step
 from fleetx.plan.strategy import Strategy
 
 ONE_TENSOR_PER_BUCKET = 1e-6
@@ -29,7 +30,7 @@ class DataParallel(Strategy, name="data_parallel"):
     internal = True
     contract = Contract(
         phase=Phase.CARRIER,
-        touches=frozenset({"model", "sync"}),
+        touches=frozenset({"model", "sync", "reduce", "agree"}),
         provides=frozenset({"carrier", "buckets"}),
         reads=frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB", "find_unused_parameters"}),
     )
@@ -40,11 +41,12 @@ class DataParallel(Strategy, name="data_parallel"):
         if job.size("dp") == 1:
             return model
         if not any(p.requires_grad for p in model.parameters()):
-            _copy_from_first_rank(model, job.mesh["dp"].get_group())
+            # DDP, which else does this, refuses a model without gradients.
+            tensors = (*model.parameters(), *model.buffers())
+            copy_from_first_rank(tensors, job.mesh["dp"].get_group())
             return model
         self._replica = _replicate(model, job)
-        # The attribute shadows the method, so the user keeps module, names and attributes.
-        model.forward = _ReplicatedForward(model, self._replica)
+        replace_forward(model, lambda forward: self._replica)  # type: ignore[arg-type, return-value]
         return model
 
     @override
@@ -52,14 +54,20 @@ class DataParallel(Strategy, name="data_parallel"):
         replica = self._replica
         if replica is None:
             return step
-        if (reduce := step.reduce) is not None:
+        reduce = step.reduce or _reduction(step, job)
+        if reduce is not None:
             replica.register_comm_hook(None, _as_hook(reduce))
 
         def sync(armed: bool) -> None:
             step.sync(armed)
             replica.require_backward_grad_sync = armed
 
-        return replace(step, sync=sync)
+        def agree(flag: Tensor) -> Tensor:
+            flag = flag.detach().clone()
+            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=job.mesh["dp"].get_group())
+            return flag
+
+        return replace(step, sync=sync, reduce=reduce, agree=agree)
 
     @override
     def exchanges(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Exchange, ...]:
@@ -87,7 +95,7 @@ class _Shell(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         vars(self)["_model"] = model
-        self._forward: Callable[..., Any] = model.forward
+        self._forward: Forward = model.forward
 
     @override
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
@@ -97,27 +105,6 @@ class _Shell(nn.Module):
     @override
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._forward(*args, **kwargs)
-
-
-class _ReplicatedForward:
-    """Stands in for ``model.forward`` and goes through the replica.
-
-    Copies and pickles of the model get the plain method back: a copy is no replica.
-    """
-
-    def __init__(self, model: nn.Module, replica: DistributedDataParallel) -> None:
-        self._model, self._replica = model, replica
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._replica(*args, **kwargs)
-
-    @override
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _plain_forward, (self._model,)
-
-
-def _plain_forward(model: nn.Module) -> Any:
-    return MethodType(type(model).forward, model)
 
 
 def _replicate(model: nn.Module, job: Job) -> DistributedDataParallel:
@@ -132,18 +119,27 @@ def _replicate(model: nn.Module, job: Job) -> DistributedDataParallel:
     )
 
 
-def _as_hook(
-    reduce: Callable[[GradBucket], Future[Tensor]],
-) -> Callable[[Any, GradBucket], Future[Tensor]]:
+def _reduction(step: Step, job: Job) -> Reduce | None:
+    """The mean in the format of the wire; None leaves it to DDP, which needs no Python for it."""
+    if (wire := step.wire) is None:
+        return None
+    size, group = job.size("dp"), job.mesh["dp"].get_group()
+
+    def reduce(bucket: GradBucket) -> Future[Tensor]:
+        buffer = bucket.buffer()
+        # Divided before it is rounded: the sum of all ranks then stays in range.
+        sent = buffer.div(size).to(wire)
+        work = dist.all_reduce(sent, group=group, async_op=True)
+        assert work is not None
+        future: Future[Tensor] = work.get_future().then(lambda done: buffer.copy_(done.value()[0]))
+        return future
+
+    return reduce
+
+
+def _as_hook(reduce: Reduce) -> Callable[[Any, GradBucket], Future[Tensor]]:
     # DDP checks the names and annotations of a hook's arguments.
     def hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         return reduce(bucket)
 
     return hook
-
-
-def _copy_from_first_rank(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Make ranks equal where DDP, which does the same, refuses a model without gradients."""
-    first = dist.get_global_rank(group, 0)
-    for tensor in (*model.parameters(), *model.buffers()):
-        dist.broadcast(tensor.detach(), src=first, group=group)

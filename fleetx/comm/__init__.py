@@ -1,0 +1,1 @@
+"""Pure tensor mathematics of exchange; no strategy and no process-group management."""

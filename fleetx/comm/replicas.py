@@ -1,0 +1,45 @@
+"""Making replicas equal: from one rank, or by their mean."""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+BUCKET_BYTES = 32 * 2**20
+"""Tensors travel together up to this size, so that small ones do not pay for a collective each."""
+
+
+@torch.no_grad()
+def copy_from_first_rank(tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
+    """Overwrite the tensors of all ranks with those of the group's first rank."""
+    first = dist.get_global_rank(group, 0)
+    for tensor in tensors:
+        dist.broadcast(tensor.detach(), src=first, group=group)
+
+
+@torch.no_grad()
+def average(tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
+    """Replace each tensor by its mean over the ranks of the group, in place."""
+    size = dist.get_world_size(group)
+    for bucket in buckets(tensors):
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
+        dist.all_reduce(flat, group=group)
+        flat.div_(size)
+        for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+
+def buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighbours of one type, packed up to ``BUCKET_BYTES``."""
+    bucket: list[Tensor] = []
+    size = 0
+    for tensor in tensors:
+        grown = size + tensor.numel() * tensor.element_size()
+        if bucket and (tensor.dtype != bucket[0].dtype or grown > BUCKET_BYTES):
+            yield bucket
+            bucket, grown = [], tensor.numel() * tensor.element_size()
+        bucket.append(tensor)
+        size = grown
+    if bucket:
+        yield bucket
