@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from fleetx.config.block import BuildStrategy, ExecutionStrategy
     from fleetx.config.distributed_strategy import DistributedStrategy
     from fleetx.data import DistributedLoader, distributed_loader
+    from fleetx.engine.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
     from fleetx.engine.optimizer import DistributedOptimizer
     from fleetx.engine.session import distributed_model, distributed_optimizer, init
     from fleetx.plan.error import PlanError
@@ -47,6 +48,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BuildStrategy",
+    "ClipGradByGlobalNorm",
+    "ClipGradByNorm",
+    "ClipGradByValue",
     "DistributedLoader",
     "DistributedOptimizer",
     "DistributedStrategy",
@@ -95,6 +99,9 @@ _HOMES = {
     "DistributedStrategy": "fleetx.config.distributed_strategy",
     "DistributedLoader": "fleetx.data",
     "distributed_loader": "fleetx.data",
+    "ClipGradByGlobalNorm": "fleetx.engine.grad_clip",
+    "ClipGradByNorm": "fleetx.engine.grad_clip",
+    "ClipGradByValue": "fleetx.engine.grad_clip",
     "DistributedOptimizer": "fleetx.engine.optimizer",
     "distributed_model": "fleetx.engine.session",
     "distributed_optimizer": "fleetx.engine.session",

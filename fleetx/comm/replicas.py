@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 BUCKET_BYTES = 32 * 2**20
 """Tensors travel together up to this size, so that small ones do not pay for a collective each."""
@@ -43,3 +43,15 @@ def buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
         size = grown
     if bucket:
         yield bucket
+
+
+def start_equal(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Give every replica the parameters and buffers of the first one."""
+    if dist.get_world_size(group) > 1:
+        copy_from_first_rank((*model.parameters(), *model.buffers()), group)
+
+
+def state_to_average(model: nn.Module) -> list[Tensor]:
+    """What drifts apart when replicas train alone: trained parameters and running statistics."""
+    moving = [p for p in model.parameters() if p.requires_grad]
+    return moving + [buffer for buffer in model.buffers() if buffer.is_floating_point()]

@@ -29,18 +29,10 @@ class RecomputeConfigs(TypedDict, total=False):
     checkpoint_shape: Sequence[int]
     enable_tuning: bool
 
-class LocalsgdConfigs(TypedDict, total=False):
-    k_steps: int
-    begin_step: int
-
 class DgcConfigs(TypedDict, total=False):
     rampup_begin_step: int
     rampup_step: int
     sparsity: Sequence[float]
-
-class GradientMergeConfigs(TypedDict, total=False):
-    k_steps: int
-    avg: bool
 
 class LarsConfigs(TypedDict, total=False):
     lars_coeff: float
@@ -73,10 +65,6 @@ class ASyncConfigs(TypedDict, total=False):
     lr_decay_steps: int
     use_ps_gpu: int
 
-class AdaptiveLocalsgdConfigs(TypedDict, total=False):
-    init_k_steps: int
-    begin_step: int
-
 class ShardingConfigs(TypedDict, total=False):
     sharding_segment_strategy: Literal["segment_broadcast_MB", "segment_anchors"]
     segment_broadcast_MB: float
@@ -98,6 +86,23 @@ class TensorParallelConfigs(TypedDict, total=False):
     tensor_parallel_degree: int
     tensor_init_seed: int
 
+class AdaptiveLocalsgdConfigs(TypedDict, total=False):
+    init_k_steps: int
+    begin_step: int
+
+class ClipConfigs(TypedDict, total=False):
+    by: Literal["global_norm", "norm", "value"]
+    limit: float
+    lowest: float
+
+class GradientMergeConfigs(TypedDict, total=False):
+    k_steps: int
+    avg: bool
+
+class LocalsgdConfigs(TypedDict, total=False):
+    k_steps: int
+    begin_step: int
+
 class HybridConfigs(TypedDict, total=False):
     dp_degree: int
     mp_degree: int
@@ -112,17 +117,18 @@ class GradientScaleConfigs(TypedDict, total=False):
 class DistributedStrategy:
     amp: bool
     recompute: bool
-    localsgd: bool
     dgc: bool
-    gradient_merge: bool
     lars: bool
     lamb: bool
     pipeline: bool
     a_sync: bool
-    adaptive_localsgd: bool
-    fp16_allreduce: bool
     sharding: bool
     tensor_parallel: bool
+    adaptive_localsgd: bool
+    clip: bool
+    fp16_allreduce: bool
+    gradient_merge: bool
+    localsgd: bool
     mode: Literal["collective", "ps"]
     elastic: bool
     auto: bool
@@ -158,17 +164,9 @@ class DistributedStrategy:
     @recompute_configs.setter
     def recompute_configs(self, value: RecomputeConfigs | Block) -> None: ...
     @property
-    def localsgd_configs(self) -> Block: ...
-    @localsgd_configs.setter
-    def localsgd_configs(self, value: LocalsgdConfigs | Block) -> None: ...
-    @property
     def dgc_configs(self) -> Block: ...
     @dgc_configs.setter
     def dgc_configs(self, value: DgcConfigs | Block) -> None: ...
-    @property
-    def gradient_merge_configs(self) -> Block: ...
-    @gradient_merge_configs.setter
-    def gradient_merge_configs(self, value: GradientMergeConfigs | Block) -> None: ...
     @property
     def lars_configs(self) -> Block: ...
     @lars_configs.setter
@@ -186,10 +184,6 @@ class DistributedStrategy:
     @a_sync_configs.setter
     def a_sync_configs(self, value: ASyncConfigs | Block) -> None: ...
     @property
-    def adaptive_localsgd_configs(self) -> Block: ...
-    @adaptive_localsgd_configs.setter
-    def adaptive_localsgd_configs(self, value: AdaptiveLocalsgdConfigs | Block) -> None: ...
-    @property
     def sharding_configs(self) -> Block: ...
     @sharding_configs.setter
     def sharding_configs(self, value: ShardingConfigs | Block) -> None: ...
@@ -197,6 +191,22 @@ class DistributedStrategy:
     def tensor_parallel_configs(self) -> Block: ...
     @tensor_parallel_configs.setter
     def tensor_parallel_configs(self, value: TensorParallelConfigs | Block) -> None: ...
+    @property
+    def adaptive_localsgd_configs(self) -> Block: ...
+    @adaptive_localsgd_configs.setter
+    def adaptive_localsgd_configs(self, value: AdaptiveLocalsgdConfigs | Block) -> None: ...
+    @property
+    def clip_configs(self) -> Block: ...
+    @clip_configs.setter
+    def clip_configs(self, value: ClipConfigs | Block) -> None: ...
+    @property
+    def gradient_merge_configs(self) -> Block: ...
+    @gradient_merge_configs.setter
+    def gradient_merge_configs(self, value: GradientMergeConfigs | Block) -> None: ...
+    @property
+    def localsgd_configs(self) -> Block: ...
+    @localsgd_configs.setter
+    def localsgd_configs(self, value: LocalsgdConfigs | Block) -> None: ...
     @property
     def hybrid_configs(self) -> Block: ...
     @hybrid_configs.setter

@@ -54,22 +54,6 @@ class Recompute(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSGD(Config):
-    """Parameters are averaged every few updates."""
-
-    k_steps: Count = 1
-    begin_step: Count = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientMerge(Config):
-    """One update per several batches."""
-
-    k_steps: Count = 1
-    avg: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
 class DGC(Config):
     """Deep gradient compression."""
 
@@ -127,14 +111,6 @@ class Lamb(Config):
     exclude_from_weight_decay: Names = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveLocalSGD(Config):
-    """LocalSGD that chooses its own interval."""
-
-    init_k_steps: Count = 1
-    begin_step: Count = 1
-
-
 Segmentation = Annotated[str, OneOf(("segment_broadcast_MB", "segment_anchors"))]
 
 
@@ -167,23 +143,14 @@ class TensorParallel(Config):
     tensor_init_seed: Annotated[int, AtLeast(-1)] = -1
 
 
-@dataclass(frozen=True, kw_only=True)
-class FP16AllReduce(Config):
-    """Gradients travel in half precision; there is nothing to configure."""
-
-
 PENDING: dict[str, type[Config]] = {
     "amp": Amp,
     "recompute": Recompute,
-    "localsgd": LocalSGD,
     "dgc": DGC,
-    "gradient_merge": GradientMerge,
     "lars": Lars,
     "lamb": Lamb,
     "pipeline": Pipeline,
     "a_sync": ASync,
-    "adaptive_localsgd": AdaptiveLocalSGD,
-    "fp16_allreduce": FP16AllReduce,
     "sharding": Sharding,
     "tensor_parallel": TensorParallel,
 }

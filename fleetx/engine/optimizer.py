@@ -9,6 +9,8 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from fleetx.engine.engine import Engine
+from fleetx.engine.grad_clip import GradClip
+from fleetx.plan.compose import extend
 
 
 class DistributedOptimizer(Optimizer):
@@ -18,15 +20,18 @@ class DistributedOptimizer(Optimizer):
     same in three lines, for loops that look at gradients in between.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, grad_clip: GradClip | None = None) -> None:
         # The base constructor would make groups and state of its own; everything is the inner's.
         self._inner = optimizer
+        self._grad_clip = grad_clip
         self._engine: Engine | None = None
         self._loss: Tensor | None = None
         """The loss of the open batch, once it went backward through the plan."""
 
     def bind(self, engine: Engine) -> None:
         """Join the model whose parameters the optimizer moves."""
+        if self._grad_clip is not None:
+            engine.plan = extend(engine.plan, "clip", self._grad_clip.options())
         self._inner = engine.attach(self._inner)
         self._engine = engine
 

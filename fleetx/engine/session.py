@@ -11,6 +11,7 @@ from torch.optim import LBFGS, Optimizer
 from fleetx import roles
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
+from fleetx.engine.grad_clip import GradClip
 from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.compose import compose
 from fleetx.plan.error import PlanError
@@ -77,19 +78,28 @@ def distributed_model(
 
 
 def distributed_optimizer(
-    optimizer: Optimizer, strategy: DistributedStrategy | None = None
+    optimizer: Optimizer,
+    strategy: DistributedStrategy | None = None,
+    *,
+    grad_clip: GradClip | None = None,
 ) -> DistributedOptimizer:
     """Let the optimizer's step go through the plan; may come before or after its model.
 
     Args:
         optimizer: any torch optimizer over the parameters of one distributed model.
         strategy: replaces the one given to ``init``, if no model is distributed yet.
+        grad_clip: limits gradients before they are used, like the strategy ``clip``.
     """
     session = _current("distributed_optimizer")
     _is_optimizer(optimizer)
+    if grad_clip is not None and not isinstance(grad_clip, GradClip):
+        raise TypeError(
+            "fleet.distributed_optimizer() takes grad_clip=fleet.ClipGradByGlobalNorm(1.0), "
+            f"ClipGradByNorm or ClipGradByValue, got {grad_clip!r}"
+        )
     if strategy is not None:
         _replace_strategy(session, _is_strategy("distributed_optimizer", strategy))
-    wrapped = DistributedOptimizer(optimizer)
+    wrapped = DistributedOptimizer(optimizer, grad_clip)
     for engine in session.engines:
         if _owns(engine, wrapped):
             wrapped.bind(engine)

@@ -1,7 +1,7 @@
 """From the strategies a user asked for to an ordered, checked plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -10,6 +10,12 @@ from fleetx.plan.strategy import REGISTRY, Strategy
 
 DEFAULTS = {"drive": "eager", "carrier": "data_parallel"}
 """Capability -> the strategy that provides it when the user asks for no other."""
+
+CAPABILITIES = {
+    "buckets": "gradients in buckets that it may encode",
+    "gradient_exchange": "an exchange of gradients between workers",
+}
+"""Capability -> the words for it in a refusal."""
 
 AXES = ("pp", "dp", "sharding", "tp")
 
@@ -54,6 +60,21 @@ def compose(request: Request, world: int) -> Plan:
     )
 
 
+def extend(plan: Plan, name: str, options: Mapping[str, Any]) -> Plan:
+    """The plan with one more strategy, for what becomes known after the model was laid out."""
+    chosen = {strategy.name: strategy for strategy in plan.strategies}
+    if name in chosen:
+        raise PlanError(f"{name} was asked for twice; ask for it once.")
+    late = _make(name, options)
+    assert "model" not in late.contract.touches, f"{name} would come too late for the model"
+    chosen[name] = late
+    provider = _providers(chosen)
+    for strategy in chosen.values():
+        _check(strategy, chosen, provider)
+    ordered = sorted(chosen.values(), key=lambda s: (s.contract.phase, s.name))
+    return replace(plan, strategies=tuple(ordered))
+
+
 def _make(name: str, options: Mapping[str, Any]) -> Strategy:
     if name not in REGISTRY:
         raise PlanError(
@@ -85,8 +106,9 @@ def _check(strategy: Strategy, chosen: Mapping[str, Strategy], provider: Mapping
             )
     for capability in sorted(strategy.contract.requires - provider.keys()):
         raise PlanError(
-            f"{strategy.name} needs {capability}, which nothing in this plan provides; "
-            f"the plan has {', '.join(sorted(chosen))}. Turn {strategy.name} off."
+            f"{strategy.name} needs {CAPABILITIES.get(capability, capability)}, which a plan of "
+            f"{', '.join(sorted(set(chosen) - {strategy.name}))} does not have. "
+            f"Turn {strategy.name} off."
         )
 
 

@@ -13,7 +13,8 @@ class Phase(IntEnum):
     MEMORY = 30  # what is kept for backward: recompute
     GUARD = 40  # checks between gradients and update: clip
     PRECISION = 50  # in which number format the model computes: amp
-    CODEC = 60  # what travels in a gradient bucket: fp16_allreduce, dgc
+    WIRE = 55  # in which number format gradients travel: fp16_allreduce
+    CODEC = 60  # what travels in a gradient bucket: dgc
     CARRIER = 70  # how replicas agree: data_parallel, sharding, localsgd, ps
     CADENCE = 80  # which batches end in an update: gradient_merge
     RULE = 90  # which update rule: lars, lamb

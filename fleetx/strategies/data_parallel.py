@@ -12,7 +12,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
-from fleetx.comm.replicas import copy_from_first_rank
+from fleetx.comm.replicas import start_equal
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
@@ -31,7 +31,7 @@ class DataParallel(Strategy, name="data_parallel"):
     contract = Contract(
         phase=Phase.CARRIER,
         touches=frozenset({"model", "sync", "reduce", "agree"}),
-        provides=frozenset({"carrier", "buckets"}),
+        provides=frozenset({"carrier", "gradient_exchange", "buckets"}),
         reads=frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB", "find_unused_parameters"}),
     )
     _replica: DistributedDataParallel | None = None
@@ -42,8 +42,7 @@ class DataParallel(Strategy, name="data_parallel"):
             return model
         if not any(p.requires_grad for p in model.parameters()):
             # DDP, which else does this, refuses a model without gradients.
-            tensors = (*model.parameters(), *model.buffers())
-            copy_from_first_rank(tensors, job.mesh["dp"].get_group())
+            start_equal(model, job.mesh["dp"].get_group())
             return model
         self._replica = _replicate(model, job)
         replace_forward(model, lambda forward: self._replica)  # type: ignore[arg-type, return-value]

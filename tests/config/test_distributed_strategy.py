@@ -370,7 +370,7 @@ def test_repr_is_a_table_of_what_is_on() -> None:
         "nccl_comm_num                       2   (default 1)",
     ):
         assert row in text.splitlines()
-    assert "off: a_sync, adaptive_localsgd, dgc" in text
+    assert "off: a_sync, adaptive_localsgd, clip" in text
     assert "plain data parallel" in repr(fleet.DistributedStrategy())
 
 

@@ -1,0 +1,41 @@
+"""Clipping as part of an optimizer, in the spelling of Paddle's ``grad_clip``."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ClipGradByGlobalNorm:
+    """Shrink all gradients together when their common norm is above ``clip_norm``."""
+
+    clip_norm: float = 1.0
+
+    def options(self) -> dict[str, Any]:
+        """What the strategy ``clip`` is told."""
+        return {"by": "global_norm", "limit": self.clip_norm}
+
+
+@dataclass(frozen=True)
+class ClipGradByNorm:
+    """Shrink each gradient whose norm is above ``clip_norm``."""
+
+    clip_norm: float
+
+    def options(self) -> dict[str, Any]:
+        """What the strategy ``clip`` is told."""
+        return {"by": "norm", "limit": self.clip_norm}
+
+
+@dataclass(frozen=True)
+class ClipGradByValue:
+    """Force every number into ``[min, max]``; ``min`` is ``-max`` when it is not given."""
+
+    max: float
+    min: float | None = None
+
+    def options(self) -> dict[str, Any]:
+        """What the strategy ``clip`` is told."""
+        return {"by": "value", "limit": self.max, "lowest": self.min or 0.0}
+
+
+GradClip = ClipGradByGlobalNorm | ClipGradByNorm | ClipGradByValue

@@ -1,0 +1,1 @@
+"""Pure update rules; no strategy."""

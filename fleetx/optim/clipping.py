@@ -1,0 +1,56 @@
+"""Limits on gradients, many tensors at a time and without a word to the host."""
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def by_value(gradients: list[Tensor], lowest: float, highest: float) -> None:
+    """Force every number into ``[lowest, highest]``, in place."""
+    for group in _alike(gradients):
+        torch._foreach_clamp_max_(group, highest)
+        torch._foreach_clamp_min_(group, lowest)
+
+
+@torch.no_grad()
+def by_norm(gradients: list[Tensor], limit: float) -> None:
+    """Shrink every tensor whose norm is above ``limit`` to it, in place."""
+    for group in _alike(gradients):
+        norms = torch._foreach_norm(group, 2, dtype=torch.float32)
+        torch._foreach_mul_(group, [shrink(norm, limit).to(group[0].dtype) for norm in norms])
+
+
+@torch.no_grad()
+def by_global_norm(gradients: list[Tensor], limit: float) -> Tensor | None:
+    """Shrink all tensors together if their common norm is above ``limit``; return that norm."""
+    if not gradients:
+        return None
+    total = global_norm(gradients)
+    factor = shrink(total, limit)
+    for group in _alike(gradients):
+        torch._foreach_mul_(group, factor.to(device=group[0].device, dtype=group[0].dtype))
+    return total
+
+
+def global_norm(tensors: list[Tensor]) -> Tensor:
+    """The Euclidean norm of all numbers of all tensors, accumulated in 32 bits."""
+    norms = [
+        norm.to(tensors[0].device)
+        for group in _alike(tensors)
+        for norm in torch._foreach_norm(group, 2, dtype=torch.float32)
+    ]
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total
+
+
+def shrink(norm: Tensor, limit: float) -> Tensor:
+    """``limit / max(norm, limit)``: one for what is small enough, exactly."""
+    return norm.clamp(min=limit).reciprocal() * limit
+
+
+def _alike(tensors: list[Tensor]) -> list[list[Tensor]]:
+    """Multi-tensor operations want one device and one type."""
+    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+    return list(groups.values())

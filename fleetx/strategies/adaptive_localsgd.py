@@ -1,0 +1,116 @@
+"""Adaptive LocalSGD: the loss and the learning rate decide how long workers train alone."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fleetx.comm.replicas import average, start_equal, state_to_average
+from fleetx.plan import option
+from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.error import PlanError
+from fleetx.plan.exchange import Exchange
+from fleetx.plan.job import Job
+from fleetx.plan.option import AtLeast
+from fleetx.plan.step import Step
+from fleetx.plan.strategy import Strategy
+
+LONGEST = 16
+"""Workers meet at least this often."""
+
+
+class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
+    """Like ``localsgd``, with an interval that follows the mean loss of the workers."""
+
+    contract = Contract(
+        phase=Phase.CARRIER,
+        touches=frozenset({"settle"}),
+        provides=frozenset({"carrier"}),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(option.Config):
+        """Where the interval starts."""
+
+        init_k_steps: Annotated[int, AtLeast(1)] = 1
+        """Updates between two averagings at the start."""
+        begin_step: Annotated[int, AtLeast(1)] = 1
+        """Up to this update workers meet after each one."""
+
+    config: Config
+    _updates, _last = 0, 0
+    _k: int | None = None
+    _first: tuple[float, float] | None = None
+    """Mean loss and learning rate of the first update."""
+
+    @override
+    def model(self, model: nn.Module, job: Job) -> nn.Module:
+        start_equal(model, job.mesh["dp"].get_group())
+        return model
+
+    @override
+    def step(self, step: Step, job: Job) -> Step:
+        def settle(loss: Tensor | None) -> None:
+            step.settle(loss)
+            self._updates += 1
+            k = self._k or self.config.init_k_steps
+            begins = self._updates <= self.config.begin_step
+            if not begins and self._updates - self._last < k:
+                return
+            self._last = self._updates
+            mean = _meet(job, loss)
+            assert job.optimizer is not None
+            rate = float(job.optimizer.param_groups[0]["lr"])
+            if self._first is None:
+                self._first = (mean, rate)
+            if not begins:
+                self._k = interval(self.config.init_k_steps, self._first, (mean, rate))
+
+        return replace(step, settle=settle)
+
+    @override
+    def exchanges(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Exchange, ...]:
+        if mesh["dp"] == 1:
+            return ()
+        return (
+            Exchange(
+                collective="all-reduce",
+                what="parameters and the loss",
+                when=f"after every 1 to {LONGEST} updates, as the loss decides",
+                sent_bytes=2 * (mesh["dp"] - 1) * parameter_bytes // mesh["dp"],
+            ),
+        )
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"updates": self._updates, "last": self._last, "k": self._k, "first": self._first}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._updates, self._last, self._k = state["updates"], state["last"], state["k"]
+        self._first = None if state["first"] is None else tuple(state["first"])
+
+
+def interval(k: int, first: tuple[float, float], now: tuple[float, float]) -> int:
+    """Updates until the next meeting, from mean loss and learning rate at the start and now."""
+    (loss_0, rate_0), (loss, rate) = first, now
+    ratio = rate_0 * loss / (rate * loss_0) if rate * loss_0 else math.nan
+    # Without a square root, as for a negative loss, workers meet as often as at the start.
+    wanted = math.ceil(math.sqrt(ratio * k)) if 0 <= ratio < math.inf else k
+    return min(max(wanted, 1), LONGEST)
+
+
+def _meet(job: Job, loss: Tensor | None) -> float:
+    """Average parameters and loss over the workers; the mean loss is returned."""
+    if loss is None:
+        raise PlanError(
+            "adaptive_localsgd needs the loss to choose its interval, and loss.backward() hides "
+            "it; call optimizer.minimize(loss), or optimizer.backward(loss) and optimizer.step()."
+        )
+    mean = loss.detach().float().reshape(1).clone()
+    if job.size("dp") > 1:
+        average([mean, *state_to_average(job.model)], job.mesh["dp"].get_group())
+    return float(mean)

@@ -1,0 +1,57 @@
+"""Clip: gradients are limited after they were exchanged and before they are used."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from typing_extensions import override
+
+from fleetx.optim.clipping import by_global_norm, by_norm, by_value
+from fleetx.plan import option
+from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.job import Job
+from fleetx.plan.option import Above, Below, OneOf, Unset
+from fleetx.plan.step import Step
+from fleetx.plan.strategy import Strategy
+
+
+class Clip(Strategy, name="clip"):
+    """Limits gradients by value, by the norm of each tensor, or by the norm of all of them."""
+
+    contract = Contract(phase=Phase.GUARD, touches=frozenset({"update"}))
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(option.Config):
+        """What is limited, and where."""
+
+        by: Annotated[str, OneOf(("global_norm", "norm", "value"))] = "global_norm"
+        """The norm of all gradients together, of each tensor, or each number by itself."""
+        limit: Annotated[float, Above(0)] = 1.0
+        """The largest norm or value that is left alone."""
+        lowest: Annotated[float, Unset(0), Below(0)] = 0.0
+        """The smallest value, for ``by="value"``; 0 stands for ``-limit``."""
+
+        @override
+        def consistent(self) -> None:
+            if self.lowest and self.by != "value":
+                raise ValueError(
+                    f"clip_configs['lowest'] = {self.lowest} limits values, and clip_configs['by'] "
+                    f"is {self.by!r}; set clip_configs['by'] = 'value', or leave 'lowest' at 0."
+                )
+
+    config: Config
+
+    @override
+    def step(self, step: Step, job: Job) -> Step:
+        by, limit = self.config.by, self.config.limit
+
+        def update() -> bool:
+            gradients = [p.grad for p in job.model.parameters() if p.grad is not None]
+            if by == "global_norm":
+                by_global_norm(gradients, limit)
+            elif by == "norm":
+                by_norm(gradients, limit)
+            else:
+                by_value(gradients, self.config.lowest or -limit, limit)
+            return step.update()
+
+        return replace(step, update=update)

@@ -1,0 +1,67 @@
+"""Gradient merge: several batches make one update, and workers exchange once for all of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from torch import Tensor
+from typing_extensions import override
+
+from fleetx.plan import option
+from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.job import Job
+from fleetx.plan.option import AtLeast
+from fleetx.plan.step import Step
+from fleetx.plan.strategy import Strategy
+
+
+class GradientMerge(Strategy, name="gradient_merge"):
+    """Every ``k_steps``-th batch ends in an update; the others only add to the gradients."""
+
+    contract = Contract(
+        phase=Phase.CADENCE,
+        touches=frozenset({"scale", "due"}),
+        provides=frozenset({"cadence"}),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(option.Config):
+        """How many batches, and whether they are summed or averaged."""
+
+        k_steps: Annotated[int, AtLeast(1)] = 1
+        """Batches per update."""
+        avg: bool = True
+        """Average the gradients of the batches; False adds them up."""
+
+    config: Config
+    _batches = 0
+
+    @override
+    def step(self, step: Step, job: Job) -> Step:
+        self._job = job
+        share = 1 / self.config.k_steps if self.config.avg else 1.0
+
+        def due() -> bool:
+            ready = step.due()
+            self._batches += 1
+            return ready and self._batches % self.config.k_steps == 0
+
+        def scale(loss: Tensor) -> Tensor:
+            return step.scale(loss) * share
+
+        return replace(step, due=due, scale=scale)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the group of batches, and the gradients that wait for its end."""
+        waiting = self._batches % self.config.k_steps
+        held = self._job.model.named_parameters() if waiting else ()
+        gradients = {name: p.grad.clone() for name, p in held if p.grad is not None}
+        return {"batches": waiting, "gradients": gradients}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._batches = state["batches"]
+        parameters = dict(self._job.model.named_parameters())
+        for name, gradient in state["gradients"].items():
+            parameters[name].grad = gradient.to(parameters[name].device)

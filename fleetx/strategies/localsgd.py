@@ -1,0 +1,80 @@
+"""LocalSGD: every worker trains alone, and now and then the parameters are averaged."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fleetx.comm.replicas import average, start_equal, state_to_average
+from fleetx.plan import option
+from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.exchange import Exchange
+from fleetx.plan.job import Job
+from fleetx.plan.option import AtLeast
+from fleetx.plan.step import Step
+from fleetx.plan.strategy import Strategy
+
+
+class LocalSGD(Strategy, name="localsgd"):
+    """Until update ``begin_step`` workers meet after each update, then after every ``k_steps``."""
+
+    contract = Contract(
+        phase=Phase.CARRIER,
+        touches=frozenset({"settle"}),
+        provides=frozenset({"carrier"}),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(option.Config):
+        """How often workers meet."""
+
+        k_steps: Annotated[int, AtLeast(1)] = 1
+        """Updates between two averagings."""
+        begin_step: Annotated[int, AtLeast(1)] = 1
+        """Up to this update workers meet after each one."""
+
+    config: Config
+    _updates, _last = 0, 0
+
+    @override
+    def model(self, model: nn.Module, job: Job) -> nn.Module:
+        start_equal(model, job.mesh["dp"].get_group())
+        return model
+
+    @override
+    def step(self, step: Step, job: Job) -> Step:
+        def settle(loss: Tensor | None) -> None:
+            step.settle(loss)
+            self._updates += 1
+            begins = self._updates <= self.config.begin_step
+            if not begins and self._updates - self._last < self.config.k_steps:
+                return
+            self._last = self._updates
+            if job.size("dp") > 1:
+                average(state_to_average(job.model), job.mesh["dp"].get_group())
+
+        return replace(step, settle=settle)
+
+    @override
+    def exchanges(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Exchange, ...]:
+        if mesh["dp"] == 1:
+            return ()
+        k = self.config.k_steps
+        return (
+            Exchange(
+                collective="all-reduce",
+                what="parameters",
+                when=f"after every {k} updates" if k > 1 else "after each update",
+                sent_bytes=2 * (mesh["dp"] - 1) * parameter_bytes // mesh["dp"],
+            ),
+        )
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"updates": self._updates, "last": self._last}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._updates, self._last = state["updates"], state["last"]
