@@ -41,5 +41,9 @@ class Contract:
     reads: frozenset[str] = frozenset()
     """Options of the whole job, such as ``find_unused_parameters``, that the strategy obeys."""
 
+    tolerance: float | None = None
+    """How far the weights may move away from those of the same plan without this strategy,
+    relative to how far they moved; None when the strategy changes the update by design."""
+
     axis: str | None = None
     """The mesh axis this strategy spreads over, if any."""

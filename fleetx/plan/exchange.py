@@ -1,4 +1,4 @@
-"""What a strategy makes the ranks send, for explanations."""
+"""What a plan costs: traffic between ranks and memory on each, for explanations."""
 
 from dataclasses import dataclass
 
@@ -12,3 +12,15 @@ class Exchange:
     when: str
     sent_bytes: int
     """Bytes that one rank sends each time."""
+
+    decided_by: str = ""
+    """The options that made it so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Something that a rank keeps between steps."""
+
+    what: str
+    kept_bytes: int
+    decided_by: str = ""

@@ -1,22 +1,31 @@
-"""A plan in words: what runs, in which order, and what it makes the ranks exchange."""
+"""A plan in words: what runs in which order, what ranks send, what they keep, and why."""
 
 from collections.abc import Iterator
+from math import prod
 
 from torch import nn
 
 from fleetx.plan.compose import Plan
+from fleetx.plan.exchange import Exchange
 
 
 def explain(plan: Plan, model: nn.Module | None = None) -> str:
-    """The plan as a table; with a model, traffic is given in bytes."""
+    """The plan as a table; with a model, traffic and memory are given in bytes."""
     weights = sum(p.numel() * p.element_size() for p in model.parameters()) if model else 0
-    return "\n".join((_head(plan), *_rows(plan), *_traffic(plan, weights, model is not None)))
+    known = model is not None
+    return "\n".join(
+        (
+            _head(plan),
+            *_rows(plan),
+            *_remarks(plan),
+            *_traffic(plan, weights, known),
+            *_memory(plan, weights, known),
+        )
+    )
 
 
 def _head(plan: Plan) -> str:
-    workers = 1
-    for size in plan.mesh.values():
-        workers *= size
+    workers = prod(plan.mesh.values())
     shape = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
     return f"Plan for {workers} worker{'s' * (workers != 1)}: {shape}"
 
@@ -26,24 +35,44 @@ def _rows(plan: Plan) -> Iterator[str]:
         phase = strategy.contract.phase.name.lower()
         touches = ", ".join(sorted(strategy.contract.touches)) or "nothing"
         yield f"  {number}. {phase:<10} {strategy.name:<18} changes {touches}"
-        given = {
-            name: value
-            for name, value in strategy.config.values().items()
-            if value != getattr(type(strategy.config)(), name)
-        }
+        normal = type(strategy.config)()
+        values = strategy.config.values().items()
+        given = [f"{name}={value!r}" for name, value in values if value != getattr(normal, name)]
         if given:
-            yield f"{'':16}{', '.join(f'{name}={value!r}' for name, value in given.items())}"
+            yield f"{'':16}with {', '.join(given)}"
+
+
+def _remarks(plan: Plan) -> Iterator[str]:
+    for strategy in plan.strategies:
+        for remark in strategy.remarks():
+            yield f"  {remark}"
 
 
 def _traffic(plan: Plan, weights: int, known: bool) -> Iterator[str]:
-    exchanges = [e for s in plan.strategies for e in s.exchanges(weights, plan.mesh)]
+    exchanges: tuple[Exchange, ...] = ()
+    for strategy in reversed(plan.strategies):
+        exchanges = strategy.exchanges(exchanges, weights, plan.mesh)
     if not exchanges:
         yield "  Nothing is exchanged between workers."
         return
     yield "  Exchanged:"
     for exchange in exchanges:
         size = f", {_bytes(exchange.sent_bytes)} sent by each rank" if known else ""
-        yield f"    {exchange.collective} of {exchange.what} {exchange.when}{size}"
+        what = f"{exchange.collective} of {exchange.what} {exchange.when}"
+        yield f"    {what}{size}{_because(exchange.decided_by)}"
+
+
+def _memory(plan: Plan, weights: int, known: bool) -> Iterator[str]:
+    kept = [m for strategy in plan.strategies for m in strategy.memory(weights, plan.mesh)]
+    if kept:
+        yield "  Kept on each rank, besides parameters, gradients and the optimizer's own state:"
+    for memory in kept:
+        size = f", {_bytes(memory.kept_bytes)}" if known else ""
+        yield f"    {memory.what}{size}{_because(memory.decided_by)}"
+
+
+def _because(option: str) -> str:
+    return f" ({option})" if option else ""
 
 
 def _bytes(count: float) -> str:

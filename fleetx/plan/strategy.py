@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fleetx.plan import option
 from fleetx.plan.contract import Contract
-from fleetx.plan.exchange import Exchange
+from fleetx.plan.exchange import Exchange, Memory
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.step import Step
 
@@ -72,8 +72,18 @@ class Strategy:
         """Change verbs of the step."""
         return step
 
-    def exchanges(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Exchange, ...]:
-        """What the strategy makes ranks send, for a model of that size."""
+    def exchanges(
+        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
+    ) -> tuple[Exchange, ...]:
+        """What ranks send, given what the strategies of later phases make them send."""
+        return known
+
+    def memory(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Memory, ...]:
+        """What the strategy keeps on each rank between steps, for a model of that size."""
+        return ()
+
+    def remarks(self) -> tuple[str, ...]:
+        """What else a person should know before the run, with the option that decided it."""
         return ()
 
     def state_dict(self) -> dict[str, Any]:

@@ -72,15 +72,19 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
         return replace(step, settle=settle)
 
     @override
-    def exchanges(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Exchange, ...]:
+    def exchanges(
+        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
+    ) -> tuple[Exchange, ...]:
         if mesh["dp"] == 1:
-            return ()
+            return known
         return (
+            *known,
             Exchange(
                 collective="all-reduce",
                 what="parameters and the loss",
                 when=f"after every 1 to {LONGEST} updates, as the loss decides",
                 sent_bytes=2 * (mesh["dp"] - 1) * parameter_bytes // mesh["dp"],
+                decided_by=f"adaptive_localsgd_configs['init_k_steps'] = {self.config.init_k_steps}",
             ),
         )
 

@@ -12,13 +12,16 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
+from fleetx.comm.reduction import flat, two_level
 from fleetx.comm.replicas import start_equal
 from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.step import Reduce, Step
 from fleetx.plan.strategy import Strategy
+from fleetx.roles.subgroups import copies, two_levels
 
 ONE_TENSOR_PER_BUCKET = 1e-6
 """A bucket this small (MB) is closed by the first tensor that enters it."""
@@ -32,7 +35,16 @@ class DataParallel(Strategy, name="data_parallel"):
         phase=Phase.CARRIER,
         touches=frozenset({"model", "sync", "reduce", "agree"}),
         provides=frozenset({"carrier", "gradient_exchange", "buckets"}),
-        reads=frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB", "find_unused_parameters"}),
+        reads=frozenset(
+            {
+                "find_unused_parameters",
+                "fuse_all_reduce_ops",
+                "fuse_grad_size_in_MB",
+                "hierarchical_allreduce_inter_nranks",
+                "nccl_comm_num",
+                "use_hierarchical_allreduce",
+            }
+        ),
     )
     _replica: DistributedDataParallel | None = None
 
@@ -53,6 +65,8 @@ class DataParallel(Strategy, name="data_parallel"):
         replica = self._replica
         if replica is None:
             return step
+        if step.reduce is not None:
+            _refuse_own_reduction(job)
         reduce = step.reduce or _reduction(step, job)
         if reduce is not None:
             replica.register_comm_hook(None, _as_hook(reduce))
@@ -69,12 +83,15 @@ class DataParallel(Strategy, name="data_parallel"):
         return replace(step, sync=sync, reduce=reduce, agree=agree)
 
     @override
-    def exchanges(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Exchange, ...]:
+    def exchanges(
+        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
+    ) -> tuple[Exchange, ...]:
         ranks = mesh["dp"]
         if ranks == 1:
-            return ()
+            return known
         ring = 2 * (ranks - 1) * parameter_bytes // ranks
         return (
+            *known,
             Exchange(
                 collective="all-reduce",
                 what="gradients",
@@ -119,21 +136,47 @@ def _replicate(model: nn.Module, job: Job) -> DistributedDataParallel:
 
 
 def _reduction(step: Step, job: Job) -> Reduce | None:
-    """The mean in the format of the wire; None leaves it to DDP, which needs no Python for it."""
-    if (wire := step.wire) is None:
+    """What averages a bucket; None leaves it to DDP, which needs no Python for the plain case."""
+    channels = job.option("nccl_comm_num", int)
+    if job.option("use_hierarchical_allreduce", bool):
+        levels = two_levels(job.mesh, "dp", _block(job))
+        averages = [two_level(*levels, step.wire)]
+    elif channels > 1 or step.wire is not None:
+        averages = [flat(group, step.wire) for group in copies(job.mesh, "dp", channels)]
+    else:
         return None
-    size, group = job.size("dp"), job.mesh["dp"].get_group()
 
     def reduce(bucket: GradBucket) -> Future[Tensor]:
-        buffer = bucket.buffer()
-        # Divided before it is rounded: the sum of all ranks then stays in range.
-        sent = buffer.div(size).to(wire)
-        work = dist.all_reduce(sent, group=group, async_op=True)
-        assert work is not None
-        future: Future[Tensor] = work.get_future().then(lambda done: buffer.copy_(done.value()[0]))
-        return future
+        return averages[bucket.index() % len(averages)](bucket.buffer())
 
     return reduce
+
+
+def _refuse_own_reduction(job: Job) -> None:
+    """Another strategy reduces the buckets, so options about how we would do it have no effect."""
+    if job.option("nccl_comm_num", int) > 1 or job.option("use_hierarchical_allreduce", bool):
+        raise PlanError(
+            "strategy.nccl_comm_num and strategy.use_hierarchical_allreduce say how gradients are "
+            "all-reduced, and a strategy of this plan exchanges them in its own way; leave them at "
+            "1 and False."
+        )
+
+
+def _block(job: Job) -> int:
+    """How many neighbours make the inner level of a hierarchical all-reduce."""
+    size, ranks = job.option("hierarchical_allreduce_inter_nranks", int), job.size("dp")
+    if size == 1 or ranks % size or size == ranks:
+        divisors = [d for d in range(2, ranks) if ranks % d == 0]
+        instead = (
+            f"set strategy.hierarchical_allreduce_inter_nranks to one of {divisors}"
+            if divisors
+            else "set strategy.use_hierarchical_allreduce = False"
+        )
+        raise PlanError(
+            f"strategy.hierarchical_allreduce_inter_nranks = {size} does not cut the {ranks} "
+            f"workers into equal blocks of at least two; {instead}."
+        )
+    return size
 
 
 def _as_hook(reduce: Reduce) -> Callable[[Any, GradBucket], Future[Tensor]]:

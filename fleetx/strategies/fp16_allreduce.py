@@ -1,11 +1,13 @@
 """fp16 all-reduce: gradients travel in half precision and are used in their own."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from typing_extensions import override
 
 from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.exchange import Exchange
 from fleetx.plan.job import Job
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
@@ -17,9 +19,24 @@ class FP16AllReduce(Strategy, name="fp16_allreduce"):
     contract = Contract(
         phase=Phase.WIRE,
         touches=frozenset({"wire"}),
+        tolerance=1e-2,
         requires=frozenset({"gradient_exchange"}),
     )
 
     @override
     def step(self, step: Step, job: Job) -> Step:
         return replace(step, wire=torch.float16)
+
+    @override
+    def exchanges(
+        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
+    ) -> tuple[Exchange, ...]:
+        return tuple(_halved(exchange) for exchange in known)
+
+
+def _halved(exchange: Exchange) -> Exchange:
+    if "gradients" not in exchange.what:
+        return exchange
+    return replace(
+        exchange, sent_bytes=exchange.sent_bytes // 2, decided_by="fp16_allreduce = True"
+    )

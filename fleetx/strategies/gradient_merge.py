@@ -52,6 +52,15 @@ class GradientMerge(Strategy, name="gradient_merge"):
         return replace(step, due=due, scale=scale)
 
     @override
+    def remarks(self) -> tuple[str, ...]:
+        k = self.config.k_steps
+        how = "averaged" if self.config.avg else "added up"
+        return (
+            f"One update per {k} batches, their gradients {how} "
+            f"(gradient_merge_configs['k_steps'] = {k}).",
+        )
+
+    @override
     def state_dict(self) -> dict[str, Any]:
         """The place in the group of batches, and the gradients that wait for its end."""
         waiting = self._batches % self.config.k_steps

@@ -58,16 +58,20 @@ class LocalSGD(Strategy, name="localsgd"):
         return replace(step, settle=settle)
 
     @override
-    def exchanges(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Exchange, ...]:
+    def exchanges(
+        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
+    ) -> tuple[Exchange, ...]:
         if mesh["dp"] == 1:
-            return ()
+            return known
         k = self.config.k_steps
         return (
+            *known,
             Exchange(
                 collective="all-reduce",
                 what="parameters",
                 when=f"after every {k} updates" if k > 1 else "after each update",
                 sent_bytes=2 * (mesh["dp"] - 1) * parameter_bytes // mesh["dp"],
+                decided_by=f"localsgd_configs['k_steps'] = {k}",
             ),
         )
 

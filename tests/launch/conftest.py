@@ -36,6 +36,7 @@ class Launcher:
     def start(self, *args: str, **variables: str) -> subprocess.Popen[str]:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(CLEAN)}
         environ["CUDA_VISIBLE_DEVICES"] = ""  # the same tests on a machine with cards
+        environ["TMPDIR"] = str(self.folder)  # a killed launcher cannot tidy up
         process = subprocess.Popen(
             [sys.executable, "-m", "fleetx.launch", *args],
             cwd=self.folder,

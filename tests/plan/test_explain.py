@@ -20,3 +20,21 @@ def test_data_parallel_names_its_traffic_in_bytes() -> None:
     assert "2. carrier    data_parallel" in text
     # A ring all-reduce sends 2 (n - 1) / n of the gradients.
     assert "all-reduce of gradients during the backward of each update, 1.5 MiB sent" in text
+
+
+def asked(**strategies: dict[str, object]) -> str:
+    return explain(compose(Request(strategies=strategies), 4), nn.Linear(1023, 256))
+
+
+def test_halved_traffic_names_the_option_that_decided_it() -> None:
+    text = asked(fp16_allreduce={})
+    assert "768 KiB sent by each rank (fp16_allreduce = True)" in text
+
+
+def test_meetings_and_groups_of_batches_are_named() -> None:
+    text = asked(localsgd={"k_steps": 4}, gradient_merge={"k_steps": 3})
+    assert "with k_steps=4" in text
+    assert "One update per 3 batches, their gradients averaged" in text
+    assert "all-reduce of parameters after every 4 updates, 1.5 MiB sent by each rank" in text
+    assert "(localsgd_configs['k_steps'] = 4)" in text
+    assert "of gradients during" not in text, "local training exchanges no gradients"

@@ -1,51 +1,23 @@
 """Data parallel: Paddle's trajectories, and options whose effect is counted."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
 
 import fleetx as fleet
 from fleetx.testing import world
-from tests.engine.training import data, net, spread, weights
-
-GOLDEN = Path(__file__).parent.parent / "golden"
-
-
-def follow(golden: dict[str, Any]) -> list[tuple[float, Tensor, Tensor]]:
-    """Loss, weight and bias after every step on this worker's part of Paddle's data."""
-    fleet.init(is_collective=True)
-    rank = fleet.worker_index()
-    model = nn.Linear(3, 1)
-    model.weight.data = torch.tensor(golden["w0"]).T.contiguous()
-    model.bias.data = torch.tensor(golden["b0"])
-    fleet.distributed_model(model)
-    options = golden["optimizer"]
-    optimizer = fleet.distributed_optimizer(
-        torch.optim.SGD(model.parameters(), options["lr"], momentum=options.get("momentum", 0.0))
-    )
-    found = []
-    for x, y in zip(golden["x"][rank], golden["y"][rank], strict=True):
-        loss = F.mse_loss(model(torch.tensor(x)), torch.tensor(y))
-        optimizer.minimize(loss)
-        found.append((float(loss), model.weight.detach().T.clone(), model.bias.detach().clone()))
-    return found
+from tests.engine.training import data, net, plain, spread, weights
+from tests.strategies.paddle import check_two_workers, start
 
 
 @pytest.mark.parametrize("name", ["dist_dp_sgd", "dist_dp_momentum"])
 def test_trajectories_are_those_of_paddle(name: str) -> None:
-    golden = json.loads((GOLDEN / f"{name}.json").read_text())
-    for theirs, ours in zip(golden["ranks"], world(2).run(follow, golden), strict=True):
-        assert len(theirs) == len(ours) > 5
-        for row, (loss, weight, bias) in zip(theirs, ours, strict=True):
-            assert loss == pytest.approx(row["local_loss"], rel=1e-6)
-            torch.testing.assert_close(weight, torch.tensor(row["w"]), rtol=1e-6, atol=1e-6)
-            torch.testing.assert_close(bias, torch.tensor(row["b"]), rtol=1e-6, atol=1e-6)
+    check_two_workers(name)
 
 
 def all_reduces(settings: dict[str, Any], width: int) -> int:
@@ -118,3 +90,117 @@ def test_tools_that_follow_the_module_tree_see_the_model_once() -> None:
     assert [name for name, _ in model.named_modules()] == [n for n, _ in net().named_modules()]
     with CommDebugMode():
         model(torch.ones(2, 6))
+
+
+def trained(workers: int, settings: dict[str, Any]) -> list[Tensor]:
+    return world(workers).run(train_with, settings)
+
+
+def train_with(settings: dict[str, Any]) -> Tensor:
+    start(**settings)
+    model = fleet.distributed_model(net(seed=fleet.worker_index()))
+    optimizer = fleet.distributed_optimizer(
+        torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    )
+    inputs, targets = data()
+    for step in range(4):
+        at = (torch.arange(step * 16, step * 16 + 16) % len(inputs))[
+            fleet.worker_index() :: fleet.worker_num()
+        ]
+        optimizer.minimize(F.cross_entropy(model(inputs[at]), targets[at]))
+    assert spread(weights(model)) == 0
+    return weights(model)
+
+
+HIERARCHICAL = {"use_hierarchical_allreduce": True, "hierarchical_allreduce_inter_nranks": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "tolerance"),
+    [
+        (HIERARCHICAL, 1e-6),
+        (HIERARCHICAL | {"fuse_all_reduce_ops": False}, 1e-6),
+        (HIERARCHICAL | {"fp16_allreduce": True}, 1e-3),
+        ({"nccl_comm_num": 3, "fuse_all_reduce_ops": False}, 1e-6),
+    ],
+)
+def test_other_ways_to_reduce_give_the_same_mean(
+    settings: dict[str, Any], tolerance: float
+) -> None:
+    for found in trained(4, settings):
+        torch.testing.assert_close(
+            found, plain("momentum", 16, steps=4), rtol=tolerance, atol=tolerance
+        )
+
+
+def levels() -> list[tuple[str, int]]:
+    """Collective and ranks in it, for the exchange of one step."""
+    start(**HIERARCHICAL)
+    model = fleet.distributed_model(net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    seen: list[tuple[str, int]] = []
+    names = ("reduce_scatter_tensor", "all_reduce", "all_gather_into_tensor")
+    real = {name: getattr(dist, name) for name in names}
+
+    def counting(name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            seen.append((name, dist.get_world_size(kwargs["group"])))
+            return real[name](*args, **kwargs)
+
+        return call
+
+    try:
+        for name in names:
+            setattr(dist, name, counting(name))
+        optimizer.minimize(model(torch.ones(2, 6)).sum())
+    finally:
+        for name in names:
+            setattr(dist, name, real[name])
+    return seen
+
+
+def test_a_hierarchical_all_reduce_has_two_levels() -> None:
+    expected = [("reduce_scatter_tensor", 2), ("all_reduce", 2), ("all_gather_into_tensor", 2)]
+    assert world(4).run(levels) == [expected] * 4
+
+
+def channels(count: int) -> int:
+    """How many process groups the all-reduces of one step are dealt to."""
+    start(nccl_comm_num=count, fuse_all_reduce_ops=False)
+    model = fleet.distributed_model(net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    used, real = set(), dist.all_reduce
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        used.add(kwargs["group"])
+        return real(*args, **kwargs)
+
+    for _ in range(2):
+        dist.all_reduce = counting
+        try:
+            optimizer.minimize(model(torch.ones(2, 6)).sum())
+        finally:
+            dist.all_reduce = real
+    return len(used)
+
+
+def test_communicators_are_dealt_round_robin() -> None:
+    assert world(2).run(channels, 2) == [2, 2]
+    assert world(2).run(channels, 3) == [3, 3]
+
+
+@world(4)
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_blocks_that_do_not_fit_are_refused(size: int) -> None:
+    start(use_hierarchical_allreduce=True, hierarchical_allreduce_inter_nranks=size)
+    model = fleet.distributed_model(net())
+    with pytest.raises(fleet.PlanError, match=r"into equal blocks.*to one of \[2\]"):
+        fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize("option", ["sync_nccl_allreduce", "last_comm_group_size_MB"])
+def test_options_that_cannot_be_in_force_are_refused(option: str) -> None:
+    strategy = fleet.DistributedStrategy()
+    setattr(strategy, option, False if option.startswith("sync") else 4.0)
+    with pytest.raises(fleet.PlanError, match=f"strategy.{option} = .* cannot be in force"):
+        strategy.explain(workers=2)

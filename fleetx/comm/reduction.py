@@ -1,0 +1,60 @@
+"""Ways to average a buffer over ranks: at once, or in two levels."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+Average = Callable[[Tensor], Future[Tensor]]
+"""A buffer of this rank -> the same buffer, once it holds the mean of all ranks."""
+
+
+def flat(group: dist.ProcessGroup, wire: torch.dtype | None) -> Average:
+    """One all-reduce over all ranks."""
+    size = dist.get_world_size(group)
+
+    def average(buffer: Tensor) -> Future[Tensor]:
+        sent = _share(buffer, size, wire)
+        return _then(dist.all_reduce(sent, group=group, async_op=True), buffer, sent)
+
+    return average
+
+
+def two_level(
+    inner: dist.ProcessGroup, outer: dist.ProcessGroup, wire: torch.dtype | None
+) -> Average:
+    """Scatter the sum among neighbours, add up between blocks, gather among neighbours.
+
+    Between blocks, where the network is slow, each rank then sends its share of the buffer only.
+    """
+    near, size = dist.get_world_size(inner), dist.get_world_size(inner) * dist.get_world_size(outer)
+
+    def average(buffer: Tensor) -> Future[Tensor]:
+        sent = _padded(_share(buffer, size, wire), near)
+        part = sent.new_empty(sent.numel() // near)
+        dist.reduce_scatter_tensor(part, sent, group=inner)
+        dist.all_reduce(part, group=outer)
+        work = dist.all_gather_into_tensor(sent, part, group=inner, async_op=True)
+        return _then(work, buffer, sent)
+
+    return average
+
+
+def _share(buffer: Tensor, size: int, wire: torch.dtype | None) -> Tensor:
+    """This rank's part of the mean; divided before it is rounded, so the sum stays in range."""
+    return buffer.div(size).to(wire or buffer.dtype)
+
+
+def _padded(sent: Tensor, multiple: int) -> Tensor:
+    missing = -sent.numel() % multiple
+    return torch.nn.functional.pad(sent, (0, missing)) if missing else sent
+
+
+def _then(work: dist.Work | None, buffer: Tensor, received: Tensor) -> Future[Tensor]:
+    assert work is not None
+    future: Future[Tensor] = work.get_future().then(
+        lambda done: buffer.copy_(received[: buffer.numel()])
+    )
+    return future

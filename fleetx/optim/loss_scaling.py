@@ -1,0 +1,89 @@
+"""The dynamic loss scale: remove it from gradients, look for overflow, choose the next one."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+class LossScale(NamedTuple):
+    """The scale and its two counters, as tensors of one number on the device that trains."""
+
+    scale: Tensor
+    good: Tensor
+    """Updates without overflow since the scale last grew or an overflow came."""
+
+    bad: Tensor
+    """Overflows in a row since the scale last shrank."""
+
+    @classmethod
+    def starting_at(cls, scale: float, device: torch.device | str) -> "LossScale":
+        """A scale that has seen no update yet."""
+        return cls(
+            scale=torch.tensor(scale, dtype=torch.float32, device=device),
+            good=torch.zeros((), dtype=torch.int32, device=device),
+            bad=torch.zeros((), dtype=torch.int32, device=device),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """When the scale changes, and by which factor."""
+
+    incr_every_n_steps: int
+    decr_every_n_nan_or_inf: int
+    incr_ratio: float
+    decr_ratio: float
+
+
+def advance(state: LossScale, overflow: Tensor, growth: Growth) -> LossScale:
+    """The state after one update; ``overflow`` is not zero when the update was skipped.
+
+    A clean update ends a row of overflows, and an overflow ends a row of clean updates. The scale
+    never falls below one and never becomes infinite. Nothing here waits for the device.
+    """
+    failed = overflow.reshape(()) != 0
+    good = torch.where(failed, 0, state.good + 1)
+    bad = torch.where(failed, state.bad + 1, 0)
+    grow = good == growth.incr_every_n_steps
+    shrink = bad == growth.decr_every_n_nan_or_inf
+    larger = state.scale * growth.incr_ratio
+    larger = torch.where(torch.isfinite(larger), larger, state.scale)
+    smaller = (state.scale * growth.decr_ratio).clamp(min=1.0)
+    scale = torch.where(grow, larger, torch.where(shrink, smaller, state.scale))
+    return LossScale(scale, torch.where(grow, 0, good), torch.where(shrink, 0, bad))
+
+
+@torch.no_grad()
+def unscale_(gradients: Iterable[Tensor], scale: Tensor) -> Tensor:
+    """Divide the gradients by ``scale`` in place; a tensor that is 1 if one was not finite.
+
+    Of a gradient spread over ranks only this rank's part is looked at.
+    """
+    overflow, inverse = torch.zeros(1, device=scale.device), scale.reciprocal()
+    for device, parts in _by_device(gradients).items():
+        flag = torch.zeros(1, device=device)
+        torch._amp_foreach_non_finite_check_and_unscale_(parts, flag, inverse.to(device))
+        overflow = torch.maximum(overflow, flag.to(overflow.device))
+    return overflow
+
+
+def _by_device(gradients: Iterable[Tensor]) -> dict[torch.device, list[Tensor]]:
+    groups: defaultdict[torch.device, list[Tensor]] = defaultdict(list)
+    for gradient in gradients:
+        part = _numbers(gradient)
+        groups[part.device].append(part)
+    return groups
+
+
+def _numbers(gradient: Tensor) -> Tensor:
+    """The real numbers that this rank holds of a gradient, as a view."""
+    if isinstance(gradient, DTensor):
+        gradient = gradient.to_local()
+    if gradient.is_sparse:
+        gradient = gradient._values()
+    return torch.view_as_real(gradient) if gradient.is_complex() else gradient

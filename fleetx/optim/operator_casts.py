@@ -1,0 +1,148 @@
+"""A context in which chosen operators run in a chosen number format."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_any, tree_map_only
+from typing_extensions import override
+
+CASTABLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
+"""A double stays what it is: whoever made it wanted the digits."""
+
+_WITH_STATISTICS = frozenset({"batch_norm", "native_batch_norm", "instance_norm"})
+"""They write to some of their arguments and compute in float32 inside: only the input is cast."""
+
+_LOOKUPS = frozenset({"embedding", "embedding_bag"})
+"""Cheaper to cast what was found than the table."""
+
+_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Casts:
+    """Which operators run in which number format; operators are names of torch functions."""
+
+    device: str
+    low: torch.dtype
+    lowered: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+    """Operators that run in float32."""
+
+    keeps: Callable[[Tensor], bool] | None = None
+    """Whether operators that take this parameter run in float32; it comes before ``lowered``."""
+
+    parameters: bool = False
+    """Whether parameters appear in ``low`` to all operators that do not run in float32."""
+
+
+class OperatorCasts(TorchFunctionMode):
+    """Casts the inputs of operators; what it chose for one, autocast does not change again."""
+
+    def __init__(self, casts: Casts) -> None:
+        super().__init__()
+        self._casts = casts
+
+    @override
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name == "__get__" and func == Tensor.dtype.__get__:  # type: ignore[attr-defined]
+            return self._seen(args[0], func(*args))
+        chosen = self._listed(name, args, kwargs)
+        if chosen is None and (body := _body(func)) is not None:
+            with self:
+                return body(*args, **kwargs)
+        chosen = chosen or self._by_parameter(name, args, kwargs)
+        if chosen is None:
+            return func(*args, **kwargs)
+        with torch.autocast(self._casts.device, enabled=False):
+            return _run_in(chosen, name, func, args, kwargs)
+
+    def _listed(self, name: str, args: Any, kwargs: Any) -> torch.dtype | None:
+        if name in self._casts.kept:
+            return torch.float32
+        if name in self._casts.lowered and not self._kept_among(args, kwargs):
+            return self._casts.low
+        return None
+
+    def _by_parameter(self, name: str, args: Any, kwargs: Any) -> torch.dtype | None:
+        # What an operator writes into a cast copy of its argument would be lost.
+        if name in {"__get__", "__set__", "__delete__"} or _writes(name, kwargs):
+            return None
+        if self._kept_among(args, kwargs):
+            return torch.float32
+        takes = self._casts.parameters and tree_any(_is_parameter, (args, kwargs))
+        return self._casts.low if takes else None
+
+    def _kept_among(self, args: Any, kwargs: Any) -> bool:
+        keeps = self._casts.keeps
+        return keeps is not None and tree_any(
+            lambda leaf: _is_parameter(leaf) and keeps(leaf), (args, kwargs)
+        )
+
+    def _seen(self, tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+        """Models ask a weight for its format to bring their inputs to it."""
+        low = self._casts.parameters and _is_parameter(tensor) and dtype == torch.float32
+        return self._casts.low if low and not self._kept_among((tensor,), {}) else dtype
+
+
+def cast(values: Any, dtype: torch.dtype) -> Any:
+    """The same structure with its floating tensors, doubles excepted, in another format."""
+    return tree_map_only(Tensor, lambda tensor: _cast(tensor, dtype), values)
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.dtype in CASTABLE else tensor
+
+
+def _run_in(
+    dtype: torch.dtype, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+) -> Any:
+    if name in _LOOKUPS:
+        return cast(func(*args, **kwargs), dtype)
+    if name in _WITH_STATISTICS:
+        only = {key: cast(kwargs[key], dtype) for key in ("input",) if key in kwargs}
+        return func(*cast(args[:1], dtype), *args[1:], **{**kwargs, **only})
+    return func(*cast(args, dtype), **cast(kwargs, dtype))
+
+
+def _is_parameter(leaf: Any) -> bool:
+    return isinstance(leaf, Parameter)
+
+
+_IN_PLACE = frozenset(
+    f"__i{word}__" for word in "add sub mul matmul truediv floordiv div mod pow and or xor".split()
+) | {"__setitem__"}
+
+
+def _writes(name: str, kwargs: Mapping[str, Any]) -> bool:
+    in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+    return in_place or kwargs.get("out") is not None
+
+
+@cache
+def _body(func: Callable[..., Any]) -> FunctionType | None:
+    """The function without its own question to the context; None if it has no body in Python.
+
+    Torch switches a context off while it answers for a function. One that is made of other
+    operators, such as attention, must ask it again for each of them.
+    """
+    if not inspect.isfunction(func) or not set(_CHECKS) & set(func.__code__.co_names):
+        return None
+    unasked = func.__globals__ | dict.fromkeys(_CHECKS, lambda *tensors: False)
+    body = FunctionType(func.__code__, unasked, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body

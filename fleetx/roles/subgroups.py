@@ -1,0 +1,36 @@
+"""Process groups inside an axis of the mesh: copies of it, and its two levels."""
+
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+
+def copies(mesh: DeviceMesh, axis: str, count: int) -> list[dist.ProcessGroup]:
+    """The axis's own group and ``count - 1`` more over the same ranks, each with its own channel."""
+    own = mesh[axis].get_group()
+    return [own, *(_mine(_rows(mesh, axis)) for _ in range(count - 1))]
+
+
+def two_levels(
+    mesh: DeviceMesh, axis: str, inner: int
+) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """Neighbours in blocks of ``inner`` ranks, and the ranks of equal place in all blocks."""
+    rows = _rows(mesh, axis)
+    blocks = [row[i : i + inner] for row in rows for i in range(0, len(row), inner)]
+    across = [row[i::inner] for row in rows for i in range(inner)]
+    return _mine(blocks), _mine(across)
+
+
+def _rows(mesh: DeviceMesh, axis: str) -> list[list[int]]:
+    """Every group of ranks along the axis, in an order that all ranks know."""
+    assert mesh.mesh_dim_names is not None
+    place = mesh.mesh_dim_names.index(axis)
+    found: list[list[int]] = mesh.mesh.movedim(place, -1).flatten(0, -2).tolist()
+    return found
+
+
+def _mine(groups: list[list[int]]) -> dist.ProcessGroup:
+    """Make all groups, which every rank must do, and return the one of this rank."""
+    found: tuple[dist.ProcessGroup, Any] = dist.new_subgroups_by_enumeration(groups)
+    return found[0]

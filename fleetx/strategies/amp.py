@@ -1,0 +1,283 @@
+"""Mixed precision: the model computes in 16 bits, its weights and their update keep 32."""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from typing_extensions import override
+
+from fleetx.optim.loss_scaling import Growth, LossScale, advance, unscale_
+from fleetx.optim.operator_casts import Casts, OperatorCasts, cast
+from fleetx.optim.operator_lists import PRODUCTS, functions
+from fleetx.plan import option
+from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.error import PlanError
+from fleetx.plan.forward import Forward, replace_forward
+from fleetx.plan.job import Job
+from fleetx.plan.option import Above, AtLeast, Below, OneOf
+from fleetx.plan.step import Step
+from fleetx.plan.strategy import Strategy
+
+logger = logging.getLogger(__name__)
+Count = Annotated[int, AtLeast(1)]
+Names = tuple[str, ...]
+
+_SCALING = (
+    "init_loss_scaling",
+    "incr_every_n_steps",
+    "decr_every_n_nan_or_inf",
+    "incr_ratio",
+    "decr_ratio",
+)
+
+
+class Amp(Strategy, name="amp"):
+    """Runs the forward in 16 bits and skips, on all ranks, an update that overflowed."""
+
+    contract = Contract(
+        phase=Phase.PRECISION, touches=frozenset({"model", "scale", "wire", "update"})
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(option.Config):
+        """The loss scale of float16, which operators compute how, and the number format."""
+
+        init_loss_scaling: Annotated[float, Above(0)] = 32768.0
+        """The factor on the loss at the start, for float16."""
+        incr_every_n_steps: Count = 1000
+        """Updates without overflow after which the scale grows."""
+        decr_every_n_nan_or_inf: Count = 2
+        """Overflows in a row after which the scale shrinks."""
+        incr_ratio: Annotated[float, Above(1)] = 2.0
+        """The factor by which it grows."""
+        decr_ratio: Annotated[float, Above(0), Below(1)] = 0.5
+        """The factor by which it shrinks, never below 1."""
+        use_dynamic_loss_scaling: bool = True
+        """False keeps the scale at ``init_loss_scaling``."""
+        custom_white_list: Names = ()
+        """Operators that run in 16 bits although they would not."""
+        custom_black_list: Names = ()
+        """Operators that run in float32 although they would not."""
+        custom_black_varnames: Names = ()
+        """Parameters or submodules, or patterns of them, whose operators run in float32."""
+        use_pure_fp16: bool = False
+        """All operators but batch norm run in float16, on float16 copies of the parameters."""
+        use_fp16_guard: bool = True
+        """For the pure modes: 16 bits end with the model; False lets them out to the criterion."""
+        use_optimizer_fp16: bool = False
+        """Refused: the update stays in float32."""
+        use_pure_bf16: bool = False
+        """As ``use_pure_fp16``, with bfloat16."""
+        dtype: Annotated[str, OneOf(("float16", "bfloat16"))] = "float16"
+        """The 16-bit format of the mixed mode; bfloat16 needs no loss scale and has none."""
+
+        @override
+        def consistent(self) -> None:
+            """Refuse unknown operators, operators on both lists, and two formats at once."""
+            self.lists()
+            if self.use_optimizer_fp16:
+                raise ValueError(
+                    "amp_configs['use_optimizer_fp16'] = True would update weights in 16 bits, "
+                    "where a change below a 2000th of a weight is lost; leave it False."
+                )
+            if self.use_pure_fp16 and (self.use_pure_bf16 or self.dtype == "bfloat16"):
+                raise ValueError(
+                    "amp_configs asks for float16 (use_pure_fp16) and for bfloat16 (use_pure_bf16 "
+                    "or dtype), and the model computes in one of them; keep one."
+                )
+
+        def lists(self) -> tuple[frozenset[str], frozenset[str]]:
+            """The torch functions of the white and of the black list."""
+            white = functions(self.spelled("custom_white_list"), self.custom_white_list)
+            black = functions(self.spelled("custom_black_list"), self.custom_black_list)
+            both = {*self.custom_white_list} & {*self.custom_black_list} or white & black
+            if both:
+                raise ValueError(
+                    f"amp_configs names {sorted(both)} in custom_white_list and in "
+                    "custom_black_list, so it would have to run in both precisions; keep it in one "
+                    "of them."
+                )
+            return white, black
+
+        @property
+        def pure(self) -> bool:
+            """Whether parameters, too, are seen in 16 bits."""
+            return self.use_pure_fp16 or self.use_pure_bf16
+
+        @property
+        def low(self) -> torch.dtype:
+            """The 16-bit format."""
+            brain = self.use_pure_bf16 or self.dtype == "bfloat16"
+            return torch.bfloat16 if brain else torch.float16
+
+    config: Config
+    _state: LossScale | None = None
+    """The loss scale; None when nothing is scaled."""
+
+    @override
+    def model(self, model: nn.Module, job: Job) -> nn.Module:
+        _check_weights(model)
+        self._check_guard()
+        self._warn(model, job)
+        if self.config.low == torch.float16:
+            self._state = LossScale.starting_at(self.config.init_loss_scaling, job.device)
+        job.contexts.extend(self._contexts(model, job.device.type))
+        replace_forward(model, self._between_formats)
+        return model
+
+    @override
+    def step(self, step: Step, job: Job) -> Step:
+        wire = self.config.low if self.config.pure and step.wire is None else step.wire
+        state = self._state
+        if state is None:
+            return replace(step, wire=wire)
+
+        def scale(loss: Tensor) -> Tensor:
+            return step.scale(loss) * state.scale
+
+        def update() -> bool:
+            assert job.step is not None
+            overflow = job.step.agree(unscale_(_gradients(job), state.scale))
+            if self.config.use_dynamic_loss_scaling:
+                _store(state, advance(state, overflow, self._growth()))
+            # The one place where the host must know what the device found.
+            return False if overflow.item() else step.update()
+
+        return replace(step, wire=wire, scale=scale, update=update)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """The loss scale and its counters, when they change."""
+        if self._state is None or not self.config.use_dynamic_loss_scaling:
+            return {}
+        return {name: value.clone() for name, value in self._state._asdict().items()}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._state is not None and self.config.use_dynamic_loss_scaling:
+            _store(self._state, LossScale(**state))
+
+    def _growth(self) -> Growth:
+        names = [name for name in _SCALING if name != "init_loss_scaling"]
+        return Growth(**{name: getattr(self.config, name) for name in names})
+
+    def _between_formats(self, forward: Forward) -> Forward:
+        """Cast what enters a pure model, and what leaves any, for the criterion outside."""
+        config = self.config
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if config.pure:
+                args, kwargs = cast((args, kwargs), config.low)
+            outputs = forward(*args, **kwargs)
+            return cast(outputs, torch.float32) if config.use_fp16_guard else outputs
+
+        return run
+
+    def _contexts(
+        self, model: nn.Module, device: str
+    ) -> list[Callable[[], AbstractContextManager[Any]]]:
+        low, pure = self.config.low, self.config.pure
+        (white, black), held = self.config.lists(), self._held(model)
+        casts = Casts(
+            device=device,
+            low=low,
+            lowered=(white | PRODUCTS) - black if pure else white,
+            kept=black,
+            keeps=_one_of(held) if held else None,
+            parameters=pure,
+        )
+        contexts: list[Callable[[], AbstractContextManager[Any]]] = []
+        if not pure:
+            contexts.append(lambda: torch.autocast(device, dtype=low))
+        if pure or white or black or held:
+            contexts.append(lambda: OperatorCasts(casts))
+        return contexts
+
+    def _held(self, model: nn.Module) -> list[tuple[nn.Module, str]]:
+        """Owner and attribute of each parameter that ``custom_black_varnames`` names."""
+        held = []
+        names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        for pattern in self.config.custom_black_varnames:
+            found = [name for name in names if _covers(pattern, name)]
+            if not found:
+                raise PlanError(
+                    option.unknown(
+                        f"amp_configs['custom_black_varnames'] has {pattern!r}, which is no "
+                        "parameter of the model, nor a submodule with parameters",
+                        pattern,
+                        names,
+                    )
+                )
+            held += [_owner(model, name) for name in found]
+        return held
+
+    def _check_guard(self) -> None:
+        if not self.config.use_fp16_guard and not self.config.pure:
+            raise PlanError(
+                "amp_configs['use_fp16_guard'] = False speaks of the pure modes, and none is on; "
+                "set use_pure_fp16 or use_pure_bf16, or leave use_fp16_guard True."
+            )
+
+    def _warn(self, model: nn.Module, job: Job) -> None:
+        half = self.config.low == torch.float16
+        if (
+            half
+            and job.device.type == "cpu"
+            and any(isinstance(m, _ConvNd) for m in model.modules())
+        ):
+            logger.warning(
+                "amp: the backward pass of float16 convolutions takes hundreds of times as long "
+                "as that of float32 on a CPU; set amp_configs = {'dtype': 'bfloat16'} there."
+            )
+        read = _SCALING if half and self.config.use_dynamic_loss_scaling else _SCALING[: int(half)]
+        for name in set(_SCALING) - set(read):
+            if getattr(self.config, name) != option.default(type(self.config), name):
+                logger.warning(
+                    "amp: amp_configs[%r] has no effect, because the loss scale %s",
+                    name,
+                    "is not dynamic" if half else "of bfloat16 is always 1",
+                )
+
+
+def _check_weights(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype in {torch.float16, torch.bfloat16}:
+            raise PlanError(
+                f"the parameter {name!r} is {parameter.dtype}, and amp updates float32 weights, so "
+                "that small changes are not lost; pass the model in float32. For 16-bit copies of "
+                "them in the forward set use_pure_fp16 or use_pure_bf16 in amp_configs."
+            )
+
+
+def _gradients(job: Job) -> list[Tensor]:
+    assert job.optimizer is not None
+    held = (p for group in job.optimizer.param_groups for p in group["params"])
+    return [p.grad for p in held if p.grad is not None]
+
+
+def _store(state: LossScale, new: LossScale) -> None:
+    """In place: whatever was recorded with these tensors goes on seeing them."""
+    for old, value in zip(state, new, strict=True):
+        old.copy_(value)
+
+
+def _covers(pattern: str, name: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+
+
+def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, attribute = name.rpartition(".")
+    return model.get_submodule(path), attribute
+
+
+def _one_of(held: list[tuple[nn.Module, str]]) -> Callable[[Tensor], bool]:
+    # Asked of the owner each time: whoever lays parameters out may exchange the tensors.
+    return lambda tensor: any(
+        owner._parameters.get(attribute) is tensor for owner, attribute in held
+    )

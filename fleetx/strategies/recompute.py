@@ -1,0 +1,243 @@
+"""Recompute: activations inside named submodules are not kept but computed again in backward."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils.checkpoint import checkpoint
+from typing_extensions import override
+
+from fleetx.comm.host_copies import Bundle, HostCopies
+from fleetx.plan import option
+from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.error import PlanError
+from fleetx.plan.forward import Forward, replace_forward
+from fleetx.plan.job import Job
+from fleetx.plan.strategy import Strategy
+
+Contexts = Sequence[Callable[[], AbstractContextManager[Any]]]
+
+
+class Recompute(Strategy, name="recompute"):
+    """Each named submodule keeps its inputs alone and runs forward a second time in backward."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(option.Config):
+        """Which submodules are replayed, and where their inputs wait."""
+
+        checkpoints: tuple[str, ...] = ()
+        """Names of submodules as in ``named_modules()``; patterns such as "layers.*" too."""
+
+        enable_offload: bool = False
+        """Let the kept inputs wait on the host; those of the last submodule stay."""
+
+        checkpoint_shape: Annotated[tuple[int, ...], option.AtLeast(1)] = ()
+        """The shape that every named submodule must return, batch included; unchecked if empty."""
+
+        enable_tuning: bool = False
+        """Accepted for old files; there is nothing to tune, so True is refused."""
+
+    contract = Contract(phase=Phase.MEMORY, touches=frozenset({"model"}))
+    host: HostCopies | None = None
+    """Where inputs wait when they are offloaded."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if not self.config.checkpoints:
+            raise PlanError(
+                "strategy.recompute = True with an empty recompute_configs['checkpoints'] would "
+                "recompute nothing; name submodules of the model, such as ['layer2', 'layer3']."
+            )
+        if self.config.enable_tuning:
+            raise PlanError(
+                "recompute_configs['enable_tuning'] = True cannot be in force: recompute has "
+                "nothing to tune. Set it to False and name the submodules in 'checkpoints'."
+            )
+
+    @override
+    def cuts(self) -> tuple[str, ...]:
+        names: tuple[str, ...] = self.config.checkpoints
+        return names
+
+    @override
+    def model(self, model: nn.Module, job: Job) -> nn.Module:
+        if self.config.enable_offload:
+            self.host = HostCopies(job.device)
+        for name in segments(model, self.config.checkpoints):
+            module = model.get_submodule(name)
+            segment = _Segment(name, module, job, self.host, self.config.checkpoint_shape)
+            replace_forward(module, segment.around)
+        return model
+
+
+def segments(model: nn.Module, wanted: Sequence[str]) -> list[str]:
+    """The paths of the submodules that ``wanted`` names, each once; the outermost ones alone.
+
+    What lies inside a chosen submodule is replayed with it. An entry that names nothing else is
+    refused, because it would have no effect.
+    """
+    found = {entry: _named(model, entry) for entry in wanted}
+    every = {path for paths in found.values() for path in paths}
+    outermost = [path for path in every if not _around(path, every)]
+    for entry, paths in found.items():
+        if all(_around(path, every) for path in paths):
+            raise PlanError(
+                f"recompute_configs['checkpoints'] names {entry!r} and "
+                f"{_around(paths[0], every)!r}, which contains it and replays it already; "
+                "keep one of the two."
+            )
+    order = {name: at for at, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
+    modules = {id(model.get_submodule(path)): path for path in sorted(outermost, key=order.get)}
+    return list(modules.values())
+
+
+def _around(path: str, others: set[str]) -> str | None:
+    parts = path.split(".")
+    outer = (".".join(parts[:length]) for length in range(1, len(parts)))
+    return next((name for name in outer if name in others), None)
+
+
+def _named(model: nn.Module, entry: str) -> list[str]:
+    """The paths that one entry stands for: a name, or a pattern over all names."""
+    known = _known(model)
+    if entry in known:
+        path = known[entry]
+        if not _runs(model.get_submodule(path)):
+            kind = type(model.get_submodule(path)).__name__
+            raise PlanError(
+                f"recompute_configs['checkpoints'] names {entry!r}, a {kind}, which has no forward "
+                f"that could be replayed; name what is inside: '{entry}.*'."
+            )
+        return [path]
+    matched = [path for name, path in known.items() if fnmatchcase(name, entry)]
+    matched = [path for path in matched if _runs(model.get_submodule(path))]
+    if not matched:
+        message = f"recompute_configs['checkpoints'] names {entry!r}, and the model has no such "
+        raise PlanError(option.unknown(f"{message}submodule", entry, known))
+    return matched
+
+
+def _known(model: nn.Module) -> dict[str, str]:
+    """Every name a user may write -> path of the submodule; a program's own cuts come first."""
+    meta: Mapping[str, Any] = getattr(model, "meta", None) or {}
+    names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
+    return {name: name for name in names} | dict(meta.get("segments", {}))
+
+
+def _runs(module: nn.Module) -> bool:
+    """Lists and dicts of modules are never called themselves."""
+    return type(module).forward is not nn.Module.forward
+
+
+class _Segment:
+    """One named submodule and how it runs."""
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        job: Job,
+        host: HostCopies | None,
+        shape: tuple[int, ...],
+    ) -> None:
+        self._name, self._module, self._job = name, module, job
+        self._host, self._shape = host, shape
+
+    def around(self, forward: Forward) -> Forward:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return forward(*args, **kwargs)
+            values, spec = tree_flatten((args, kwargs))
+            call = _Call(forward, args, kwargs, spec, buffers(self._module), self._job.contexts)
+            output = checkpoint(call, *self._kept(values), use_reentrant=False)
+            self._check(output)
+            return output
+
+        return run
+
+    def _kept(self, values: list[Any]) -> list[Any]:
+        device = self._job.device
+        kept = [self._host.keep(values)] if self._host is not None else values
+        # torch saves the random state of the devices on which it sees arguments.
+        if not any(isinstance(value, Tensor) and value.device == device for value in kept):
+            return [*kept, torch.empty(0, device=device)]
+        return kept
+
+    def _check(self, output: Any) -> None:
+        first = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), None)
+        if self._shape and first is not None and tuple(first.shape) != self._shape:
+            raise ValueError(
+                f"recompute_configs['checkpoint_shape'] is {list(self._shape)}, but "
+                f"{self._name!r} returned {list(first.shape)}; set the shape that all checkpoints "
+                "have, batch included, or leave it out: it is not needed."
+            )
+
+
+class _Call:
+    """One call of a segment: the first time as usual, then as a replay of it."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        spec: TreeSpec,
+        before: list["Buffer"],
+        contexts: Contexts,
+    ) -> None:
+        self._forward, self._spec, self._before, self._contexts = forward, spec, before, contexts
+        self._first: tuple[tuple[Any, ...], dict[str, Any]] | None = (args, kwargs)
+
+    def __call__(self, *values: Any) -> Any:
+        if self._first is not None:
+            # The user's own lists and dicts, so that changes to them are seen outside.
+            (args, kwargs), self._first = self._first, None
+            return self._forward(*args, **kwargs)
+        if values and isinstance(values[0], Bundle):
+            values = tuple(values[0].take())
+        args, kwargs = tree_unflatten(values[: self._spec.num_leaves], self._spec)
+        with ExitStack() as stack:
+            for context in self._contexts:
+                stack.enter_context(context())
+            stack.enter_context(as_before(self._before))
+            return self._forward(*args, **kwargs)
+
+
+Buffer = tuple[nn.Module, str, Tensor]
+"""Owner, name and value."""
+
+
+def buffers(module: nn.Module) -> list[Buffer]:
+    """Copies of all buffers of a module; one that has several names is copied once.
+
+    Version counters cannot tell which ones a forward will change: BatchNorm moves its running
+    statistics behind their back.
+    """
+    copies: dict[int, Tensor] = {}
+    found = []
+    for owner in module.modules():
+        for name, buffer in owner._buffers.items():
+            if buffer is not None:
+                copy = copies.setdefault(id(buffer), buffer.detach().clone())
+                found.append((owner, name, copy))
+    return found
+
+
+@contextmanager
+def as_before(before: list[Buffer]) -> Iterator[None]:
+    """Let modules work on copies of earlier buffers; the live ones come back untouched."""
+    live = [(owner, name, owner._buffers[name]) for owner, name, _ in before]
+    # Copies once more, because a graph that is retained is replayed again.
+    copies = {id(value): value.clone() for _, _, value in before}
+    try:
+        for owner, name, value in before:
+            owner._buffers[name] = copies[id(value)]
+        yield
+    finally:
+        for owner, name, buffer in live:
+            owner._buffers[name] = buffer
