@@ -12,7 +12,7 @@ help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 run: $(VENV)/.run ## the main job: two CPU workers train a small ResNet, about a minute
-	$(BIN)/fleetrun --nproc_per_node 2 --log_dir output/log examples/resnet/train.py --output output
+	$(BIN)/fleetrun --gpus none --nproc_per_node 2 --log_dir output/log examples/resnet/train.py --output output
 
 test: lint types unit ## lint, types and all tests; what CI runs
 

@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fleetx.checking.eager import check
     from fleetx.config.block import BuildStrategy, ExecutionStrategy
     from fleetx.config.distributed_strategy import DistributedStrategy
     from fleetx.data import DistributedLoader, distributed_loader
@@ -65,6 +66,7 @@ __all__ = [
     "UserDefinedRoleMaker",
     "all_reduce",
     "barrier_worker",
+    "check",
     "device",
     "distributed_loader",
     "distributed_model",
@@ -94,6 +96,7 @@ __all__ = [
 
 # Rooms load on first use, so that importing fleetx costs next to nothing over importing torch.
 _HOMES = {
+    "check": "fleetx.checking.eager",
     "BuildStrategy": "fleetx.config.block",
     "ExecutionStrategy": "fleetx.config.block",
     "DistributedStrategy": "fleetx.config.distributed_strategy",

@@ -15,6 +15,7 @@ ROOMS = [
     "plan",
     "strategies",
     *("config", "auto", "engine"),
+    "checking",
     *("static", "io"),
     *("data", "metrics", "applications", "evaluate"),
     "compat",

@@ -142,8 +142,8 @@ class Bundle:
 def movable(tensor: Tensor) -> bool:
     """Whether a host copy of it saves memory: an activation with memory of its own.
 
-    Parameters stay. So do numbers without gradients such as token ids, and slices: the tensor they
-    are cut from would stay anyway.
+    Parameters stay. So do integers such as token ids, and slices: what they are cut from would
+    stay anyway.
     """
     if isinstance(tensor, nn.Parameter) or type(tensor) is not Tensor:
         return False

@@ -1,9 +1,14 @@
 """Gradients as a few large entries: choose them, pack them, gather them, add them up."""
 
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future
+from torch.futures import Future, collect_all
+
+from fleetx.comm.reduction import Average
 
 WORTH_SAMPLING = 2**20
 """Below this many numbers an exact choice takes less time than the launches of a sampled one."""
@@ -19,6 +24,21 @@ ROOM = 2
 
 SEGMENT = 8
 """A message is a multiple of this many bytes, so that every part of it may hold any format."""
+
+
+_all_gather: Callable[..., dist.Work] = getattr(
+    dist, "all_gather_single", dist.all_gather_into_tensor
+)
+"""The name changed in torch 2.13, and the old one warns since."""
+
+
+class Sent(NamedTuple):
+    """What this rank sends of one piece of a buffer."""
+
+    piece: slice
+    where: Tensor
+    """Places in the piece; -1 for those left empty."""
+    values: Tensor
 
 
 def share(count: int, sparsity: float) -> int:
@@ -64,7 +84,9 @@ def take(
     """
     where = choose(waiting, wanted)
     at, empty = where.clamp_min(0), where < 0
-    chosen = waiting[at].masked_fill_(empty, 0)
+    # Zero, or nan when any entry is not finite: all ranks must learn of it, whatever was chosen.
+    alarm = waiting.sum() * 0
+    chosen = waiting[at].masked_fill_(empty, 0) + alarm
     sent = rounded(chosen if scale is None else chosen * scale, wire)
     gone = chosen if wire == chosen.dtype else _unscaled(sent.to(chosen.dtype), scale)
     # Subtracting, not overwriting: the empty places all point at entry 0 and must leave it alone.
@@ -108,12 +130,11 @@ def unpack(
     return heads, messages[:, middle:end].contiguous().view(values)
 
 
-def gather(message: Tensor, group: dist.ProcessGroup) -> Future[list[Tensor]]:
-    """The messages of all ranks, one after the other."""
-    everyone = message.new_empty(dist.get_world_size(group) * message.numel())
-    work = dist.all_gather_into_tensor(everyone, message, group=group, async_op=True)
-    assert work is not None
-    future: Future[list[Tensor]] = work.get_future()
+def gather(message: Tensor, group: dist.ProcessGroup) -> Future[Tensor]:
+    """The messages of all ranks, one row each."""
+    rows = message.new_empty(dist.get_world_size(group), message.numel())
+    work = _all_gather(rows.view(-1), message, group=group, async_op=True)
+    future: Future[Tensor] = work.get_future().then(lambda done: rows)
     return future
 
 
@@ -126,3 +147,39 @@ def add_mean(dense: Tensor, where: Tensor, values: Tensor) -> None:
     shares = values.to(dense.dtype) / len(values)
     for row, part in zip(where, shares, strict=True):
         dense.index_add_(0, row.clamp_min(0), part.masked_fill(row < 0, 0))
+
+
+def exchange(
+    buffer: Tensor,
+    sent: Sequence[Sent],
+    others: Sequence[slice],
+    average: Average,
+    group: dist.ProcessGroup,
+) -> Future[Tensor]:
+    """Fill pieces with the mean of what all ranks sent of them, and the other pieces as usual."""
+    where = torch.cat([_in_buffer(one) for one in sent]).to(index_type(buffer.numel()))
+    values = torch.cat([one.values for one in sent])
+    futures: list[Future[Any]] = [gather(pack(where, values), group)]
+    if others:
+        futures.append(average(torch.cat([buffer[piece] for piece in others])))
+    pieces, shape = [one.piece for one in sent], (values.numel(), where.dtype, values.dtype)
+
+    @torch.no_grad()  # a callback may run in any thread
+    def fill(done: Future[list[Future[Any]]]) -> Tensor:
+        # wait() costs nothing on the host here; it lets this stream see what the others wrote.
+        messages, *averaged = (future.wait() for future in done.value())
+        for piece in pieces:
+            buffer[piece].zero_()
+        add_mean(buffer, *unpack(messages, *shape))
+        if averaged:
+            sizes = [piece.stop - piece.start for piece in others]
+            for piece, mean in zip(others, averaged[0].split(sizes), strict=True):
+                buffer[piece] = mean
+        return buffer
+
+    future: Future[Tensor] = collect_all(futures).then(fill)
+    return future
+
+
+def _in_buffer(sent: Sent) -> Tensor:
+    return torch.where(sent.where < 0, sent.where, sent.where + sent.piece.start)

@@ -51,6 +51,9 @@ class Engine:
         """Whether a batch has begun and not been finished."""
         self.holding = False
         """Whether gradients of earlier batches wait for the batch that ends in an update."""
+        self.attached: list[Callable[[Engine], None]] = []
+        self.finished: list[Callable[[Engine, Tensor | None], None]] = []
+        """Onlookers."""
         self._due = True
 
     def attach(self, optimizer: Optimizer) -> Optimizer:
@@ -65,6 +68,8 @@ class Engine:
         for strategy in self.plan.strategies:
             step = _checked(strategy, step, strategy.step(step, self.job))
         self.job.step = step
+        for look in self.attached:
+            look(self)
         return self.job.optimizer
 
     def _under_contexts(self, forward: Forward) -> Forward:
@@ -120,11 +125,11 @@ class Engine:
         """End the batch; True when the parameters moved."""
         assert self.step is not None, "attach() comes before finish()"
         self.open, self.holding = False, not self._due
-        if self.holding:
-            return False
-        moved = self.step.update()
+        moved = self._due and self.step.update()
         if moved:
             self.step.settle(loss)
+        for look in self.finished:
+            look(self, loss)
         return moved
 
     def train_batch(self, batch: Any) -> Tensor:

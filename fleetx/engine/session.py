@@ -13,7 +13,7 @@ from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
 from fleetx.engine.optimizer import DistributedOptimizer
-from fleetx.plan.compose import compose
+from fleetx.plan.compose import Request, compose
 from fleetx.plan.error import PlanError
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,24 @@ class Session:
     strategy: DistributedStrategy
     engines: list[Engine] = field(default_factory=list)
     waiting: list[DistributedOptimizer] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """An onlooker, for tools that run a user's script and look at what it does."""
+
+    change: Callable[[Request], Request] = lambda request: request
+    """What is planned instead of what the script asked for."""
+
+    attached: Callable[[Engine], None] = lambda engine: None
+    """Called when a model has its optimizer, before the first update."""
+
+    finished: Callable[[Engine, Tensor | None], None] = lambda engine, loss: None
+    """Called after every batch, with its loss where that is known."""
+
+
+# At most one; tools put it here before they start the script.
+watches: list[Watch] = []
 
 
 # One process takes part in one job, as it has one default process group.
@@ -123,10 +141,16 @@ def _engine(
             "this is a parameter-server job, and this version of fleetx trains only collective "
             "jobs; call fleet.init(is_collective=True) and start without servers."
         )
-    plan = compose(session.strategy.request(), identity.worker_num)
+    request = session.strategy.request()
+    for watch in watches:
+        request = watch.change(request)
+    plan = compose(request, identity.worker_num)
     session.strategy.lock()
     mesh = roles.mesh(plan.mesh)
-    return Engine(plan, model, device=roles.device(), mesh=mesh, criterion=criterion)
+    engine = Engine(plan, model, device=roles.device(), mesh=mesh, criterion=criterion)
+    engine.attached += [watch.attached for watch in watches]
+    engine.finished += [watch.finished for watch in watches]
+    return engine
 
 
 def _owns(engine: Engine, optimizer: DistributedOptimizer) -> bool:

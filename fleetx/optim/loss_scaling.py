@@ -29,6 +29,11 @@ class LossScale(NamedTuple):
             bad=torch.zeros((), dtype=torch.int32, device=device),
         )
 
+    def become(self, other: "LossScale") -> None:
+        """Take other values in place: whatever was recorded with these tensors sees them."""
+        for mine, new in zip(self, other, strict=True):
+            mine.copy_(new)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:

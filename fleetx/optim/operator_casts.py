@@ -1,14 +1,15 @@
 """A context in which chosen operators run in a chosen number format."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_any, tree_map_only
@@ -104,6 +105,22 @@ def cast(values: Any, dtype: torch.dtype) -> Any:
     return tree_map_only(Tensor, lambda tensor: _cast(tensor, dtype), values)
 
 
+def parameters_named(model: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
+    """Owner and attribute of each parameter of that name, or in a submodule of that name."""
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    found = [n for n in names if fnmatchcase(n, pattern) or fnmatchcase(n, f"{pattern}.*")]
+    split = [name.rpartition(".") for name in found]
+    return [(model.get_submodule(path), attribute) for path, _, attribute in split]
+
+
+def one_of(places: Sequence[tuple[nn.Module, str]]) -> Callable[[Tensor], bool]:
+    """Whether a tensor is the parameter at one of these owners and attributes."""
+    # Asked of the owner each time: whoever lays parameters out may exchange the tensors.
+    return lambda tensor: any(
+        owner._parameters.get(attribute) is tensor for owner, attribute in places
+    )
+
+
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.dtype in CASTABLE else tensor
 
@@ -124,8 +141,9 @@ def _is_parameter(leaf: Any) -> bool:
 
 
 _IN_PLACE = frozenset(
-    f"__i{word}__" for word in "add sub mul matmul truediv floordiv div mod pow and or xor".split()
-) | {"__setitem__"}
+    {"__setitem__", "__iadd__", "__isub__", "__imul__", "__imatmul__", "__itruediv__", "__idiv__"}
+    | {"__ifloordiv__", "__imod__", "__ipow__", "__iand__", "__ior__", "__ixor__"}
+)
 
 
 def _writes(name: str, kwargs: Mapping[str, Any]) -> bool:
@@ -142,6 +160,8 @@ def _body(func: Callable[..., Any]) -> FunctionType | None:
     """
     if not inspect.isfunction(func) or not set(_CHECKS) & set(func.__code__.co_names):
         return None
+    if func.__module__ == "torch._tensor":
+        return None  # methods lead to one operator, of the same name, that would lead back here
     unasked = func.__globals__ | dict.fromkeys(_CHECKS, lambda *tensors: False)
     body = FunctionType(func.__code__, unasked, func.__name__, func.__defaults__, func.__closure__)
     body.__kwdefaults__ = func.__kwdefaults__

@@ -12,6 +12,10 @@ DEFAULTS = {"drive": "eager", "carrier": "data_parallel"}
 """Capability -> the strategy that provides it when the user asks for no other."""
 
 CAPABILITIES = {
+    "cadence": "the rhythm of updates",
+    "carrier": "the way in which workers agree",
+    "drive": "the way in which a batch is run",
+    "rule": "the rule by which parameters move",
     "buckets": "gradients in buckets that it may encode",
     "gradient_exchange": "an exchange of gradients between workers",
 }
@@ -32,6 +36,11 @@ class Request:
 
     changed: Mapping[str, Any] = field(default_factory=dict)
     """Those options that differ from their default: name -> the default."""
+
+    def without(self, *names: str) -> "Request":
+        """The same request with some strategies left out."""
+        kept = {name: given for name, given in self.strategies.items() if name not in names}
+        return replace(self, strategies=kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +98,10 @@ def _providers(chosen: Mapping[str, Strategy]) -> dict[str, str]:
     for name, strategy in chosen.items():
         for capability in sorted(strategy.contract.provides):
             if capability in provider:
+                deed = CAPABILITIES.get(capability, f"the {capability}")
                 raise PlanError(
-                    f"{provider[capability]} and {name} both provide the {capability}, "
-                    "and a job has exactly one. Turn one of them off."
+                    f"{provider[capability]} and {name} both provide {deed}, and a job has "
+                    "exactly one. Turn one of them off."
                 )
             provider[capability] = name
     return provider
@@ -105,10 +115,10 @@ def _check(strategy: Strategy, chosen: Mapping[str, Strategy], provider: Mapping
                 "Turn one of them off."
             )
     for capability in sorted(strategy.contract.requires - provider.keys()):
+        others = sorted(n for n, s in chosen.items() if n != strategy.name and not s.internal)
         raise PlanError(
-            f"{strategy.name} needs {CAPABILITIES.get(capability, capability)}, which a plan of "
-            f"{', '.join(sorted(set(chosen) - {strategy.name}))} does not have. "
-            f"Turn {strategy.name} off."
+            f"{strategy.name} needs {CAPABILITIES.get(capability, capability)}, and there is none "
+            f"with {', '.join(others) or 'the other strategies'}. Turn one of them off."
         )
 
 

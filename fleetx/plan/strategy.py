@@ -86,6 +86,10 @@ class Strategy:
         """What else a person should know before the run, with the option that decided it."""
         return ()
 
+    def in_step(self) -> bool:
+        """Whether the replicas are equal now, as far as this strategy knows."""
+        return True
+
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart."""
         return {}

@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 
 def copies(mesh: DeviceMesh, axis: str, count: int) -> list[dist.ProcessGroup]:
-    """The axis's own group and ``count - 1`` more over the same ranks, each with its own channel."""
+    """The axis's own group and ``count - 1`` more over the same ranks, with own channels."""
     own = mesh[axis].get_group()
     return [own, *(_mine(_rows(mesh, axis)) for _ in range(count - 1))]
 

@@ -77,6 +77,7 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
     ) -> tuple[Exchange, ...]:
         if mesh["dp"] == 1:
             return known
+        start = self.config.init_k_steps
         return (
             *known,
             Exchange(
@@ -84,9 +85,13 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
                 what="parameters and the loss",
                 when=f"after every 1 to {LONGEST} updates, as the loss decides",
                 sent_bytes=2 * (mesh["dp"] - 1) * parameter_bytes // mesh["dp"],
-                decided_by=f"adaptive_localsgd_configs['init_k_steps'] = {self.config.init_k_steps}",
+                decided_by=f"adaptive_localsgd_configs['init_k_steps'] = {start}",
             ),
         )
+
+    @override
+    def in_step(self) -> bool:
+        return self._last == self._updates
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 import torch
@@ -13,11 +12,12 @@ from torch.nn.modules.conv import _ConvNd
 from typing_extensions import override
 
 from fleetx.optim.loss_scaling import Growth, LossScale, advance, unscale_
-from fleetx.optim.operator_casts import Casts, OperatorCasts, cast
+from fleetx.optim.operator_casts import Casts, OperatorCasts, cast, one_of, parameters_named
 from fleetx.optim.operator_lists import PRODUCTS, functions
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
+from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, AtLeast, Below, OneOf
@@ -41,7 +41,9 @@ class Amp(Strategy, name="amp"):
     """Runs the forward in 16 bits and skips, on all ranks, an update that overflowed."""
 
     contract = Contract(
-        phase=Phase.PRECISION, touches=frozenset({"model", "scale", "wire", "update"})
+        phase=Phase.PRECISION,
+        touches=frozenset({"model", "scale", "wire", "update"}),
+        tolerance=2e-2,
     )
 
     @dataclass(frozen=True, kw_only=True)
@@ -145,11 +147,17 @@ class Amp(Strategy, name="amp"):
             assert job.step is not None
             overflow = job.step.agree(unscale_(_gradients(job), state.scale))
             if self.config.use_dynamic_loss_scaling:
-                _store(state, advance(state, overflow, self._growth()))
+                state.become(advance(state, overflow, self._growth()))
             # The one place where the host must know what the device found.
             return False if overflow.item() else step.update()
 
         return replace(step, wire=wire, scale=scale, update=update)
+
+    @override
+    def exchanges(
+        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
+    ) -> tuple[Exchange, ...]:
+        return tuple(_halved(exchange) for exchange in known) if self.config.pure else known
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -161,7 +169,7 @@ class Amp(Strategy, name="amp"):
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if self._state is not None and self.config.use_dynamic_loss_scaling:
-            _store(self._state, LossScale(**state))
+            self._state.become(LossScale(**state))
 
     def _growth(self) -> Growth:
         names = [name for name in _SCALING if name != "init_loss_scaling"]
@@ -189,7 +197,7 @@ class Amp(Strategy, name="amp"):
             low=low,
             lowered=(white | PRODUCTS) - black if pure else white,
             kept=black,
-            keeps=_one_of(held) if held else None,
+            keeps=one_of(held) if held else None,
             parameters=pure,
         )
         contexts: list[Callable[[], AbstractContextManager[Any]]] = []
@@ -201,21 +209,17 @@ class Amp(Strategy, name="amp"):
 
     def _held(self, model: nn.Module) -> list[tuple[nn.Module, str]]:
         """Owner and attribute of each parameter that ``custom_black_varnames`` names."""
-        held = []
-        names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-        for pattern in self.config.custom_black_varnames:
-            found = [name for name in names if _covers(pattern, name)]
-            if not found:
-                raise PlanError(
-                    option.unknown(
-                        f"amp_configs['custom_black_varnames'] has {pattern!r}, which is no "
-                        "parameter of the model, nor a submodule with parameters",
-                        pattern,
-                        names,
-                    )
-                )
-            held += [_owner(model, name) for name in found]
-        return held
+        held = {
+            pattern: parameters_named(model, pattern)
+            for pattern in self.config.custom_black_varnames
+        }
+        for pattern, places in held.items():
+            if not places:
+                reason = "is no parameter of the model and no submodule that has some"
+                message = f"{self.config.spelled('custom_black_varnames')} has {pattern!r}, which "
+                known = [name for name, _ in model.named_parameters()]
+                raise PlanError(option.unknown(message + reason, pattern, known))
+        return [place for places in held.values() for place in places]
 
     def _check_guard(self) -> None:
         if not self.config.use_fp16_guard and not self.config.pure:
@@ -255,29 +259,15 @@ def _check_weights(model: nn.Module) -> None:
             )
 
 
+def _halved(exchange: Exchange) -> Exchange:
+    # Another option may have decided about the wire already.
+    if "gradients" not in exchange.what or exchange.decided_by:
+        return exchange
+    half = exchange.sent_bytes // 2
+    return replace(exchange, sent_bytes=half, decided_by="a pure mode of amp_configs")
+
+
 def _gradients(job: Job) -> list[Tensor]:
     assert job.optimizer is not None
     held = (p for group in job.optimizer.param_groups for p in group["params"])
     return [p.grad for p in held if p.grad is not None]
-
-
-def _store(state: LossScale, new: LossScale) -> None:
-    """In place: whatever was recorded with these tensors goes on seeing them."""
-    for old, value in zip(state, new, strict=True):
-        old.copy_(value)
-
-
-def _covers(pattern: str, name: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
-
-
-def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, attribute = name.rpartition(".")
-    return model.get_submodule(path), attribute
-
-
-def _one_of(held: list[tuple[nn.Module, str]]) -> Callable[[Tensor], bool]:
-    # Asked of the owner each time: whoever lays parameters out may exchange the tensors.
-    return lambda tensor: any(
-        owner._parameters.get(attribute) is tensor for owner, attribute in held
-    )

@@ -76,6 +76,10 @@ class LocalSGD(Strategy, name="localsgd"):
         )
 
     @override
+    def in_step(self) -> bool:
+        return self._last == self._updates
+
+    @override
     def state_dict(self) -> dict[str, Any]:
         return {"updates": self._updates, "last": self._last}
 

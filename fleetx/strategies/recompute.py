@@ -1,9 +1,11 @@
 """Recompute: activations inside named submodules are not kept but computed again in backward."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -18,8 +20,10 @@ from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
+from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
 
+logger = logging.getLogger(__name__)
 Contexts = Sequence[Callable[[], AbstractContextManager[Any]]]
 
 
@@ -42,12 +46,14 @@ class Recompute(Strategy, name="recompute"):
         enable_tuning: bool = False
         """Accepted for old files; there is nothing to tune, so True is refused."""
 
-    contract = Contract(phase=Phase.MEMORY, touches=frozenset({"model"}))
+    contract = Contract(phase=Phase.MEMORY, touches=frozenset({"model", "settle"}))
     host: HostCopies | None = None
     """Where inputs wait when they are offloaded."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self._segments: list[_Segment] = []
+        self._warned = False
         if not self.config.checkpoints:
             raise PlanError(
                 "strategy.recompute = True with an empty recompute_configs['checkpoints'] would "
@@ -70,9 +76,25 @@ class Recompute(Strategy, name="recompute"):
             self.host = HostCopies(job.device)
         for name in segments(model, self.config.checkpoints):
             module = model.get_submodule(name)
-            segment = _Segment(name, module, job, self.host, self.config.checkpoint_shape)
-            replace_forward(module, segment.around)
+            segment = _Segment(name, module, job, self.host)
+            replace_forward(module, partial(segment.around, shape=self.config.checkpoint_shape))
+            self._segments.append(segment)
         return model
+
+    @override
+    def step(self, step: Step, job: Job) -> Step:
+        def settle(loss: Tensor | None) -> None:
+            step.settle(loss)
+            idle = [segment.name for segment in self._segments if not segment.ran]
+            if idle and not self._warned:
+                logger.warning(
+                    "recompute_configs['checkpoints'] names %s, but the model reached an update "
+                    "without calling them, so nothing of them is recomputed",
+                    idle,
+                )
+            self._warned = True
+
+        return replace(step, settle=settle)
 
 
 def segments(model: nn.Module, wanted: Sequence[str]) -> list[str]:
@@ -92,7 +114,9 @@ def segments(model: nn.Module, wanted: Sequence[str]) -> list[str]:
                 "keep one of the two."
             )
     order = {name: at for at, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
-    modules = {id(model.get_submodule(path)): path for path in sorted(outermost, key=order.get)}
+    modules = {
+        id(model.get_submodule(path)): path for path in sorted(outermost, key=order.__getitem__)
+    }
     return list(modules.values())
 
 
@@ -137,25 +161,20 @@ def _runs(module: nn.Module) -> bool:
 class _Segment:
     """One named submodule and how it runs."""
 
-    def __init__(
-        self,
-        name: str,
-        module: nn.Module,
-        job: Job,
-        host: HostCopies | None,
-        shape: tuple[int, ...],
-    ) -> None:
-        self._name, self._module, self._job = name, module, job
-        self._host, self._shape = host, shape
+    def __init__(self, name: str, module: nn.Module, job: Job, host: HostCopies | None) -> None:
+        self.name, self.ran = name, False
+        self._module, self._job, self._host = module, job, host
 
-    def around(self, forward: Forward) -> Forward:
+    def around(self, forward: Forward, shape: tuple[int, ...]) -> Forward:
         def run(*args: Any, **kwargs: Any) -> Any:
             if not torch.is_grad_enabled():
                 return forward(*args, **kwargs)
+            self.ran = True
             values, spec = tree_flatten((args, kwargs))
-            call = _Call(forward, args, kwargs, spec, buffers(self._module), self._job.contexts)
+            call = _Call(forward, spec, buffers=buffers(self._module), contexts=self._job.contexts)
+            call.first = args, kwargs
             output = checkpoint(call, *self._kept(values), use_reentrant=False)
-            self._check(output)
+            self._check(output, shape)
             return output
 
         return run
@@ -163,40 +182,35 @@ class _Segment:
     def _kept(self, values: list[Any]) -> list[Any]:
         device = self._job.device
         kept = [self._host.keep(values)] if self._host is not None else values
-        # torch saves the random state of the devices on which it sees arguments.
+        # torch saves the random state of those devices on which it sees arguments.
         if not any(isinstance(value, Tensor) and value.device == device for value in kept):
             return [*kept, torch.empty(0, device=device)]
         return kept
 
-    def _check(self, output: Any) -> None:
+    def _check(self, output: Any, shape: tuple[int, ...]) -> None:
         first = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), None)
-        if self._shape and first is not None and tuple(first.shape) != self._shape:
+        if shape and first is not None and tuple(first.shape) != shape:
             raise ValueError(
-                f"recompute_configs['checkpoint_shape'] is {list(self._shape)}, but "
-                f"{self._name!r} returned {list(first.shape)}; set the shape that all checkpoints "
-                "have, batch included, or leave it out: it is not needed."
+                f"recompute_configs['checkpoint_shape'] is {list(shape)}, but {self.name!r} "
+                f"returned {list(first.shape)}; set the shape that all checkpoints have, batch "
+                "included, or leave it out: it is not needed."
             )
 
 
 class _Call:
     """One call of a segment: the first time as usual, then as a replay of it."""
 
+    first: tuple[tuple[Any, ...], dict[str, Any]] | None
+    """The arguments until they are used: the user's own lists and dicts, not rebuilt ones."""
+
     def __init__(
-        self,
-        forward: Forward,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        spec: TreeSpec,
-        before: list["Buffer"],
-        contexts: Contexts,
+        self, forward: Forward, spec: TreeSpec, *, buffers: "Buffers", contexts: Contexts
     ) -> None:
-        self._forward, self._spec, self._before, self._contexts = forward, spec, before, contexts
-        self._first: tuple[tuple[Any, ...], dict[str, Any]] | None = (args, kwargs)
+        self._forward, self._spec, self._buffers, self._contexts = forward, spec, buffers, contexts
 
     def __call__(self, *values: Any) -> Any:
-        if self._first is not None:
-            # The user's own lists and dicts, so that changes to them are seen outside.
-            (args, kwargs), self._first = self._first, None
+        if self.first is not None:
+            (args, kwargs), self.first = self.first, None
             return self._forward(*args, **kwargs)
         if values and isinstance(values[0], Bundle):
             values = tuple(values[0].take())
@@ -204,40 +218,47 @@ class _Call:
         with ExitStack() as stack:
             for context in self._contexts:
                 stack.enter_context(context())
-            stack.enter_context(as_before(self._before))
+            stack.enter_context(as_before(self._buffers))
             return self._forward(*args, **kwargs)
 
 
-Buffer = tuple[nn.Module, str, Tensor]
-"""Owner, name and value."""
+Buffers = dict[nn.Module, dict[str, Tensor | None]]
+"""Module -> its own buffers by name."""
 
 
-def buffers(module: nn.Module) -> list[Buffer]:
-    """Copies of all buffers of a module; one that has several names is copied once.
+def buffers(module: nn.Module) -> Buffers:
+    """Copies of all buffers of a module.
 
     Version counters cannot tell which ones a forward will change: BatchNorm moves its running
     statistics behind their back.
     """
-    copies: dict[int, Tensor] = {}
-    found = []
-    for owner in module.modules():
-        for name, buffer in owner._buffers.items():
-            if buffer is not None:
-                copy = copies.setdefault(id(buffer), buffer.detach().clone())
-                found.append((owner, name, copy))
-    return found
+    return _copies({owner: owner._buffers for owner in module.modules()})
+
+
+def _copies(found: Buffers) -> Buffers:
+    """A buffer that has several names is copied once."""
+    every = {id(b): b for named in found.values() for b in named.values() if b is not None}
+    copies = {key: buffer.detach().clone() for key, buffer in every.items()}
+    return {
+        owner: {name: copies.get(id(buffer)) for name, buffer in named.items()}
+        for owner, named in found.items()
+        if named
+    }
 
 
 @contextmanager
-def as_before(before: list[Buffer]) -> Iterator[None]:
+def as_before(before: Buffers) -> Iterator[None]:
     """Let modules work on copies of earlier buffers; the live ones come back untouched."""
-    live = [(owner, name, owner._buffers[name]) for owner, name, _ in before]
+    live = {owner: dict(owner._buffers) for owner in before}
     # Copies once more, because a graph that is retained is replayed again.
-    copies = {id(value): value.clone() for _, _, value in before}
+    _set(_copies(before))
     try:
-        for owner, name, value in before:
-            owner._buffers[name] = copies[id(value)]
         yield
     finally:
-        for owner, name, buffer in live:
-            owner._buffers[name] = buffer
+        _set(live)
+
+
+def _set(chosen: Buffers) -> None:
+    for owner, named in chosen.items():
+        owner._buffers.clear()
+        owner._buffers.update(named)

@@ -1,0 +1,66 @@
+"""``fleetx check train.py``: the user's own script with and without each of its flags."""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+EXAMPLES = """\
+examples:
+  fleetx check train.py                         two workers, eight batches a run
+  fleetx check --workers 4 --batches 20 train.py --lr 0.1
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``fleetx check``."""
+    parser.epilog, parser.formatter_class = EXAMPLES, argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--gpus", help="cards, as for fleetrun (default: all there are, else CPU)")
+    parser.add_argument(
+        "--batches", type=int, default=8, help="batches of each run (default: %(default)s)"
+    )
+    parser.add_argument("script", help="a training script that uses fleetx; it is not changed")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the script")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the script once as it is and once without each flag; print the report."""
+    if not Path(args.script).is_file():
+        print(f"fleetx check: error: there is no script {args.script!r}", file=sys.stderr)
+        return 2
+    if args.batches < 1 or args.workers < 1:
+        print("fleetx check: error: --batches and --workers must be at least 1", file=sys.stderr)
+        return 2
+    from fleetx.checking.probe import load
+    from fleetx.checking.report import judge
+
+    with tempfile.TemporaryDirectory(prefix="fleetx-check-") as folder:
+        files: dict[str, Path] = {"": Path(folder) / "all.pt"}
+        if code := _probe(args, "", files[""]):
+            return code
+        everything, workers = load(files[""])
+        for name in everything.tolerances:
+            files[name] = Path(folder) / f"without-{name}.pt"
+            if code := _probe(args, name, files[name]):
+                return code
+        without = {name: load(files[name])[0] for name in everything.tolerances}
+    report = judge(everything, without, workers)
+    print(report)
+    return 0 if report.ok else 1
+
+
+def _probe(args: argparse.Namespace, without: str, output: Path) -> int:
+    """One run under fleetrun; its output is shown when it fails."""
+    print(f"fleetx check: running {'without ' + without if without else 'as it is'} …", flush=True)
+    launcher = [sys.executable, "-m", "fleetx.launch", "--nproc_per_node", str(args.workers)]
+    launcher += ["--log_dir", str(output.with_suffix(".log"))]
+    launcher += ["--gpus", args.gpus] if args.gpus else []
+    probe = ["--output", str(output), "--batches", str(args.batches), "--without", without]
+    command = [*launcher, "-m", "fleetx.checking.probe", *probe, args.script, *args.arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(done.stdout + done.stderr, file=sys.stderr)
+        print(f"fleetx check: error: the run ended with code {done.returncode}", file=sys.stderr)
+    return done.returncode

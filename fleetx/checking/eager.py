@@ -1,0 +1,95 @@
+"""``fleet.check``: a strategy on the user's own model and batches, before the long run."""
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fleetx import roles
+from fleetx.checking.outcome import Outcome, flat_weights, tolerances
+from fleetx.checking.report import Report, judge
+from fleetx.config.distributed_strategy import DistributedStrategy
+from fleetx.engine.engine import Engine
+from fleetx.plan.compose import Request, compose
+
+Criterion = Callable[[Any, Any], Tensor]
+
+
+def check(
+    model: nn.Module,
+    optimizer: Optimizer,
+    strategy: DistributedStrategy,
+    batches: Iterable[tuple[Any, Any]],
+    *,
+    criterion: Criterion = nn.functional.cross_entropy,
+    seed: int = 0,
+) -> Report:
+    """Train copies of the model with the strategy and with each of its flags left out.
+
+    Every worker calls it with its own share of the batches. Neither the model nor the optimizer is
+    changed. Print the report; ``report.ok`` is False when a flag does what it must not do.
+
+    Args:
+        model: a module that is not distributed.
+        optimizer: the optimizer over its parameters.
+        strategy: what to check.
+        batches: pairs of inputs and targets; a handful is enough.
+        criterion: outputs and targets -> loss.
+        seed: what every run starts from, so that dropout is the same in all of them.
+    """
+    identity = roles.start(is_collective=True)
+    trial = Trial(model, optimizer, list(batches), criterion, seed)
+    if not trial.batches:
+        raise ValueError("fleet.check() got no batches; pass a few pairs of inputs and targets.")
+    request = strategy.request()
+    everything = trial.run(request)
+    without = {name: trial.run(request.without(name)) for name in request.strategies}
+    return judge(everything, without, identity.worker_num)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What all runs of a check have in common."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    batches: list[tuple[Any, Any]]
+    criterion: Criterion
+    seed: int
+
+    def run(self, request: Request) -> Outcome:
+        """Train a copy of the model under what the request asks for."""
+        plan = compose(request, roles.worker_num())
+        model, optimizer = copy.deepcopy((self.model, self.optimizer))
+        device, mesh = roles.device(), roles.mesh(plan.mesh)
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed + roles.worker_index())
+            engine = Engine(plan, model, device=device, mesh=mesh, criterion=self.criterion)
+            engine.attach(optimizer)
+            start = flat_weights(engine.job.model)
+            losses = [float(engine.train_batch(_moved(batch, device))) for batch in self.batches]
+        return gathered(engine, start, losses)
+
+
+def gathered(engine: Engine, start: Tensor, losses: list[float]) -> Outcome:
+    """What all workers hold, seen from this one."""
+    end = flat_weights(engine.job.model)
+    together = torch.from_numpy(np.stack(roles.util.all_gather(end.numpy())))
+    return Outcome(
+        start=start,
+        end=together.mean(dim=0),
+        apart=float((together - together[0]).abs().max()),
+        meets=all(strategy.in_step() for strategy in engine.plan.strategies),
+        losses=tuple(losses),
+        batches=len(losses),
+        tolerances=tolerances(engine.plan),
+    )
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
+    return tuple(part.to(device) if isinstance(part, Tensor) else part for part in batch)

@@ -1,0 +1,46 @@
+"""What a run of a few updates leaves behind, to be held against another run."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fleetx.plan.compose import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Weights before and after, as the mean over the workers."""
+
+    start: Tensor
+    end: Tensor
+    apart: float
+    """How far the workers are from each other at the end."""
+
+    meets: bool
+    """Whether the workers should be equal at the end: some plans let them drift for a while."""
+
+    losses: tuple[float, ...]
+    batches: int
+    tolerances: dict[str, float | None]
+    """Strategy -> its tolerance, for every strategy with a switch."""
+
+    @property
+    def moved(self) -> float:
+        """How far training moved the weights."""
+        return float(torch.linalg.vector_norm(self.end - self.start))
+
+    def away_from(self, other: "Outcome") -> float:
+        """The distance to where another run ended, in units of how far that one moved."""
+        distance = float(torch.linalg.vector_norm(self.end - other.end))
+        return distance / max(other.moved, 1e-30)
+
+
+def flat_weights(model: nn.Module) -> Tensor:
+    """All parameters in one vector, in double precision and on the host."""
+    return torch.cat([p.detach().double().cpu().reshape(-1) for p in model.parameters()])
+
+
+def tolerances(plan: Plan) -> dict[str, float | None]:
+    """The promise of every strategy that a user switched on."""
+    return {s.name: s.contract.tolerance for s in plan.strategies if not s.internal}

@@ -1,0 +1,113 @@
+"""Verdicts on a strategy, and the table that shows them."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from typing_extensions import override
+
+from fleetx.checking.outcome import Outcome
+
+EQUAL = 1e-6
+"""Runs closer than this differ by the order of additions alone."""
+
+
+class Verdict(Enum):
+    """What a comparison found."""
+
+    EQUAL = "equal"
+    WITHIN = "within"
+    IN_FORCE = "in force"
+    APART = "apart"
+    NO_EFFECT = "no effect"
+    WRONG = "WRONG"
+
+    @property
+    def good(self) -> bool:
+        """Whether a user can go on."""
+        return self is not Verdict.WRONG
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    subject: str
+    verdict: Verdict
+    words: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings of a check; printing it shows the table."""
+
+    title: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return all(finding.verdict.good for finding in self.findings)
+
+    @override
+    def __str__(self) -> str:
+        width = max(len(finding.subject) for finding in self.findings)
+        rows = [f"  {f.subject:<{width}}  {f.verdict.value:<9}  {f.words}" for f in self.findings]
+        return "\n".join((self.title, *rows, self._conclusion()))
+
+    def _conclusion(self) -> str:
+        wrong = [f.subject for f in self.findings if not f.verdict.good]
+        idle = [f.subject for f in self.findings if f.verdict is Verdict.NO_EFFECT]
+        if wrong:
+            return f"Do not train with this: {', '.join(wrong)}."
+        if idle:
+            return f"Nothing is wrong, but {', '.join(idle)} did nothing in these batches."
+        return "Every flag is in force."
+
+
+def judge(everything: Outcome, without: Mapping[str, Outcome], workers: int) -> Report:
+    """Hold the run of the whole strategy against the runs that leave one flag out."""
+    findings = [_on_flag(name, everything, other) for name, other in without.items()]
+    findings += [*_on_ranks(everything, workers), _on_losses(everything)]
+    flags = ", ".join(without) or "plain data parallel"
+    title = (
+        f"fleetx check: {flags}; {everything.batches} batches on {workers} "
+        f"worker{'s' * (workers != 1)}"
+    )
+    return Report(title, tuple(findings))
+
+
+def _on_flag(name: str, everything: Outcome, without: Outcome) -> Finding:
+    distance, limit = everything.away_from(without), everything.tolerances[name]
+    if not math.isfinite(distance):
+        return Finding(name, Verdict.WRONG, "the weights are not finite")
+    if limit is None:
+        if distance == 0:
+            return Finding(name, Verdict.NO_EFFECT, "the same weights as without it, bit for bit")
+        words = f"changes the update by design; {distance:.1e} away from the run without it"
+        return Finding(name, Verdict.IN_FORCE, words)
+    if distance <= min(limit, EQUAL):
+        return Finding(name, Verdict.EQUAL, f"the weights of the run without it ({distance:.1e})")
+    words = f"{distance:.1e} away from the run without it; up to {limit:.0e} is expected"
+    return Finding(name, Verdict.WITHIN if distance <= limit else Verdict.WRONG, words)
+
+
+def _on_ranks(everything: Outcome, workers: int) -> Iterator[Finding]:
+    if workers == 1:
+        return
+    if everything.apart == 0:
+        yield Finding("ranks", Verdict.EQUAL, f"all {workers} workers hold the same weights")
+    elif not everything.meets:
+        words = f"{everything.apart:.1e} apart, as planned until the workers meet again"
+        yield Finding("ranks", Verdict.APART, words)
+    else:
+        words = f"the workers' weights differ by up to {everything.apart:.1e}"
+        yield Finding("ranks", Verdict.WRONG, words)
+
+
+def _on_losses(everything: Outcome) -> Finding:
+    first, last = everything.losses[0], everything.losses[-1]
+    fine = all(math.isfinite(loss) for loss in everything.losses)
+    verdict = Verdict.IN_FORCE if fine else Verdict.WRONG
+    return Finding("loss", verdict, f"{first:.4g} at the first batch, {last:.4g} at the last")

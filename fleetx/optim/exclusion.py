@@ -1,0 +1,76 @@
+"""Which parameters a list of name patterns means, Paddle's spellings included."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+LAYERS: dict[str, tuple[type[nn.Module], ...]] = {
+    "batch_norm": (_BatchNorm,),
+    "group_norm": (nn.GroupNorm,),
+    "instance_norm": (_InstanceNorm,),
+    "layer_norm": (nn.LayerNorm,),
+}
+"""How Paddle begins the names of a layer's parameters -> the layer in torch.
+
+There the kind of the layer is part of the name; here it is not, so the module is looked at, too.
+"""
+
+BIASES = (".b", ".b_0")
+"""How Paddle ends the names of biases.
+
+Taken literally, ``.b`` would be part of ``encoder.block.weight``; it means biases and nothing else.
+"""
+
+BIAS = re.compile(r"bias|^b(_\d+)?$")
+
+
+def excluded(
+    patterns: Sequence[str], names: Iterable[str], model: nn.Module, *, label: str
+) -> frozenset[str]:
+    """The names that a pattern matches; a pattern that matches none is refused.
+
+    Args:
+        patterns: Parts of names, or one of the spellings above.
+        names: The parameters of the optimizer. Some may live on other ranks.
+        model: The model that holds the parameters of this rank.
+        label: How users spell the option, for the message.
+    """
+    known = list(names)
+    held = {name for name, _ in model.named_parameters()}
+    found: set[str] = set()
+    for pattern in patterns:
+        matching = [name for name in known if _matches(pattern, name, model)]
+        elsewhere = pattern in LAYERS and not held.issuperset(known)
+        if not matching and not elsewhere:
+            raise ValueError(_no_match(pattern, known, label))
+        found.update(matching)
+    return frozenset(found)
+
+
+def _matches(pattern: str, name: str, model: nn.Module) -> bool:
+    if pattern in BIASES:
+        return BIAS.search(name.rpartition(".")[2]) is not None
+    return pattern in name or isinstance(_owner(name, model), LAYERS.get(pattern, ()))
+
+
+def _owner(name: str, model: nn.Module) -> nn.Module | None:
+    """The module that holds a parameter; None when it is not on this rank."""
+    try:
+        return model.get_submodule(name.rpartition(".")[0])
+    except AttributeError:
+        return None
+
+
+def _no_match(pattern: str, names: list[str], label: str) -> str:
+    words = {word for name in names for word in (name, *name.split("."))}
+    near = get_close_matches(pattern, [*words, *LAYERS], n=3, cutoff=0.5)
+    known = ", ".join(repr(word) for word in near or names[:3])
+    which = "the nearest names are" if near else "parameters are called"
+    return (
+        f"{label} has {pattern!r}, which matches no parameter of the optimizer, so it would have "
+        f"no effect; {which} {known}. Correct the pattern or take it out."
+    )

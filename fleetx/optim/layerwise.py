@@ -1,0 +1,247 @@
+"""What update rules with one rate per layer have in common: groups, state, the choice of a path."""
+
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from fleetx.optim.pointers import PointerTable
+
+Group = dict[str, Any]
+Kind = tuple[str, torch.device, torch.dtype]
+"""Path, device and number format: what tensors have in common that are moved together."""
+
+PLAIN, HOST, DEVICE = "plain", "host", "device"
+"""The paths: torch's list operations; fused CPU kernels; own GPU kernels over all tensors."""
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """Tensors of one group that are moved together, position by position."""
+
+    params: list[Tensor] = field(default_factory=list)
+    grads: list[Tensor] = field(default_factory=list)
+    states: list[dict[str, Tensor]] = field(default_factory=list)
+    excluded: list[bool] = field(default_factory=list)
+
+    def state(self, name: str) -> list[Tensor]:
+        """One kind of state of all parameters."""
+        return [state[name] for state in self.states]
+
+    def only(self, excluded: bool) -> "Layers":
+        """Those that are excluded from decay and layer-wise rates, or those that are not."""
+        return self.at([at for at, flag in enumerate(self.excluded) if flag == excluded])
+
+    def at(self, positions: Sequence[int]) -> "Layers":
+        """Those at some positions."""
+        return Layers(
+            params=[self.params[at] for at in positions],
+            grads=[self.grads[at] for at in positions],
+            states=[self.states[at] for at in positions],
+            excluded=[self.excluded[at] for at in positions],
+        )
+
+
+class LayerwiseOptimizer(Optimizer):
+    """Base of ``Lars`` and ``Lamb``.
+
+    The group option ``excluded`` holds positions in ``params``: those parameters get neither the
+    rule's decay nor a rate of their own. They stay in the group of the others, so that learning
+    rates and schedulers, which address groups, reach them.
+    """
+
+    buffers: ClassVar[tuple[str, ...]]
+    """Names of the state tensors that have the shape of the parameter."""
+
+    mark: ClassVar[str]
+    """A group option that only this rule has."""
+
+    def __init__(self, params: Any, defaults: Group) -> None:
+        super().__init__(params, defaults)
+        self._tables: dict[Any, PointerTable] = {}
+
+    def move_plain(self, group: Group, layers: Layers) -> None:
+        """Move the parameters with torch's list operations; right for every kind of tensor."""
+        raise NotImplementedError
+
+    def move_on_host(self, group: Group, layers: Layers) -> None:
+        """Move parameters in the memory of the CPU."""
+        raise NotImplementedError
+
+    def move_on_device(self, group: Group, layers: Layers, table: PointerTable) -> None:
+        """Move parameters on a GPU with a few kernels over all of them."""
+        raise NotImplementedError
+
+    @override
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move every parameter that has a gradient; gradients stay as they are."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for number, group in enumerate(self.param_groups):
+            for (path, *kind), layers in self._gathered(group):
+                if path == DEVICE:
+                    table = self._tables.setdefault((number, *kind), PointerTable())
+                    self.move_on_device(group, layers, table)
+                elif path == HOST:
+                    self.move_on_host(group, layers)
+                else:
+                    self.move_plain(group, layers)
+        return loss
+
+    def _gathered(self, group: Group) -> Iterable[tuple[Kind, Layers]]:
+        excluded, found = set(group["excluded"]), dict[Kind, Layers]()
+        for position, param in enumerate(group["params"]):
+            if param.grad is None:
+                continue
+            if param.grad.layout is not torch.strided:
+                raise ValueError(_sparse(self, param))
+            state = self.state[param]
+            if not state:
+                self._start(param, state)
+            path = PLAIN if group["fused"] is False else _path(param, self._beside(param, state))
+            layers = found.setdefault((path, param.device, param.dtype), Layers())
+            layers.params.append(param)
+            layers.grads.append(param.grad)
+            layers.states.append(state)
+            layers.excluded.append(position in excluded)
+        return found.items()
+
+    def _start(self, param: Tensor, state: dict[str, Tensor]) -> None:
+        for name in self.buffers:
+            # Half precision would round small steps to nothing.
+            state[name] = torch.zeros_like(param, dtype=_wide(param.dtype))
+
+    def _beside(self, param: Tensor, state: dict[str, Tensor]) -> list[Tensor]:
+        return [param.grad, *(state[name] for name in self.buffers)]  # type: ignore[list-item]
+
+    @override
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group; positions in its ``excluded`` must exist."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        if any(p.is_complex() for p in group["params"]):
+            raise TypeError(f"{type(self).__name__} moves real parameters only, got a complex one")
+        if beyond := [at for at in group["excluded"] if not 0 <= at < len(group["params"])]:
+            raise ValueError(
+                f"excluded must hold positions in the group's {len(group['params'])} parameters, "
+                f"got {beyond}"
+            )
+
+    @override
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._tables = {}
+
+    @override
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Take back what ``state_dict`` returned.
+
+        Which parameters are excluded is not taken back: that belongs to how this optimizer was
+        made.
+        """
+        if any(self.mark not in group for group in state_dict["param_groups"]):
+            raise ValueError(
+                f"the state is not one of {type(self).__name__}: its groups have no {self.mark!r}. "
+                "The state of another update rule means something else; start without it."
+            )
+        excluded = [group["excluded"] for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, positions in zip(self.param_groups, excluded, strict=True):
+            group["excluded"] = positions
+        for param, saved in self._saved(state_dict):
+            # The base class rounds state to the format of the parameter and keeps foreign layouts.
+            self.state[param] = {name: _like(param, value) for name, value in saved.items()}
+
+    def _saved(self, state_dict: Any) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+        params = chain.from_iterable(group["params"] for group in self.param_groups)
+        keys = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        for param, key in zip(params, keys, strict=True):
+            if key in state_dict["state"]:
+                yield param, state_dict["state"][key]
+
+
+def _like(param: Tensor, value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if value.shape != param.shape:
+        return value.to(param.device, copy=True)
+    return torch.empty_like(param, dtype=value.dtype).copy_(value)
+
+
+def _sparse(optimizer: Optimizer, param: Tensor) -> str:
+    return (
+        f"{type(optimizer).__name__} got a sparse gradient for a parameter of shape "
+        f"{list(param.shape)}, and its rate depends on the whole tensor; use dense gradients, such "
+        "as those of nn.Embedding(..., sparse=False)."
+    )
+
+
+def _path(param: Tensor, beside: list[Tensor]) -> str:
+    """The fastest path for one parameter, given its gradient and state."""
+    if isinstance(param, DTensor) or not _dense(param):
+        return PLAIN
+    strides, dtype = param.stride(), param.dtype
+    if any(t.stride() != strides or t.dtype is not dtype for t in beside):
+        return PLAIN
+    if param.is_cpu and dtype in (torch.float32, torch.float64):
+        return HOST
+    return DEVICE if param.is_cuda and dtype is torch.float32 and has_kernels() else PLAIN
+
+
+def _dense(tensor: Tensor) -> bool:
+    return (
+        tensor.is_contiguous()
+        or tensor.is_contiguous(memory_format=torch.channels_last)
+        or tensor.is_contiguous(memory_format=torch.channels_last_3d)
+    )
+
+
+@cache
+def has_kernels() -> bool:
+    """Whether the kernels for GPUs can be compiled here."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in HALVES else dtype
+
+
+def widened(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Half precision as single precision; the others unchanged."""
+    return [t.to(_wide(t.dtype)) for t in tensors]
+
+
+def local(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """This rank's part of distributed tensors, sharing their memory; the others unchanged."""
+    return [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
+
+
+def descended(
+    grads: Sequence[Tensor], params: Sequence[Tensor], *, weight_decay: float, maximize: bool
+) -> list[Tensor]:
+    """The gradients of what is minimised, decay of the user's optimizer included."""
+    found = widened(grads)
+    if maximize:
+        found = list(torch._foreach_neg(found))
+    if weight_decay:
+        found = list(torch._foreach_add(found, list(params), alpha=weight_decay))
+    return found
+
+
+def rate(lr: float | Tensor) -> float | Tensor:
+    """The learning rate without a copy between devices: a tensor only where it is on a GPU."""
+    return lr if isinstance(lr, Tensor) and not lr.is_cpu else float(lr)

@@ -1,0 +1,168 @@
+"""Every legal set of two and three flags trains on two processes, and larger ones at random.
+
+Ranks agree, a flag that must not change the result does not, one that changes it by design does,
+and nothing is dropped.
+"""
+
+import itertools
+import random
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fleetx as fleet
+from fleetx import roles
+from fleetx.checking.eager import Trial
+from fleetx.checking.outcome import Outcome
+from fleetx.checking.report import Verdict, judge
+from fleetx.config.composition import flags, page, refusal
+from fleetx.testing import world
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "adaptive_localsgd": {"init_k_steps": 3, "begin_step": 3},
+    "amp": {"init_loss_scaling": 1024.0},
+    "clip": {"limit": 0.05},
+    "dgc": {"rampup_begin_step": 1, "sparsity": [0.5]},
+    "fp16_allreduce": {},
+    "gradient_merge": {"k_steps": 2},
+    "lamb": {},
+    "lars": {"lars_coeff": 0.1},
+    "localsgd": {"k_steps": 3, "begin_step": 3},
+    "recompute": {"checkpoints": ["body"]},
+    "sync_batch_norm": {},
+}
+BATCHES = 6
+"""Workers that train alone meet at the third and the sixth update; both may be the last one."""
+
+
+def job() -> Trial:
+    """A model with something for every flag: wide layers, batch norm, dropout, a named part."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(128, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(0.1))
+    parts = {"stem": nn.Linear(8, 128), "body": body, "head": nn.Linear(128, 4)}
+    model = nn.Sequential(OrderedDict(parts))
+    generator = torch.Generator().manual_seed(1 + roles.worker_index())
+    batches = [
+        (
+            torch.randn(8, 8, generator=generator),
+            torch.randint(0, 4, (8,), generator=generator),
+        )
+        for _ in range(BATCHES)
+    ]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return Trial(model, optimizer, batches, nn.functional.cross_entropy, seed=3)
+
+
+def request(names: Iterable[str]) -> Any:
+    strategy = fleet.DistributedStrategy()
+    for name in names:
+        setattr(strategy, name, True)
+        if SETTINGS[name]:
+            setattr(strategy, f"{name}_configs", SETTINGS[name])
+    return strategy.request()
+
+
+def outcomes(sets: list[tuple[str, ...]]) -> dict[tuple[frozenset[str], bool], Outcome]:
+    """Train every set and every set with one flag less, each once."""
+    roles.start(is_collective=True)
+    found: dict[tuple[frozenset[str], bool], Outcome] = {}
+    for names in sets:
+        adam = "lamb" in names
+        for left_out in ("", *names):
+            kept = frozenset(names) - {left_out}
+            if (kept, adam) not in found:
+                found[kept, adam] = train(kept, adam)
+    return found
+
+
+def train(names: frozenset[str], adam: bool) -> Outcome:
+    trial = job()
+    if adam:
+        optimizer = torch.optim.Adam(trial.model.parameters(), lr=0.002)
+        trial = Trial(trial.model, optimizer, trial.batches, trial.criterion, trial.seed)
+    outcome = trial.run(request(sorted(names)))
+    assert set(outcome.tolerances) == names, "nothing is dropped"
+    return outcome
+
+
+def faults(sets: list[tuple[str, ...]]) -> list[str]:
+    found = world(2, timeout=280).run(outcomes, sets)[0]
+    complaints = []
+    for names in sets:
+        adam = "lamb" in names
+        without = {name: found[frozenset(names) - {name}, adam] for name in names}
+        everything = found[frozenset(names), adam]
+        report = judge(everything, without, workers=2)
+        idle = [f.subject for f in report.findings if f.verdict is Verdict.NO_EFFECT]
+        apart = [f.subject for f in report.findings if f.verdict is Verdict.APART]
+        if not report.ok or idle or apart or everything.moved < 0.01:
+            complaints.append(str(report))
+    return complaints
+
+
+def legal(size: int) -> list[tuple[str, ...]]:
+    return [
+        names for names in itertools.combinations(sorted(SETTINGS), size) if not refusal(*names)
+    ]
+
+
+def test_every_flag_of_this_version_takes_part() -> None:
+    assert flags() == sorted(SETTINGS)
+
+
+def test_at_least_45_pairs_train_and_those_of_the_document_are_among_them() -> None:
+    pairs = legal(2)
+    assert len(list(itertools.combinations(SETTINGS, 2))) == 55
+    assert len(pairs) >= 45
+    document = (
+        ("amp", "recompute"),
+        ("dgc", "recompute"),
+        ("lars", "recompute"),
+        ("lamb", "recompute"),
+        ("amp", "localsgd"),
+        ("adaptive_localsgd", "amp"),
+        ("amp", "lars"),
+        ("amp", "lamb"),
+        ("amp", "lars", "recompute"),
+        ("amp", "lamb", "recompute"),
+    )
+    for names in document:
+        assert refusal(*names) is None, names
+
+
+def test_pairs() -> None:
+    assert faults(legal(2)) == []
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_triples(part: int) -> None:
+    triples = legal(3)
+    assert len(triples) > 80
+    assert faults(triples[part::4]) == []
+
+
+def test_larger_sets_at_random() -> None:
+    larger = [names for size in range(4, 9) for names in legal(size)]
+    chosen = random.Random(0).sample(larger, 24)
+    assert faults(chosen) == []
+
+
+def test_a_refusal_gives_its_reason_and_does_not_depend_on_the_order() -> None:
+    for pair in itertools.combinations(sorted(SETTINGS), 2):
+        reason = refusal(*pair)
+        assert (reason is None) == (refusal(*reversed(pair)) is None)
+        if reason is not None:
+            assert all(name in reason for name in pair), reason
+            assert reason.endswith("off."), reason
+
+
+def test_the_page_is_true() -> None:
+    path = Path(__file__).parent.parent / "docs" / "composition.md"
+    assert path.read_text(encoding="utf-8") == page(), (
+        "run `python -m fleetx.config.composition > docs/composition.md`"
+    )
