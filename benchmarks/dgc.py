@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from fleetx.comm import sparse
-from fleetx.optim.momentum_correction import corrected
+from fleetx.optim.momentum_correction import Kept, Rule, correct
 
 Way = Callable[[], object]
 
@@ -30,7 +31,7 @@ def by_top_k(values: Tensor, wanted: int) -> Tensor:
 
 def by_fleetx(values: Tensor, wanted: int) -> Tensor:
     """The same message; in rare cases a few of the smallest entries differ."""
-    where = sparse.choose(values, wanted)
+    where = sparse.choose(values, sparse.Sizes((values.numel(),), (wanted,)))
     return sparse.pack(where.int(), values[where.clamp_min(0)])
 
 
@@ -45,17 +46,20 @@ def resnet50() -> list[int]:
     return [size for size in sizes if size >= 16_384]
 
 
-def backward(sizes: Sequence[int], sparsity: float, device: torch.device) -> Way:
-    """All that a worker does between its gradients and the network."""
-    tensors = [[torch.randn(size, device=device) for _ in range(3)] for size in sizes]
+def backward(numbers: Sequence[int], sparsity: float, device: torch.device) -> Way:
+    """All that a worker does between its gradients and the network, as one bucket."""
+    rules = [Rule("", Parameter(torch.randn(n, device=device)), 0.9, False, 0.0) for n in numbers]
+    kept = [Kept(torch.randn_like(r.parameter), torch.randn_like(r.parameter)) for r in rules]
+    gradients = [torch.randn_like(rule.parameter) for rule in rules]
+    sizes = sparse.sizes(numbers, sparsity)
 
+    @torch.no_grad()
     def run() -> Tensor:
-        taken = []
-        for velocity, waiting, gradient in tensors:
-            new, sums = corrected(velocity, waiting, gradient, 0.9, False)
-            wanted = sparse.share(sums.numel(), sparsity)
-            taken.append(sparse.take(new, sums, wanted, scale=None, wire=torch.float32))
-        where, values = (torch.cat(parts) for parts in zip(*taken, strict=True))
+        velocity, waiting = (torch.empty(sum(numbers), device=device) for _ in range(2))
+        views = velocity.split(sizes.numbers), waiting.split(sizes.numbers)
+        for rule, old, gradient, u, v in zip(rules, kept, gradients, *views, strict=True):
+            correct(rule, old, gradient, velocity=u, waiting=v)
+        where, values = sparse.take(velocity, waiting, sizes, scale=None, wire=torch.float32)
         return sparse.pack(where.int(), values)
 
     return run

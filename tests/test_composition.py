@@ -43,7 +43,10 @@ BATCHES = 6
 def job() -> Trial:
     """A model with something for every flag: wide layers, batch norm, dropout, a named part."""
     torch.manual_seed(0)
-    body = nn.Sequential(nn.Linear(128, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(0.1))
+    # Without a bias: before a batch norm its gradient is nothing but rounding errors, which rules
+    # that normalise the update blow up.
+    linear = nn.Linear(128, 128, bias=False)
+    body = nn.Sequential(linear, nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(0.1))
     parts = {"stem": nn.Linear(8, 128), "body": body, "head": nn.Linear(128, 4)}
     model = nn.Sequential(OrderedDict(parts))
     generator = torch.Generator().manual_seed(1 + roles.worker_index())

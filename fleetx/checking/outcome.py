@@ -35,6 +35,12 @@ class Outcome:
         distance = float(torch.linalg.vector_norm(self.end - other.end))
         return distance / max(other.moved, 1e-30)
 
+    def losses_away_from(self, other: "Outcome") -> float:
+        """The largest difference between the losses of a batch, relative to the largest loss."""
+        largest = max(abs(loss) for loss in other.losses)
+        pairs = zip(self.losses, other.losses, strict=True)
+        return max(abs(ours - theirs) for ours, theirs in pairs) / max(largest, 1e-30)
+
 
 def flat_weights(model: nn.Module) -> Tensor:
     """All parameters in one vector, in double precision and on the host."""

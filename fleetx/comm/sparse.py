@@ -1,6 +1,12 @@
-"""Gradients as a few large entries: choose them, pack them, gather them, add them up."""
+"""Gradients as a few large entries: choose them, pack them, gather them, add them up.
 
+A bucket of tensors is handled as one flat tensor, so that the number of operations does not grow
+with the number of tensors. Nothing here makes the host wait for the device.
+"""
+
+import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -10,21 +16,11 @@ from torch.futures import Future, collect_all
 
 from fleetx.comm.reduction import Average
 
-WORTH_SAMPLING = 2**20
-"""Below this many numbers an exact choice takes less time than the launches of a sampled one."""
-
-SAMPLED = 512
-"""How many of the wanted entries a sample holds; its threshold then is off by some 4 percent."""
-
-MARGIN = 1.25
-"""The sample aims at this many times the wanted entries, so that hardly ever too few are found."""
-
-ROOM = 2
-"""Candidates are kept up to this many times the wanted entries."""
+SAMPLE = 2**14
+"""How many numbers of a tensor are looked at to find out how large its largest are."""
 
 SEGMENT = 8
-"""A message is a multiple of this many bytes, so that every part of it may hold any format."""
-
+"""A message is a multiple of this many bytes."""
 
 _all_gather: Callable[..., dist.Work] = getattr(
     dist, "all_gather_single", dist.all_gather_into_tensor
@@ -32,13 +28,19 @@ _all_gather: Callable[..., dist.Work] = getattr(
 """The name changed in torch 2.13, and the old one warns since."""
 
 
-class Sent(NamedTuple):
-    """What this rank sends of one piece of a buffer."""
+class Sizes(NamedTuple):
+    """The tensors that lie one after the other in a flat one, and how many entries each may send.
 
-    piece: slice
-    where: Tensor
-    """Places in the piece; -1 for those left empty."""
-    values: Tensor
+    Every tensor has at least ``SAMPLE`` numbers.
+    """
+
+    numbers: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+
+def sizes(numbers: Sequence[int], sparsity: float) -> Sizes:
+    """The sizes when that part of each tensor stays at home."""
+    return Sizes(tuple(numbers), tuple(share(count, sparsity) for count in numbers))
 
 
 def share(count: int, sparsity: float) -> int:
@@ -46,65 +48,111 @@ def share(count: int, sparsity: float) -> int:
     return max(1, int(count * (1 - sparsity)))
 
 
-def choose(values: Tensor, wanted: int) -> Tensor:
-    """Where the ``wanted`` largest magnitudes of a flat tensor are; -1 for places left empty.
+class _Table(NamedTuple):
+    """What can be known before the values are: one row or entry per tensor."""
 
-    Large tensors are judged by a sample: the choice then is nearly always the exact one, never
-    holds more, and neither way makes the host wait for the device.
+    numbers: Tensor
+    ends: Tensor
+    wanted: Tensor
+    slots: Tensor
+    """Where a tensor's part of the message begins."""
+    sample: Tensor
+    """Places spread evenly over each tensor, but out of step with its rows and columns."""
+
+
+@lru_cache(maxsize=256)  # buckets times levels of sparsity; making one would stop the device
+def _table(sizes: Sizes, device: torch.device) -> _Table:
+    numbers = torch.tensor(sizes.numbers)
+    wanted = torch.tensor(sizes.wanted)
+    ends = numbers.cumsum(0)
+    spots = torch.arange(SAMPLE, dtype=torch.float64)
+    spots = (spots + (spots * (math.sqrt(5) - 1) / 2).frac()) / SAMPLE
+    sample = (ends - numbers)[:, None] + (spots * numbers[:, None]).long()
+    parts = numbers, ends, wanted, wanted.cumsum(0) - wanted, sample
+    return _Table(*(part.to(device) for part in parts))
+
+
+def choose(values: Tensor, sizes: Sizes) -> Tensor:
+    """Where the largest magnitudes of every tensor are; -1 for places of the message left empty.
+
+    A sample says from where on entries are candidates, and the largest of these are chosen. So the
+    choice is nearly always the exact one, and never holds more.
     """
-    if wanted >= values.numel():
+    if sizes.wanted == sizes.numbers:
         return torch.arange(values.numel(), device=values.device)
-    if values.numel() < WORTH_SAMPLING or wanted * ROOM * 8 > values.numel():
-        return values.abs().topk(wanted, sorted=False).indices
-    return by_sample(values, wanted)
-
-
-def by_sample(values: Tensor, wanted: int) -> Tensor:
-    """The largest of those that exceed a threshold, which a sample gives."""
+    table = _table(sizes, values.device)
+    # Of the sample we expect ``rank`` entries to be wanted, give or take its square root.
+    rank = max(1.0, SAMPLE * max(w / n for n, w in zip(*sizes, strict=True)))
     magnitudes = values.abs()
-    # An odd stride does not fall into step with rows and columns.
-    sample = magnitudes[:: wanted // SAMPLED | 1]
-    rank = int(MARGIN * wanted * sample.numel() / values.numel()) + 1
-    threshold = sample.topk(rank, sorted=False).values.min()
-    # Zeros are never worth a place, also when most entries are zero; "not below" keeps nan.
-    threshold = threshold.clamp(min=torch.finfo(values.dtype).tiny)
-    large = (magnitudes < threshold).logical_not_()
-    found = torch.nonzero_static(large, size=ROOM * wanted, fill_value=-1).squeeze(1)
-    size = magnitudes[found.clamp_min(0)].masked_fill_(found < 0, -1)
-    return found[size.topk(wanted, sorted=False).indices]
+    aim = min(SAMPLE, math.ceil(rank + 3 * math.sqrt(rank)))
+    threshold = magnitudes[table.sample].topk(aim, dim=1, sorted=False).values.amin(1)
+    # A zero is never worth a place, also where most entries are zero.
+    threshold.clamp_(min=torch.finfo(values.dtype).tiny)
+    if len(sizes.numbers) > 1:
+        threshold = threshold.repeat_interleave(table.numbers, output_size=values.numel())
+    room = math.ceil(values.numel() * min(1.0, (aim + 4 * math.sqrt(aim)) / SAMPLE))
+    found = torch.nonzero_static(magnitudes >= threshold, size=room, fill_value=-1).squeeze(1)
+    return _largest(found, magnitudes[found.clamp_min(0)], sizes, table)
+
+
+def _largest(found: Tensor, magnitudes: Tensor, sizes: Sizes, table: _Table) -> Tensor:
+    """The message's places, filled with the largest candidates of every tensor."""
+    tensor = torch.bucketize(found, table.ends, right=True).masked_fill_(found < 0, len(table.ends))
+    # Ordered by tensor, then by falling magnitude: the bits of floats above 0 order like integers.
+    key = (tensor << 32) - magnitudes.view(torch.int32)
+    key, order = key.sort()
+    tensor = tensor[order]
+    first = torch.searchsorted(tensor, torch.arange(len(table.ends) + 1, device=tensor.device))
+    within = torch.arange(len(tensor), device=tensor.device) - first[tensor]
+    last = sum(sizes.wanted)  # one place more than the message has, for what does not fit
+    real = tensor.clamp_max(len(table.ends) - 1)
+    fits = (within < table.wanted[real]) & (tensor == real)
+    slot = torch.where(fits, table.slots[real] + within, last)
+    return found.new_full((last + 1,), -1).scatter_(0, slot, found[order])[:last]
+
+
+def placed(where: Tensor, sizes: Sizes, starts: tuple[int, ...]) -> Tensor:
+    """The places again, in a buffer in which the tensors start at ``starts``."""
+    shifted = where + _shifts(sizes, starts, where.device)
+    return torch.where(where < 0, where, shifted)
+
+
+@lru_cache(maxsize=256)
+def _shifts(sizes: Sizes, starts: tuple[int, ...], device: torch.device) -> Tensor:
+    numbers = torch.tensor(sizes.numbers)
+    shifts = torch.tensor(starts) - (numbers.cumsum(0) - numbers)
+    return shifts.repeat_interleave(torch.tensor(sizes.wanted)).to(device)
 
 
 def take(
-    velocity: Tensor, waiting: Tensor, wanted: int, *, scale: Tensor | None, wire: torch.dtype
+    velocity: Tensor, waiting: Tensor, sizes: Sizes, *, scale: Tensor | None, wire: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Move the largest entries of ``waiting`` out of it: where they were, and what to send.
 
     What is sent is multiplied by ``scale`` and rounded to ``wire``; what rounding loses goes on
     waiting. The velocity of an entry that is sent starts again at zero.
     """
-    where = choose(waiting, wanted)
+    where = choose(waiting, sizes)
     at, empty = where.clamp_min(0), where < 0
     # Zero, or nan when any entry is not finite: all ranks must learn of it, whatever was chosen.
     alarm = waiting.sum() * 0
     chosen = waiting[at].masked_fill_(empty, 0) + alarm
-    sent = rounded(chosen if scale is None else chosen * scale, wire)
-    gone = chosen if wire == chosen.dtype else _unscaled(sent.to(chosen.dtype), scale)
+    sent = _rounded(chosen if scale is None else chosen * scale, wire)
+    gone = chosen
+    if wire != chosen.dtype:
+        gone = sent.to(chosen.dtype) if scale is None else sent.to(chosen.dtype) / scale
     # Subtracting, not overwriting: the empty places all point at entry 0 and must leave it alone.
     waiting.index_add_(0, at, gone, alpha=-1)
     velocity.index_add_(0, at, velocity[at].masked_fill_(empty, 0), alpha=-1)
     return where, sent
 
 
-def rounded(values: Tensor, wire: torch.dtype) -> Tensor:
+def _rounded(values: Tensor, wire: torch.dtype) -> Tensor:
     """The values in the format of the wire, the too large ones as its largest number."""
     if wire == values.dtype:
         return values
     largest = torch.finfo(wire).max
     return values.clamp(-largest, largest).to(wire)
-
-
-def _unscaled(values: Tensor, scale: Tensor | None) -> Tensor:
-    return values if scale is None else values / scale
 
 
 def index_type(count: int) -> torch.dtype:
@@ -125,7 +173,7 @@ def unpack(
     """The indices and values of messages of ``count`` entries, one row per message."""
     middle = count * indices.itemsize
     end = middle + count * values.itemsize
-    # Copies: a row may start where the format does not allow a view.
+    # Copies: the values may start where their format does not allow a view.
     heads = messages[:, :middle].contiguous().view(indices)
     return heads, messages[:, middle:end].contiguous().view(values)
 
@@ -142,44 +190,45 @@ def add_mean(dense: Tensor, where: Tensor, values: Tensor) -> None:
     """Add the mean of the rows of ``values`` to the entries that ``where`` names.
 
     Row after row: within a row no index comes twice, so the order of additions, and with it the
-    last bit of the sum, is the same on all ranks.
+    last bit of the sum, is the same on all ranks. An empty place holds zero, or nan as an alarm.
     """
     shares = values.to(dense.dtype) / len(values)
-    for row, part in zip(where, shares, strict=True):
-        dense.index_add_(0, row.clamp_min(0), part.masked_fill(row < 0, 0))
+    for row, part in zip(where.clamp_min(0), shares, strict=True):
+        dense.index_add_(0, row, part)
 
 
 def exchange(
     buffer: Tensor,
-    sent: Sequence[Sent],
+    where: Tensor,
+    values: Tensor,
+    *,
+    sent: Sequence[slice],
     others: Sequence[slice],
     average: Average,
     group: dist.ProcessGroup,
 ) -> Future[Tensor]:
-    """Fill pieces with the mean of what all ranks sent of them, and the other pieces as usual."""
-    where = torch.cat([_in_buffer(one) for one in sent]).to(index_type(buffer.numel()))
-    values = torch.cat([one.values for one in sent])
+    """Fill the pieces ``sent`` with the mean of what all ranks send of them, ``others`` as usual.
+
+    ``where`` are places in the buffer; -1 for those left empty.
+    """
+    where = where.to(index_type(buffer.numel()))
     futures: list[Future[Any]] = [gather(pack(where, values), group)]
     if others:
         futures.append(average(torch.cat([buffer[piece] for piece in others])))
-    pieces, shape = [one.piece for one in sent], (values.numel(), where.dtype, values.dtype)
+    shape = values.numel(), where.dtype, values.dtype
 
     @torch.no_grad()  # a callback may run in any thread
     def fill(done: Future[list[Future[Any]]]) -> Tensor:
         # wait() costs nothing on the host here; it lets this stream see what the others wrote.
         messages, *averaged = (future.wait() for future in done.value())
-        for piece in pieces:
+        for piece in sent:
             buffer[piece].zero_()
-        add_mean(buffer, *unpack(messages, *shape))
         if averaged:
-            sizes = [piece.stop - piece.start for piece in others]
-            for piece, mean in zip(others, averaged[0].split(sizes), strict=True):
+            lengths = [piece.stop - piece.start for piece in others]
+            for piece, mean in zip(others, averaged[0].split(lengths), strict=True):
                 buffer[piece] = mean
+        add_mean(buffer, *unpack(messages, *shape))
         return buffer
 
     future: Future[Tensor] = collect_all(futures).then(fill)
     return future
-
-
-def _in_buffer(sent: Sent) -> Tensor:
-    return torch.where(sent.where < 0, sent.where, sent.where + sent.piece.start)

@@ -13,6 +13,8 @@ from fleetx.plan.compose import compose
 from fleetx.plan.error import PlanError
 
 WORKERS = 2
+NEEDED = {"recompute": {"checkpoints": ["layer"]}}
+"""Options without which a strategy refuses to do nothing."""
 
 _HEAD = """\
 # What composes
@@ -34,6 +36,8 @@ def refusal(*names: str) -> str | None:
     strategy = DistributedStrategy()
     for name in names:
         setattr(strategy, name, True)
+        if name in NEEDED:
+            setattr(strategy, f"{name}_configs", NEEDED[name])
     try:
         compose(strategy.request(), WORKERS)
     except PlanError as error:

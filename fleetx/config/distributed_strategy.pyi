@@ -8,42 +8,6 @@ from torch import nn
 from fleetx.config.block import Block, BuildStrategy, ExecutionStrategy
 from fleetx.plan.compose import Request
 
-class AmpConfigs(TypedDict, total=False):
-    init_loss_scaling: float
-    incr_every_n_steps: int
-    decr_every_n_nan_or_inf: int
-    incr_ratio: float
-    decr_ratio: float
-    use_dynamic_loss_scaling: bool
-    custom_white_list: Sequence[str]
-    custom_black_list: Sequence[str]
-    custom_black_varnames: Sequence[str]
-    use_pure_fp16: bool
-    use_fp16_guard: bool
-    use_optimizer_fp16: bool
-    use_pure_bf16: bool
-
-class RecomputeConfigs(TypedDict, total=False):
-    checkpoints: Sequence[str]
-    enable_offload: bool
-    checkpoint_shape: Sequence[int]
-    enable_tuning: bool
-
-class DgcConfigs(TypedDict, total=False):
-    rampup_begin_step: int
-    rampup_step: int
-    sparsity: Sequence[float]
-
-class LarsConfigs(TypedDict, total=False):
-    lars_coeff: float
-    lars_weight_decay: float
-    epsilon: float
-    exclude_from_weight_decay: Sequence[str]
-
-class LambConfigs(TypedDict, total=False):
-    lamb_weight_decay: float
-    exclude_from_weight_decay: Sequence[str]
-
 class PipelineConfigs(TypedDict, total=False):
     micro_batch_size: int
     accumulate_steps: int
@@ -90,18 +54,56 @@ class AdaptiveLocalsgdConfigs(TypedDict, total=False):
     init_k_steps: int
     begin_step: int
 
+class AmpConfigs(TypedDict, total=False):
+    init_loss_scaling: float
+    incr_every_n_steps: int
+    decr_every_n_nan_or_inf: int
+    incr_ratio: float
+    decr_ratio: float
+    use_dynamic_loss_scaling: bool
+    custom_white_list: Sequence[str]
+    custom_black_list: Sequence[str]
+    custom_black_varnames: Sequence[str]
+    use_pure_fp16: bool
+    use_fp16_guard: bool
+    use_optimizer_fp16: bool
+    use_pure_bf16: bool
+    dtype: Literal["float16", "bfloat16"]
+
 class ClipConfigs(TypedDict, total=False):
     by: Literal["global_norm", "norm", "value"]
     limit: float
     lowest: float
 
+class DgcConfigs(TypedDict, total=False):
+    rampup_begin_step: int
+    rampup_step: int
+    sparsity: Sequence[float]
+    local_grad_clip_norm: float
+
 class GradientMergeConfigs(TypedDict, total=False):
     k_steps: int
     avg: bool
 
+class LambConfigs(TypedDict, total=False):
+    lamb_weight_decay: float
+    exclude_from_weight_decay: Sequence[str]
+
+class LarsConfigs(TypedDict, total=False):
+    lars_coeff: float
+    lars_weight_decay: float
+    epsilon: float
+    exclude_from_weight_decay: Sequence[str]
+
 class LocalsgdConfigs(TypedDict, total=False):
     k_steps: int
     begin_step: int
+
+class RecomputeConfigs(TypedDict, total=False):
+    checkpoints: Sequence[str]
+    enable_offload: bool
+    checkpoint_shape: Sequence[int]
+    enable_tuning: bool
 
 class HybridConfigs(TypedDict, total=False):
     dp_degree: int
@@ -115,20 +117,21 @@ class GradientScaleConfigs(TypedDict, total=False):
     scale_gradient: bool
 
 class DistributedStrategy:
-    amp: bool
-    recompute: bool
-    dgc: bool
-    lars: bool
-    lamb: bool
     pipeline: bool
     a_sync: bool
     sharding: bool
     tensor_parallel: bool
     adaptive_localsgd: bool
+    amp: bool
     clip: bool
+    dgc: bool
     fp16_allreduce: bool
     gradient_merge: bool
+    lamb: bool
+    lars: bool
     localsgd: bool
+    recompute: bool
+    sync_batch_norm: bool
     mode: Literal["collective", "ps"]
     elastic: bool
     auto: bool
@@ -136,7 +139,6 @@ class DistributedStrategy:
     nccl_comm_num: int
     use_hierarchical_allreduce: bool
     hierarchical_allreduce_inter_nranks: int
-    sync_batch_norm: bool
     fuse_all_reduce_ops: bool
     fuse_grad_size_in_MB: int
     cudnn_exhaustive_search: bool
@@ -155,26 +157,6 @@ class DistributedStrategy:
     is_fl_ps_mode: bool
     qat: bool
     split_data: bool
-    @property
-    def amp_configs(self) -> Block: ...
-    @amp_configs.setter
-    def amp_configs(self, value: AmpConfigs | Block) -> None: ...
-    @property
-    def recompute_configs(self) -> Block: ...
-    @recompute_configs.setter
-    def recompute_configs(self, value: RecomputeConfigs | Block) -> None: ...
-    @property
-    def dgc_configs(self) -> Block: ...
-    @dgc_configs.setter
-    def dgc_configs(self, value: DgcConfigs | Block) -> None: ...
-    @property
-    def lars_configs(self) -> Block: ...
-    @lars_configs.setter
-    def lars_configs(self, value: LarsConfigs | Block) -> None: ...
-    @property
-    def lamb_configs(self) -> Block: ...
-    @lamb_configs.setter
-    def lamb_configs(self, value: LambConfigs | Block) -> None: ...
     @property
     def pipeline_configs(self) -> Block: ...
     @pipeline_configs.setter
@@ -196,17 +178,37 @@ class DistributedStrategy:
     @adaptive_localsgd_configs.setter
     def adaptive_localsgd_configs(self, value: AdaptiveLocalsgdConfigs | Block) -> None: ...
     @property
+    def amp_configs(self) -> Block: ...
+    @amp_configs.setter
+    def amp_configs(self, value: AmpConfigs | Block) -> None: ...
+    @property
     def clip_configs(self) -> Block: ...
     @clip_configs.setter
     def clip_configs(self, value: ClipConfigs | Block) -> None: ...
+    @property
+    def dgc_configs(self) -> Block: ...
+    @dgc_configs.setter
+    def dgc_configs(self, value: DgcConfigs | Block) -> None: ...
     @property
     def gradient_merge_configs(self) -> Block: ...
     @gradient_merge_configs.setter
     def gradient_merge_configs(self, value: GradientMergeConfigs | Block) -> None: ...
     @property
+    def lamb_configs(self) -> Block: ...
+    @lamb_configs.setter
+    def lamb_configs(self, value: LambConfigs | Block) -> None: ...
+    @property
+    def lars_configs(self) -> Block: ...
+    @lars_configs.setter
+    def lars_configs(self, value: LarsConfigs | Block) -> None: ...
+    @property
     def localsgd_configs(self) -> Block: ...
     @localsgd_configs.setter
     def localsgd_configs(self, value: LocalsgdConfigs | Block) -> None: ...
+    @property
+    def recompute_configs(self) -> Block: ...
+    @recompute_configs.setter
+    def recompute_configs(self, value: RecomputeConfigs | Block) -> None: ...
     @property
     def hybrid_configs(self) -> Block: ...
     @hybrid_configs.setter

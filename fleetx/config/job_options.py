@@ -24,7 +24,6 @@ class JobOptions(Config):
     nccl_comm_num: Count = 1
     use_hierarchical_allreduce: bool = False
     hierarchical_allreduce_inter_nranks: Count = 1
-    sync_batch_norm: bool = False
     fuse_all_reduce_ops: bool = True
     """Pack gradients into buckets; False sends every gradient by itself."""
     fuse_grad_size_in_MB: Count = 32

@@ -7,59 +7,10 @@ A strategy's file takes its class away from here.
 from dataclasses import dataclass
 from typing import Annotated
 
-from typing_extensions import override
-
 from fleetx.plan.option import Above, AtLeast, Below, Config, OneOf, Unset
 
 Count = Annotated[int, AtLeast(1)]
 Names = tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Amp(Config):
-    """Mixed precision."""
-
-    init_loss_scaling: Annotated[float, Above(0)] = 32768.0
-    incr_every_n_steps: Count = 1000
-    decr_every_n_nan_or_inf: Count = 2
-    incr_ratio: Annotated[float, Above(1)] = 2.0
-    decr_ratio: Annotated[float, Above(0), Below(1)] = 0.5
-    use_dynamic_loss_scaling: bool = True
-    custom_white_list: Names = ()
-    custom_black_list: Names = ()
-    custom_black_varnames: Names = ()
-    use_pure_fp16: bool = False
-    use_fp16_guard: bool = True
-    use_optimizer_fp16: bool = False
-    use_pure_bf16: bool = False
-
-    @override
-    def consistent(self) -> None:
-        """Refuse an operator that is on both lists."""
-        if both := set(self.custom_white_list) & set(self.custom_black_list):
-            raise ValueError(
-                f"amp_configs names {sorted(both)} in custom_white_list and in custom_black_list, "
-                "so it would have to run in both precisions; keep it in one of them."
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recompute(Config):
-    """Recomputation of activations in the backward pass."""
-
-    checkpoints: Names = ()
-    enable_offload: bool = False
-    checkpoint_shape: Annotated[tuple[int, ...], AtLeast(1)] = ()
-    enable_tuning: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class DGC(Config):
-    """Deep gradient compression."""
-
-    rampup_begin_step: Annotated[int, AtLeast(0)] = 0
-    rampup_step: Count = 1
-    sparsity: Annotated[tuple[float, ...], AtLeast(0), Below(1)] = (0.999,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,24 +42,6 @@ class ASync(Config):
     heter_worker_device_guard: str = "cpu"
     lr_decay_steps: Count = 10
     use_ps_gpu: Annotated[int, AtLeast(0)] = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lars(Config):
-    """Layer-wise adaptive rates for momentum."""
-
-    lars_coeff: Annotated[float, Above(0)] = 0.001
-    lars_weight_decay: Annotated[float, AtLeast(0)] = 0.0005
-    epsilon: Annotated[float, AtLeast(0)] = 0.0
-    exclude_from_weight_decay: Names = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lamb(Config):
-    """Layer-wise adaptive rates for Adam."""
-
-    lamb_weight_decay: Annotated[float, AtLeast(0)] = 0.01
-    exclude_from_weight_decay: Names = ()
 
 
 Segmentation = Annotated[str, OneOf(("segment_broadcast_MB", "segment_anchors"))]
@@ -144,11 +77,6 @@ class TensorParallel(Config):
 
 
 PENDING: dict[str, type[Config]] = {
-    "amp": Amp,
-    "recompute": Recompute,
-    "dgc": DGC,
-    "lars": Lars,
-    "lamb": Lamb,
     "pipeline": Pipeline,
     "a_sync": ASync,
     "sharding": Sharding,

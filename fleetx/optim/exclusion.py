@@ -1,7 +1,7 @@
 """Which parameters a list of name patterns means, Paddle's spellings included."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 from torch import nn
@@ -28,27 +28,39 @@ Taken literally, ``.b`` would be part of ``encoder.block.weight``; it means bias
 BIAS = re.compile(r"bias|^b(_\d+)?$")
 
 
-def excluded(
-    patterns: Sequence[str], names: Iterable[str], model: nn.Module, *, label: str
-) -> frozenset[str]:
-    """The names that a pattern matches; a pattern that matches none is refused.
+def excluded_positions(
+    patterns: Sequence[str],
+    groups: Sequence[Sequence[str]],
+    model: nn.Module,
+    *,
+    label: str,
+) -> list[tuple[int, ...]]:
+    """Per group, the positions of matching parameters among those that this rank holds.
+
+    A pattern without a match is refused, and so are patterns that leave no parameter over.
 
     Args:
         patterns: Parts of names, or one of the spellings above.
-        names: The parameters of the optimizer. Some may live on other ranks.
+        groups: The names of the optimizer's parameters. Some may live on other ranks.
         model: The model that holds the parameters of this rank.
         label: How users spell the option, for the message.
     """
-    known = list(names)
     held = {name for name, _ in model.named_parameters()}
+    names = [name for group in groups for name in group]
     found: set[str] = set()
     for pattern in patterns:
-        matching = [name for name in known if _matches(pattern, name, model)]
-        elsewhere = pattern in LAYERS and not held.issuperset(known)
-        if not matching and not elsewhere:
-            raise ValueError(_no_match(pattern, known, label))
+        matching = [name for name in names if _matches(pattern, name, model)]
+        # A layer on another rank cannot be looked at.
+        if not matching and (pattern not in LAYERS or held.issuperset(names)):
+            raise ValueError(_no_match(pattern, names, label))
         found.update(matching)
-    return frozenset(found)
+    if names and found.issuperset(names):
+        raise ValueError(
+            f"{label} = {list(patterns)} excludes every parameter, so that no layer would get a "
+            "rate of its own; take a pattern out."
+        )
+    here = [[name for name in group if name in held] for group in groups]
+    return [tuple(at for at, name in enumerate(group) if name in found) for group in here]
 
 
 def _matches(pattern: str, name: str, model: nn.Module) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_any, tree_map_only
@@ -97,7 +98,10 @@ class OperatorCasts(TorchFunctionMode):
     def _seen(self, tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
         """Models ask a weight for its format to bring their inputs to it."""
         low = self._casts.parameters and _is_parameter(tensor) and dtype == torch.float32
-        return self._casts.low if low and not self._kept_among((tensor,), {}) else dtype
+        # Whoever spreads a parameter over ranks asks, too, and must hear the truth.
+        if not low or isinstance(tensor, DTensor) or self._kept_among((tensor,), {}):
+            return dtype
+        return self._casts.low
 
 
 def cast(values: Any, dtype: torch.dtype) -> Any:

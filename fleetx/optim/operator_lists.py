@@ -1,6 +1,6 @@
 """Operators by the names that users write: torch's and Paddle's, one table."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 _PRODUCTS = "linear matmul mm bmm mv addmm addmv baddbmm addbmm __rmatmul__ einsum chain_matmul"
@@ -140,6 +140,20 @@ PRODUCTS = frozenset(
 def functions(label: str, operators: Iterable[str]) -> frozenset[str]:
     """The names of torch functions behind the operators of a list that users know as ``label``."""
     return frozenset().union(*(_functions(label, operator) for operator in operators))
+
+
+def two_lists(
+    owner: str, white: Sequence[str], black: Sequence[str]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """The functions of ``custom_white_list`` and ``custom_black_list``, which must not meet."""
+    low = functions(f"{owner}['custom_white_list']", white)
+    kept = functions(f"{owner}['custom_black_list']", black)
+    if both := {*white} & {*black} or low & kept:
+        raise ValueError(
+            f"{owner} names {sorted(both)} in custom_white_list and in custom_black_list, so it "
+            "would have to run in both precisions; keep it in one of them."
+        )
+    return low, kept
 
 
 def _functions(label: str, operator: str) -> frozenset[str]:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from fleetx.optim.loss_scaling import Growth, LossScale, advance, unscale_
 from fleetx.optim.operator_casts import Casts, OperatorCasts, cast, one_of, parameters_named
-from fleetx.optim.operator_lists import PRODUCTS, functions
+from fleetx.optim.operator_lists import PRODUCTS, two_lists
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -28,13 +28,8 @@ logger = logging.getLogger(__name__)
 Count = Annotated[int, AtLeast(1)]
 Names = tuple[str, ...]
 
-_SCALING = (
-    "init_loss_scaling",
-    "incr_every_n_steps",
-    "decr_every_n_nan_or_inf",
-    "incr_ratio",
-    "decr_ratio",
-)
+_GROWTH = ("incr_every_n_steps", "decr_every_n_nan_or_inf", "incr_ratio", "decr_ratio")
+"""The options that a loss scale which does not change has no use for."""
 
 
 class Amp(Strategy, name="amp"):
@@ -96,16 +91,7 @@ class Amp(Strategy, name="amp"):
 
         def lists(self) -> tuple[frozenset[str], frozenset[str]]:
             """The torch functions of the white and of the black list."""
-            white = functions(self.spelled("custom_white_list"), self.custom_white_list)
-            black = functions(self.spelled("custom_black_list"), self.custom_black_list)
-            both = {*self.custom_white_list} & {*self.custom_black_list} or white & black
-            if both:
-                raise ValueError(
-                    f"amp_configs names {sorted(both)} in custom_white_list and in "
-                    "custom_black_list, so it would have to run in both precisions; keep it in one "
-                    "of them."
-                )
-            return white, black
+            return two_lists("amp_configs", self.custom_white_list, self.custom_black_list)
 
         @property
         def pure(self) -> bool:
@@ -172,8 +158,7 @@ class Amp(Strategy, name="amp"):
             self._state.become(LossScale(**state))
 
     def _growth(self) -> Growth:
-        names = [name for name in _SCALING if name != "init_loss_scaling"]
-        return Growth(**{name: getattr(self.config, name) for name in names})
+        return Growth(**{name: getattr(self.config, name) for name in _GROWTH})
 
     def _between_formats(self, forward: Forward) -> Forward:
         """Cast what enters a pure model, and what leaves any, for the criterion outside."""
@@ -209,10 +194,8 @@ class Amp(Strategy, name="amp"):
 
     def _held(self, model: nn.Module) -> list[tuple[nn.Module, str]]:
         """Owner and attribute of each parameter that ``custom_black_varnames`` names."""
-        held = {
-            pattern: parameters_named(model, pattern)
-            for pattern in self.config.custom_black_varnames
-        }
+        patterns = self.config.custom_black_varnames
+        held = {pattern: parameters_named(model, pattern) for pattern in patterns}
         for pattern, places in held.items():
             if not places:
                 reason = "is no parameter of the model and no submodule that has some"
@@ -230,17 +213,14 @@ class Amp(Strategy, name="amp"):
 
     def _warn(self, model: nn.Module, job: Job) -> None:
         half = self.config.low == torch.float16
-        if (
-            half
-            and job.device.type == "cpu"
-            and any(isinstance(m, _ConvNd) for m in model.modules())
-        ):
+        convolves = any(isinstance(module, _ConvNd) for module in model.modules())
+        if half and convolves and job.device.type == "cpu":
             logger.warning(
                 "amp: the backward pass of float16 convolutions takes hundreds of times as long "
                 "as that of float32 on a CPU; set amp_configs = {'dtype': 'bfloat16'} there."
             )
-        read = _SCALING if half and self.config.use_dynamic_loss_scaling else _SCALING[: int(half)]
-        for name in set(_SCALING) - set(read):
+        dynamic = half and self.config.use_dynamic_loss_scaling
+        for name in () if dynamic else _GROWTH if half else ("init_loss_scaling", *_GROWTH):
             if getattr(self.config, name) != option.default(type(self.config), name):
                 logger.warning(
                     "amp: amp_configs[%r] has no effect, because the loss scale %s",

@@ -3,8 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from typing_extensions import override
 
 from fleetx.comm import sparse
 from fleetx.comm.reduction import flat
-from fleetx.optim.momentum_correction import corrected, local_gradient, velocity
+from fleetx.optim.momentum_correction import Kept, Ledger, Rule, correct, local_gradient, moved_by
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -33,24 +32,6 @@ SMALLEST = 16_384
 """Parameters with fewer elements than this travel whole."""
 
 Factor = Callable[[], Tensor | None]
-
-
-class _Large(NamedTuple):
-    """A parameter that is compressed, and what its group of the user's optimizer does with it."""
-
-    name: str
-    parameter: Parameter
-    momentum: float
-    nesterov: bool
-    decay: float
-
-
-class _Kept(NamedTuple):
-    """What this rank keeps of a parameter, laid out like it."""
-
-    velocity: Tensor
-    waiting: Tensor
-    """What was not sent yet."""
 
 
 class DGC(Strategy, name="dgc"):
@@ -92,11 +73,9 @@ class DGC(Strategy, name="dgc"):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._updates = 0
-        self._large: dict[Tensor, _Large] = {}
-        self._memory: dict[str, _Kept] = {}
-        self._pending: dict[str, _Kept] = {}
-        """What becomes the memory when the update is made."""
+        self._rules: dict[Tensor, Rule] = {}
+        """What is compressed; every other parameter travels whole."""
+        self._ledger = Ledger()
 
     @override
     def optimizer(self, spec: OptimizerSpec, job: Job) -> OptimizerSpec:
@@ -106,9 +85,9 @@ class DGC(Strategy, name="dgc"):
             return spec  # nothing travels: the optimizer's own momentum is all there is to do
         large = {name: p for name, p in job.model.named_parameters() if _is_large(p)}
         for group in spec.groups:
-            taken = [_described(name, large[name], group) for name in group.names if name in large]
-            self._large |= {one.parameter: one for one in taken}
-        if not self._large:
+            rules = [_rule(name, large[name], group) for name in group.names if name in large]
+            self._rules |= {rule.parameter: rule for rule in rules}
+        if not self._rules:
             logger.warning(
                 "strategy.dgc = True compresses nothing: no parameter of the optimizer is float32 "
                 "with at least %d elements, and all others travel whole.",
@@ -138,103 +117,81 @@ class DGC(Strategy, name="dgc"):
             if self._warming_up:
                 self._move_by_velocity(factor())
             moved = step.update()
-            if moved:
-                self._commit()
-            self._pending = {}
+            self._ledger.close(self._rules.values(), moved)
             return moved
 
         return replace(step, reduce=self._reduction(step, job, factor), update=update)
 
     def _reduction(self, step: Step, job: Job, factor: Factor) -> Reduce:
-        group, size = job.mesh["dp"].get_group(), job.size("dp")
+        group = job.mesh["dp"].get_group()
         average, wire = flat(group, step.wire), step.wire or torch.float32
 
         @torch.no_grad()
         def reduce(bucket: GradBucket) -> Future[Tensor]:
             buffer, pieces = bucket.buffer(), _pieces(bucket)
-            large = [(self._large[p], at) for p, at in pieces if p in self._large]
+            large = [(self._rules[p], at) for p, at in pieces if p in self._rules]
             if self._warming_up or not large:
                 return average(buffer)
-            send = partial(self._sent, workers=size, factor=factor(), wire=wire)
-            sent = [send(one, buffer, at) for one, at in large]
-            others = [at for p, at in pieces if p not in self._large]
-            return sparse.exchange(buffer, sent, others, average, group)
+            scale = factor()
+            velocity, waiting, sizes = self._grown(buffer, large, scale, job.size("dp"))
+            where, values = sparse.take(velocity, waiting, sizes, scale=scale, wire=wire)
+            return sparse.exchange(
+                buffer,
+                sparse.placed(where, sizes, tuple(at.start for _, at in large)),
+                values,
+                sent=[at for _, at in large],
+                others=[at for p, at in pieces if p not in self._rules],
+                average=average,
+                group=group,
+            )
 
         return reduce
 
-    def _sent(
-        self,
-        large: _Large,
-        buffer: Tensor,
-        at: slice,
-        *,
-        workers: int,
-        factor: Tensor | None,
-        wire: torch.dtype,
-    ) -> sparse.Sent:
-        """Add a local gradient to what waits, and take out what is sent of it."""
-        if large.name in self._pending:
-            raise RuntimeError(
-                "gradients were exchanged twice before one update, and dgc would count the first "
-                "ones again; call optimizer.step() after every exchanged backward, add up losses "
-                "before it, or use gradient_merge for several batches per update."
+    def _grown(
+        self, buffer: Tensor, large: list[tuple[Rule, slice]], factor: Tensor | None, workers: int
+    ) -> tuple[Tensor, Tensor, sparse.Sizes]:
+        """Velocities and waiting sums after one more local gradient, one tensor after the other."""
+        sizes = sparse.sizes([at.stop - at.start for _, at in large], self._sparsity)
+        velocities, waiting = (buffer.new_empty(sum(sizes.numbers)) for _ in range(2))
+        parts = zip(velocities.split(sizes.numbers), waiting.split(sizes.numbers), strict=True)
+        for (rule, at), (u, v) in zip(large, parts, strict=True):
+            gradient = local_gradient(
+                buffer[at],
+                _flat(rule.parameter.detach()),
+                factor=factor,
+                limit=self.config.local_grad_clip_norm,
+                workers=workers,
+                decay=rule.decay,
             )
-        gradient = local_gradient(
-            buffer[at],
-            _flat(large.parameter.detach()),
-            factor=factor,
-            limit=self.config.local_grad_clip_norm,
-            workers=workers,
-            decay=large.decay,
-        )
-        old = self._recalled(large)
-        new, waiting = corrected(
-            _flat(old.velocity), _flat(old.waiting), gradient, large.momentum, large.nesterov
-        )
-        wanted = sparse.share(waiting.numel(), self._sparsity)
-        where, values = sparse.take(new, waiting, wanted, scale=factor, wire=wire)
-        like = large.parameter.shape, large.parameter.stride()
-        self._pending[large.name] = _Kept(new.as_strided(*like), waiting.as_strided(*like))
-        return sparse.Sent(at, where, values)
+            old = Kept(*(_flat(kept) for kept in self._ledger.recall(rule)))
+            correct(rule, old, gradient, velocity=u, waiting=v)
+            self._ledger.enter(rule, _laid_out(u, rule.parameter), _laid_out(v, rule.parameter))
+        return velocities, waiting, sizes
 
     def _move_by_velocity(self, factor: Tensor | None) -> None:
         """The warm-up: plain momentum, on means that arrived whole."""
-        for large in self._large.values():
-            if (mean := large.parameter.grad) is None:
+        for rule in self._rules.values():
+            if (mean := rule.parameter.grad) is None:
                 continue
-            gradient = local_gradient(
-                mean, large.parameter, factor=factor, limit=0, workers=1, decay=large.decay
-            )
-            old = self._recalled(large)
-            new, seen = velocity(old.velocity, gradient, large.momentum, large.nesterov)
-            self._pending[large.name] = _Kept(new, old.waiting)
-            mean.copy_(seen if factor is None else seen * factor)
+            gradient = local_gradient(mean, rule.parameter, factor=factor, decay=rule.decay)
+            old = self._ledger.recall(rule)
+            velocity, move = moved_by(rule, old.velocity, gradient)
+            self._ledger.enter(rule, velocity, old.waiting)
+            mean.copy_(move if factor is None else move * factor)
 
     @property
     def _warming_up(self) -> bool:
-        return self._updates < self.config.rampup_begin_step
+        return self._ledger.updates < self.config.rampup_begin_step
 
     @property
     def _sparsity(self) -> float:
-        levels, since = self.config.sparsity, self._updates - self.config.rampup_begin_step
+        levels, since = self.config.sparsity, self._ledger.updates - self.config.rampup_begin_step
         return levels[min(since * len(levels) // self.config.rampup_step, len(levels) - 1)]
-
-    def _recalled(self, large: _Large) -> _Kept:
-        if large.name not in self._memory:
-            zeros = [torch.zeros_like(large.parameter.detach()) for _ in _Kept._fields]
-            self._memory[large.name] = _Kept(*zeros)
-        return self._memory[large.name]
-
-    def _commit(self) -> None:
-        # DDP leaves the gradient of a parameter alone that no rank used: nothing was applied.
-        used = {one.name for one in self._large.values() if one.parameter.grad is not None}
-        self._memory |= {name: new for name, new in self._pending.items() if name in used}
-        self._updates += 1
 
     def _refuse_second_momentum(self, job: Job) -> None:
         assert job.optimizer is not None
         for group in job.optimizer.param_groups:
-            if group["momentum"] and not self._large.keys().isdisjoint(group["params"]):
+            if group["momentum"] and not self._rules.keys().isdisjoint(group["params"]):
                 raise RuntimeError(
                     f"the momentum of a compressed group was set to {group['momentum']}, but dgc "
                     "applies the momentum of these parameters before they travel, and it would "
@@ -279,25 +236,11 @@ class DGC(Strategy, name="dgc"):
     @override
     def state_dict(self) -> dict[str, Any]:
         """The count of updates, and this rank's own velocities ``u`` and waiting sums ``v``."""
-        return {
-            "step": self._updates,
-            "u": {name: memory.velocity for name, memory in self._memory.items()},
-            "v": {name: memory.waiting for name, memory in self._memory.items()},
-        }
+        return self._ledger.state_dict() if self._rules else {}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        known = {one.name: one.parameter.detach() for one in self._large.values()}
-        if unknown := sorted(state["u"].keys() - known.keys()):
-            raise ValueError(
-                f"the state of dgc holds {unknown[:3]}, which this job does not compress; load it "
-                "into the same model, on as many workers as saved it."
-            )
-        self._updates, self._pending = state["step"], {}
-        self._memory = {
-            name: _Kept(*(torch.empty_like(known[name]).copy_(state[key][name]) for key in "uv"))
-            for name in state["u"]
-        }
+        self._ledger.load_state_dict(state, self._rules.values())
 
 
 def _is_large(parameter: Tensor) -> bool:
@@ -311,6 +254,10 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
+def _laid_out(flat: Tensor, like: Tensor) -> Tensor:
+    return flat.as_strided(like.shape, like.stride())
+
+
 def _pieces(bucket: GradBucket) -> list[tuple[Tensor, slice]]:
     """The parameters of a bucket, and where their gradients lie in its buffer."""
     pieces, base = [], bucket.buffer().storage_offset()
@@ -320,11 +267,11 @@ def _pieces(bucket: GradBucket) -> list[tuple[Tensor, slice]]:
     return pieces
 
 
-def _described(name: str, parameter: Parameter, group: Group) -> _Large:
+def _rule(name: str, parameter: Parameter, group: Group) -> Rule:
     options = group.options
     # To maximise, the optimizer turns the sign of what it gets; decay must still shrink.
     decay = -options["weight_decay"] if options["maximize"] else options["weight_decay"]
-    return _Large(name, parameter, options["momentum"], options["nesterov"], decay)
+    return Rule(name, parameter, options["momentum"], options["nesterov"], decay)
 
 
 def _split(group: Group, large: Mapping[str, Parameter]) -> list[Group]:

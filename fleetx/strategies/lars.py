@@ -1,5 +1,6 @@
 """LARS: the user's momentum gets a learning rate per layer, for very large batches."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -10,12 +11,16 @@ from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
-from fleetx.plan.option import Above, AtLeast
 from fleetx.plan.optimizer_spec import Group, OptimizerSpec
+from fleetx.plan.option import Above, AtLeast
 from fleetx.plan.strategy import Strategy
 
-SHARED = frozenset({"lr", "momentum", "weight_decay", "maximize"})
-"""Options of SGD that mean the same in LARS."""
+REFUSED = {
+    "nesterov": "LARS has no look-ahead",
+    "dampening": "LARS scales a step by the layer's own rate and by nothing else",
+    "differentiable": "the update of LARS cannot be differentiated",
+}
+"""Option of SGD -> why the rule cannot keep it when it is set."""
 
 
 class Lars(Strategy, name="lars"):
@@ -44,9 +49,26 @@ class Lars(Strategy, name="lars"):
 
     @override
     def optimizer(self, spec: OptimizerSpec, job: Job) -> OptimizerSpec:
-        from fleetx.optim import lars
+        # Loaded here: the rule pulls in distributed tensors, which jobs without it do not need.
         from fleetx.optim.exclusion import excluded_positions
+        from fleetx.optim.lars import Lars as Rule
 
+        self._check(spec)
+        positions = excluded_positions(
+            self.config.exclude_from_weight_decay,
+            [group.names for group in spec.groups],
+            job.model,
+            label=self.config.spelled("exclude_from_weight_decay"),
+        )
+        groups = tuple(
+            Group(names=group.names, options=_adopted(group.options) | {"excluded": at})
+            for group, at in zip(spec.groups, positions, strict=True)
+        )
+        numbers = self.config.values()
+        del numbers["exclude_from_weight_decay"]
+        return replace(spec, cls=Rule, defaults=_adopted(spec.defaults) | numbers, groups=groups)
+
+    def _check(self, spec: OptimizerSpec) -> None:
         if spec.cls is not torch.optim.SGD:
             raise PlanError(
                 f"strategy.lars replaces SGD with momentum, and the optimizer is "
@@ -55,23 +77,19 @@ class Lars(Strategy, name="lars"):
             )
         if self.config.lars_weight_decay == 0:
             raise PlanError(
-                "lars_configs['lars_weight_decay'] = 0 leaves nothing of strategy.lars: layers get "
-                "a rate of their own only where this decay is above 0. Set a small one, such as "
+                "lars_configs['lars_weight_decay'] = 0 leaves nothing of strategy.lars: a layer "
+                "has a rate of its own only where this decay is above 0. Set a small one, such as "
                 "1e-9, or strategy.lars = False."
             )
-        positions = excluded_positions(
-            self.config.exclude_from_weight_decay,
-            [group.names for group in spec.groups],
-            job.model,
-            label=self.config.spelled("exclude_from_weight_decay"),
-        )
-        groups = tuple(
-            Group(names=group.names, options=_options(group.options) | {"excluded": at})
-            for group, at in zip(spec.groups, positions, strict=True)
-        )
-        return replace(spec, cls=lars.Lars, defaults=self._defaults(spec), groups=groups)
 
-    def _defaults(self, spec: OptimizerSpec) -> dict[str, Any]:
-        numbers = self.config.values()
-        del numbers["exclude_from_weight_decay"]
-        return _options(spec.defaults) | numbers
+
+def _adopted(options: Mapping[str, Any]) -> dict[str, Any]:
+    from fleetx.optim.adoption import adopted
+
+    for name, reason in REFUSED.items():
+        if options.get(name):
+            raise PlanError(
+                f"the optimizer has {name}={options[name]!r}, which strategy.lars cannot keep: "
+                f"{reason}. Leave it out of torch.optim.SGD(...), or set strategy.lars = False."
+            )
+    return adopted(options, without=frozenset(REFUSED))

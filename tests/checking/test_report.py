@@ -20,7 +20,7 @@ FINE = Outcome(
 
 
 def moved(by: float) -> Outcome:
-    return replace(FINE, end=FINE.end + by)
+    return replace(FINE, end=FINE.end + by, losses=(2.0, 1.0 + by))
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,14 @@ def test_a_flag_is_judged_by_its_promise(flag: str, by: float, verdict: Verdict)
     assert report.findings[0].subject == flag
     assert report.findings[0].verdict is verdict
     assert report.ok == (verdict is not Verdict.WRONG)
+
+
+def test_losses_decide_where_weights_without_influence_wander() -> None:
+    wandering = replace(moved(1.0), losses=(2.0, 1.001))
+    report = judge(FINE, {"amp": wandering}, workers=1)
+    assert report.findings[0].verdict is Verdict.WITHIN
+    assert "and the losses are 5.0e-04 away" in report.findings[0].words
+    assert not judge(FINE, {"amp": replace(moved(1.0), losses=(2.0, 1.1))}, workers=1).ok
 
 
 def test_ranks_that_differ_are_wrong_unless_they_are_to_meet_later() -> None:

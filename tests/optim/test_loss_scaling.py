@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from fleetx.optim.loss_scaling import Growth, LossScale, advance, unscale_
+from fleetx.testing import world
 
 CASES = json.loads(
     (Path(__file__).parent.parent / "golden" / "update_loss_scaling.json").read_text()
@@ -84,3 +88,14 @@ def test_sparse_and_complex_gradients_are_unscaled_in_place() -> None:
     assert pairs.tolist() == [1 + 2j, 1 + 2j]
     sparse._values()[0] = float("inf")
     assert unscale_([sparse], torch.tensor(4.0)).tolist() == [1.0]
+
+
+@world(2)
+def test_of_a_gradient_spread_over_ranks_each_looks_at_its_part() -> None:
+    rank = dist.get_rank()
+    mesh = init_device_mesh("cpu", (2,))
+    whole = torch.full((4, 2), 8.0)
+    whole[3, 1] = float("inf")  # in the half of rank 1
+    gradient = distribute_tensor(whole, mesh, [Shard(0)])
+    assert unscale_([gradient], torch.tensor(4.0)).tolist() == [float(rank)]
+    assert gradient.to_local()[0].tolist() == [2.0, 2.0]

@@ -5,10 +5,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from fleetx.optim.operator_casts import Casts, OperatorCasts, cast, one_of, parameters_named
 from fleetx.optim.operator_lists import FUNCTIONS, PRODUCTS, functions
+from fleetx.testing import world
 from tests.optim.formats import formats
 
 
@@ -206,3 +210,19 @@ def test_doubles_and_integers_are_left_alone() -> None:
     assert [t.dtype for t in got["a"]] == [torch.float64, torch.float32]
     assert got["b"][0].dtype == torch.int64
     assert got["b"][1] == "word"
+
+
+@world(2)
+@pytest.mark.parametrize("kept", [True, False])
+def test_parameters_that_are_gathered_for_the_forward_are_recognised(kept: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    keeps = one_of(parameters_named(model, "2")) if kept else None
+    for layer in model:
+        fully_shard(layer, mesh=init_device_mesh("cpu", (2,)))
+    with low(lowered=PRODUCTS, parameters=True, keeps=keeps):
+        out = model(torch.ones(2, 4).bfloat16())
+    assert out.dtype == (torch.float32 if kept else torch.bfloat16)
+    out.float().sum().backward()
+    for parameter in model.parameters():
+        assert isinstance(parameter.grad, DTensor)
+        assert parameter.grad.dtype == torch.float32

@@ -58,9 +58,7 @@ def test_two_providers_of_one_capability_are_refused() -> None:
 
     assert Other.name in names(compose(ask("other"), 1))
     assert "data_parallel" not in names(compose(ask(Another.name), 1))
-    with pytest.raises(
-        PlanError, match=r"other and another both provide the way in which .*Turn one"
-    ):
+    with pytest.raises(PlanError, match=r"other and another both provide the way in .*Turn one"):
         compose(ask("other", "another"), 1)
 
 

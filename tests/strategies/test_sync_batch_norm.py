@@ -99,6 +99,19 @@ def test_without_the_switch_workers_normalise_alone() -> None:
     assert (alone - together).abs().max() > 1e-3
 
 
+@world(2)
+def test_running_statistics_that_were_switched_off_later_stay() -> None:
+    start()
+    model = net()
+    for layer in (model[1], model[5]):
+        assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+        layer.track_running_stats = False
+    before = copy.deepcopy(dict(model.named_buffers()))
+    fleet.distributed_model(model)
+    train(model, fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1)), [6, 6])
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
 @world(4)
 def test_four_workers() -> None:
     start()

@@ -1,0 +1,69 @@
+"""Parameters and gradients on which the layer-wise rules are compared with their formulas."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+SHAPES = [(5000,), (64, 33), (4, 3, 3, 3), (), (2, 2), (70, 70), (0, 3)]
+ZERO, CHANNELS_LAST, EXCLUDED = 4, 2, (1,)
+STEPS = 6
+
+
+def parameters(
+    device: str = "cpu", dtype: torch.dtype = torch.float32, shapes: Any = None
+) -> list[nn.Parameter]:
+    """One of each kind: excluded, channels last, of no dimension, all zero, empty."""
+    generator = torch.Generator().manual_seed(1)
+    values = [torch.randn(shape, generator=generator) for shape in shapes or SHAPES]
+    if shapes is None:
+        values[ZERO].zero_()
+        values[CHANNELS_LAST] = values[CHANNELS_LAST].to(memory_format=torch.channels_last)
+    return [nn.Parameter(value.to(device, dtype)) for value in values]
+
+
+def gradients(params: list[nn.Parameter], step: int) -> list[Tensor | None]:
+    """The gradients of a step: some zero, some missing, some laid out unlike the parameter."""
+    generator = torch.Generator().manual_seed(100 + step)
+    found: list[Tensor | None] = []
+    for number, param in enumerate(params):
+        grad = torch.randn(param.shape, generator=generator).to(param)
+        if not (step == 4 and number == CHANNELS_LAST):
+            grad = torch.empty_like(param).copy_(grad)
+        if step == 3 and number == 0:
+            grad.zero_()
+        found.append(None if step == 2 and number == 5 else grad)
+    return found
+
+
+def train(
+    make: Callable[..., Optimizer],
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    shapes: Any = None,
+    steps: int = STEPS,
+    **options: Any,
+) -> list[Tensor]:
+    """The parameters after some steps of one group, in which ``EXCLUDED`` are excluded."""
+    params = parameters(device, dtype, shapes)
+    optimizer = make([{"params": params, "excluded": EXCLUDED}], **options)
+    for step in range(steps):
+        for param, grad in zip(params, gradients(params, step), strict=True):
+            param.grad = grad
+        before = [None if p.grad is None else p.grad.clone() for p in params]
+        optimizer.step()
+        for param, grad in zip(params, before, strict=True):
+            assert (param.grad is None) == (grad is None)
+            assert grad is None or torch.equal(param.grad, grad)  # type: ignore[arg-type]
+    return [param.detach().cpu().double() for param in params]
+
+
+def assert_same(found: list[Tensor], expected: list[Tensor], rtol: float) -> None:
+    """Equal up to ``rtol`` of each tensor's largest number."""
+    for ours, theirs in zip(found, expected, strict=True):
+        scale = float(theirs.abs().max()) if theirs.numel() else 0.0
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=rtol * scale)
