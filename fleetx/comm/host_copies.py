@@ -40,9 +40,11 @@ class HostCopies:
 
     def sent(self, tensor: Tensor, source: Tensor) -> Tensor:
         """The host copy of ``tensor``; what many bundles share, such as a mask, travels once."""
-        key = (source.data_ptr(), source._version, source.shape, source.stride(), source.dtype)
+        key = _contents(source)
         if key in self._sent:
-            return self._sent[key][1]
+            first, copy = self._sent[key]
+            if _contents(first()) == key:
+                return copy
         copy = self._to_host(tensor)
         # The address may be given to another tensor once the source is gone.
         gone = weakref.ref(source, lambda _: self._sent.pop(key, None))
@@ -137,6 +139,13 @@ class Bundle:
                 "place, or leave the submodule that receives this tensor out of the checkpoints."
             )
         return value
+
+
+def _contents(tensor: Tensor | None) -> tuple[Any, ...]:
+    """Equal for tensors that show the same values, as long as one of them is alive."""
+    if tensor is None:
+        return ()
+    return tensor.data_ptr(), tensor._version, tensor.shape, tensor.stride(), tensor.dtype
 
 
 def movable(tensor: Tensor) -> bool:

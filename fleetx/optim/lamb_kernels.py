@@ -47,7 +47,7 @@ def move(table: PointerTable, group: dict[str, Any], lr: float | Tensor) -> None
         chunks,
         lr,
         LR_ON_DEVICE=isinstance(lr, Tensor),
-        WIDTH=512,
+        WIDTH=1024,
     )
     _update[(chunks,)](
         table.rows,

@@ -33,7 +33,7 @@ def move(table: PointerTable, group: dict[str, Any], lr: float | Tensor) -> None
         decay,
         float(group["epsilon"]),
         LR_ON_DEVICE=isinstance(lr, Tensor),
-        WIDTH=512,
+        WIDTH=1024,
     )
     _update[(chunks,)](
         table.rows,

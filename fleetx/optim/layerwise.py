@@ -1,7 +1,7 @@
 """What update rules with one rate per layer have in common: groups, state, the choice of a path."""
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -29,6 +29,9 @@ HALVES = (torch.float16, torch.bfloat16)
 class Layers:
     """Tensors of one group that are moved together, position by position."""
 
+    positions: list[int] = field(default_factory=list)
+    """Where in the group."""
+
     params: list[Tensor] = field(default_factory=list)
     grads: list[Tensor] = field(default_factory=list)
     states: list[dict[str, Tensor]] = field(default_factory=list)
@@ -45,6 +48,7 @@ class Layers:
     def at(self, positions: Sequence[int]) -> "Layers":
         """Those at some positions."""
         return Layers(
+            positions=[self.positions[at] for at in positions],
             params=[self.params[at] for at in positions],
             grads=[self.grads[at] for at in positions],
             states=[self.states[at] for at in positions],
@@ -68,7 +72,7 @@ class LayerwiseOptimizer(Optimizer):
 
     def __init__(self, params: Any, defaults: Group) -> None:
         super().__init__(params, defaults)
-        self._tables: dict[Any, PointerTable] = {}
+        self._forget()
 
     def move_plain(self, group: Group, layers: Layers) -> None:
         """Move the parameters with torch's list operations; right for every kind of tensor."""
@@ -91,41 +95,64 @@ class LayerwiseOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for number, group in enumerate(self.param_groups):
-            for (path, *kind), layers in self._gathered(group):
-                if path == DEVICE:
-                    table = self._tables.setdefault((number, *kind), PointerTable())
+            for kind, layers in self._gathered(number, group).items():
+                if kind[0] == DEVICE:
+                    table = self._tables.setdefault((number, kind), PointerTable())
                     self.move_on_device(group, layers, table)
-                elif path == HOST:
+                elif kind[0] == HOST:
                     self.move_on_host(group, layers)
                 else:
                     self.move_plain(group, layers)
         return loss
 
-    def _gathered(self, group: Group) -> Iterable[tuple[Kind, Layers]]:
+    def _gathered(self, number: int, group: Group) -> dict[Kind, Layers]:
+        """The layers of a group; sorted again only when something lies elsewhere than before.
+
+        On a GPU, sorting a hundred tensors takes the host longer than the device needs to move
+        them.
+        """
+        params: list[Tensor] = group["params"]
+        grads = [param.grad for param in params]
+        if any(grad is not None and grad.layout is not torch.strided for grad in grads):
+            raise ValueError(_sparse(self))
+        places = [None if grad is None else (grad.data_ptr(), grad.stride()) for grad in grads]
+        homes = [param.data_ptr() for param in params]
+        # Whoever clears or replaces the state must not meet the old one again.
+        state = (id(self.state), len(self.state))
+        signature = (places, homes, state, group["excluded"], group["fused"])
+        seen, found = self._sorted.get(number, (None, {}))
+        if signature != seen:
+            found = self._sort(group)
+            state = (id(self.state), len(self.state))
+            signature = (places, homes, state, group["excluded"], group["fused"])
+            self._sorted[number] = signature, found
+        else:
+            for layers in found.values():
+                layers.grads[:] = [grads[at] for at in layers.positions]  # type: ignore[misc]
+        return found
+
+    def _sort(self, group: Group) -> dict[Kind, Layers]:
         excluded, found = set(group["excluded"]), dict[Kind, Layers]()
         for position, param in enumerate(group["params"]):
             if param.grad is None:
                 continue
-            if param.grad.layout is not torch.strided:
-                raise ValueError(_sparse(self, param))
             state = self.state[param]
             if not state:
                 self._start(param, state)
-            path = PLAIN if group["fused"] is False else _path(param, self._beside(param, state))
+            beside = [param.grad, *(state[name] for name in self.buffers)]
+            path = PLAIN if group["fused"] is False else _path(param, beside)
             layers = found.setdefault((path, param.device, param.dtype), Layers())
+            layers.positions.append(position)
             layers.params.append(param)
             layers.grads.append(param.grad)
             layers.states.append(state)
             layers.excluded.append(position in excluded)
-        return found.items()
+        return found
 
     def _start(self, param: Tensor, state: dict[str, Tensor]) -> None:
         for name in self.buffers:
             # Half precision would round small steps to nothing.
             state[name] = torch.zeros_like(param, dtype=_wide(param.dtype))
-
-    def _beside(self, param: Tensor, state: dict[str, Tensor]) -> list[Tensor]:
-        return [param.grad, *(state[name] for name in self.buffers)]  # type: ignore[list-item]
 
     @override
     def add_param_group(self, param_group: Group) -> None:
@@ -143,7 +170,11 @@ class LayerwiseOptimizer(Optimizer):
     @override
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._tables = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._sorted: dict[int, tuple[Any, dict[Kind, Layers]]] = {}
+        self._tables: dict[Any, PointerTable] = {}
 
     @override
     @torch.no_grad()
@@ -182,11 +213,10 @@ def _like(param: Tensor, value: Any) -> Any:
     return torch.empty_like(param, dtype=value.dtype).copy_(value)
 
 
-def _sparse(optimizer: Optimizer, param: Tensor) -> str:
+def _sparse(optimizer: Optimizer) -> str:
     return (
-        f"{type(optimizer).__name__} got a sparse gradient for a parameter of shape "
-        f"{list(param.shape)}, and its rate depends on the whole tensor; use dense gradients, such "
-        "as those of nn.Embedding(..., sparse=False)."
+        f"{type(optimizer).__name__} got a sparse gradient, and its rates depend on whole tensors; "
+        "use dense gradients, such as those of nn.Embedding(..., sparse=False)."
     )
 
 

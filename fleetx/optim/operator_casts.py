@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_any, tree_map_only
+from torch.utils._pytree import tree_map_only
 from typing_extensions import override
 
 CASTABLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
@@ -25,6 +25,7 @@ _WITH_STATISTICS = frozenset({"batch_norm", "native_batch_norm", "instance_norm"
 _LOOKUPS = frozenset({"embedding", "embedding_bag"})
 """Cheaper to cast what was found than the table."""
 
+_PLAIN = frozenset({bool, int, float, str, torch.dtype, torch.device, torch.Size})
 _CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -70,6 +71,8 @@ class OperatorCasts(TorchFunctionMode):
         chosen = chosen or self._by_parameter(name, args, kwargs)
         if chosen is None:
             return func(*args, **kwargs)
+        if not torch.is_autocast_enabled(self._casts.device):
+            return _run_in(chosen, name, func, args, kwargs)
         with torch.autocast(self._casts.device, enabled=False):
             return _run_in(chosen, name, func, args, kwargs)
 
@@ -86,14 +89,12 @@ class OperatorCasts(TorchFunctionMode):
             return None
         if self._kept_among(args, kwargs):
             return torch.float32
-        takes = self._casts.parameters and tree_any(_is_parameter, (args, kwargs))
+        takes = self._casts.parameters and _any_parameter(_always, args, kwargs)
         return self._casts.low if takes else None
 
     def _kept_among(self, args: Any, kwargs: Any) -> bool:
         keeps = self._casts.keeps
-        return keeps is not None and tree_any(
-            lambda leaf: _is_parameter(leaf) and keeps(leaf), (args, kwargs)
-        )
+        return keeps is not None and _any_parameter(keeps, args, kwargs)
 
     def _seen(self, tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
         """Models ask a weight for its format to bring their inputs to it."""
@@ -106,6 +107,15 @@ class OperatorCasts(TorchFunctionMode):
 
 def cast(values: Any, dtype: torch.dtype) -> Any:
     """The same structure with its floating tensors, doubles excepted, in another format."""
+    if isinstance(values, Tensor):
+        return _cast(values, dtype)
+    # Nearly all calls have flat arguments, which need no walk through a tree.
+    if type(values) is tuple:
+        return tuple(cast(value, dtype) for value in values)
+    if type(values) is dict:
+        return {key: cast(value, dtype) for key, value in values.items()}
+    if values is None or type(values) in _PLAIN:
+        return values
     return tree_map_only(Tensor, lambda tensor: _cast(tensor, dtype), values)
 
 
@@ -142,6 +152,19 @@ def _run_in(
 
 def _is_parameter(leaf: Any) -> bool:
     return isinstance(leaf, Parameter)
+
+
+def _any_parameter(asked: Callable[[Tensor], bool], args: Any, kwargs: Any) -> bool:
+    """Whether one of the arguments, or of the items of a list, is such a parameter."""
+    for value in (*args, *kwargs.values()):
+        items = value if type(value) in {list, tuple} else (value,)
+        if any(_is_parameter(item) and asked(item) for item in items):
+            return True
+    return False
+
+
+def _always(tensor: Tensor) -> bool:
+    return True
 
 
 _IN_PLACE = frozenset(

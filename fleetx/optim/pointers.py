@@ -6,7 +6,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-CHUNK = 4096
+CHUNK = 2048
 """Numbers that one program of a kernel handles; all of them are of one tensor."""
 
 
@@ -29,7 +29,7 @@ class PointerTable:
         self._seen: tuple[object, ...] = ()
         self._sizes: list[int] = []
         self._spare: Tensor | None = None
-        self._captured: list[Tensor] = []
+        self._kept: list[Tensor] = []
 
     def renew(self, lists: Sequence[list[Tensor]], excluded: list[bool]) -> None:
         """Write the table again if it does not describe these tensors any more."""
@@ -42,34 +42,41 @@ class PointerTable:
         firsts = [0, *accumulate(counts[:-1])]
         rows = torch.tensor([*addresses, sizes, firsts, counts, [int(flag) for flag in excluded]])
         device = lists[0][0].device
-        if sizes != self._sizes:
-            self._make_room(counts, device)
-        self.rows = self._sent(rows, device)
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            self.rows = self._captured_copy(rows, device, sizes)
+        else:
+            if sizes != self._sizes:
+                self._make_room(counts, device)
+            self.rows = _sent(rows, device)
+            if self._spare is None and device.type == "cuda":
+                self._spare = torch.empty_like(rows, pin_memory=True)
         self._seen, self._sizes = seen, sizes
 
     def _make_room(self, counts: list[int], device: torch.device) -> None:
-        repeats = torch.tensor(counts)
-        owners = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(repeats)
-        self.owners = owners.to(device)
-        self.sums = torch.empty(2 * len(owners), dtype=torch.float32, device=device)
+        owners = torch.arange(len(counts), dtype=torch.int32)
+        self.owners = _sent(owners.repeat_interleave(torch.tensor(counts)), device)
+        self.sums = torch.empty(2 * sum(counts), dtype=torch.float32, device=device)
         self.rates = torch.empty(len(counts), dtype=torch.float32, device=device)
         self._spare = None
 
-    def _sent(self, rows: Tensor, device: torch.device) -> Tensor:
-        """The rows on the device, without waiting for it."""
-        if device.type != "cuda":
-            return rows.to(device)
-        if not torch.cuda.is_current_stream_capturing():
-            if self._spare is None:
-                self._spare = torch.empty_like(rows, pin_memory=True)
-            return rows.pin_memory().to(device, non_blocking=True)
-        # A graph copies from the same memory at each replay: nobody may write there again. Such
-        # memory cannot be had during the capture, so a step before it has put some aside.
-        if self._spare is None:
+    def _captured_copy(self, rows: Tensor, device: torch.device, sizes: list[int]) -> Tensor:
+        """The rows on the device, also when a graph that is being captured is replayed.
+
+        The graph copies from the same memory each time, so nobody may write there again. Such
+        memory cannot be had during the capture: an earlier step has put some aside.
+        """
+        if self._spare is None or sizes != self._sizes:
             raise RuntimeError(
-                "the first step of an optimizer cannot be captured in a CUDA graph; "
-                "take one step before the capture."
+                "this optimizer has not taken a step with these gradients yet, and its first one "
+                "cannot be captured in a CUDA graph; take one step before the capture."
             )
         kept, self._spare = self._spare, None
-        self._captured.append(kept.copy_(rows))
+        self._kept.append(kept.copy_(rows))
         return kept.to(device, non_blocking=True)
+
+
+def _sent(values: Tensor, device: torch.device) -> Tensor:
+    """The values on the device, without waiting for it."""
+    if device.type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)

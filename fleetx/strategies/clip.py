@@ -45,7 +45,9 @@ class Clip(Strategy, name="clip"):
         by, limit = self.config.by, self.config.limit
 
         def update() -> bool:
-            gradients = [p.grad for p in job.model.parameters() if p.grad is not None]
+            assert job.optimizer is not None
+            moved = (p for group in job.optimizer.param_groups for p in group["params"])
+            gradients = [p.grad for p in moved if p.grad is not None]
             if by == "global_norm":
                 by_global_norm(gradients, limit)
             elif by == "norm":

@@ -25,11 +25,7 @@ DECIDED_BY = "sync_batch_norm = True"
 class SyncBatchNorm(Strategy, name="sync_batch_norm"):
     """Every BatchNorm layer in training normalises over the global batch, weighted by samples."""
 
-    contract = Contract(
-        phase=Phase.LAYOUT,
-        touches=frozenset({"model"}),
-        reads=frozenset({"sync_batch_norm"}),
-    )
+    contract = Contract(phase=Phase.LAYOUT, touches=frozenset({"model"}))
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:

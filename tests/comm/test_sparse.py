@@ -17,11 +17,11 @@ def values(count: int, kind: str = "normal") -> Tensor:
     return {"normal": drawn, "heavy tail": drawn**5, "uniform": drawn.sigmoid() - 0.5}[kind]
 
 
-def exact(flat: Tensor, sizes: sparse.Sizes) -> set[int]:
+def exact(together: Tensor, sizes: sparse.Sizes) -> set[int]:
     """What sorting each tensor by itself would choose."""
     chosen, start = set(), 0
     for count, wanted in zip(*sizes, strict=True):
-        order = sorted(range(count), key=lambda at: -abs(float(flat[start + at])))
+        order = sorted(range(count), key=lambda at: -abs(float(together[start + at])))
         chosen |= {start + at for at in order[:wanted]}
         start += count
     return chosen
@@ -32,10 +32,12 @@ def exact(flat: Tensor, sizes: sparse.Sizes) -> set[int]:
 def test_the_largest_of_every_tensor_are_chosen(kind: str, sparsity: float) -> None:
     numbers = (16_384, 100_003, 20_000)
     sizes = sparse.sizes(numbers, sparsity)
-    flat = torch.cat([values(count, kind) * scale for count, scale in zip(numbers, (1, 1e-3, 1e3))])
-    where = sparse.choose(flat, sizes)
+    scales = (1, 1e-3, 1e3)
+    drawn = [values(n, kind) * scale for n, scale in zip(numbers, scales, strict=True)]
+    together = torch.cat(drawn)
+    where = sparse.choose(together, sizes)
     assert len(where) == sum(sizes.wanted)
-    assert set(where.tolist()) == exact(flat, sizes)
+    assert set(where.tolist()) == exact(together, sizes)
     # Each tensor has its own part of the message.
     start = 0
     for part, count in zip(where.split(sizes.wanted), numbers, strict=True):
@@ -69,9 +71,9 @@ def test_equal_magnitudes_fill_the_message() -> None:
 
 
 def test_zeros_leave_places_empty() -> None:
-    flat = torch.zeros(100_000)
-    flat[[99_990, 70_000, 3]] = torch.tensor([1e-30, -2.0, 3.0])
-    where = sparse.choose(flat, sparse.sizes((100_000,), 0.999))
+    few = torch.zeros(100_000)
+    few[[99_990, 70_000, 3]] = torch.tensor([1e-30, -2.0, 3.0])
+    where = sparse.choose(few, sparse.sizes((100_000,), 0.999))
     assert len(where) == 100
     assert sorted(where.tolist()) == [-1] * 97 + [3, 70_000, 99_990]
 

@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def one_step(
+def one_step(  # noqa: PLR0917
     p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: int, lr: float, wd: float, **options: Any
 ) -> None:
     """The formula, in the precision of its arguments."""
