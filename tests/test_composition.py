@@ -26,7 +26,7 @@ from fleetx.testing import world
 SETTINGS: dict[str, dict[str, Any]] = {
     "adaptive_localsgd": {"init_k_steps": 3, "begin_step": 3},
     "amp": {"init_loss_scaling": 1024.0},
-    "clip": {"limit": 0.05},
+    "clip": {"limit": 0.2},
     "dgc": {"rampup_begin_step": 1, "sparsity": [0.5]},
     "fp16_allreduce": {},
     "gradient_merge": {"k_steps": 2},

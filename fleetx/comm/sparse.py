@@ -60,16 +60,19 @@ class _Table(NamedTuple):
     """Places spread evenly over each tensor, but out of step with its rows and columns."""
 
 
-@lru_cache(maxsize=256)  # buckets times levels of sparsity; making one would stop the device
+@lru_cache(maxsize=64)  # buckets times levels of sparsity; making one would stop the device
 def _table(sizes: Sizes, device: torch.device) -> _Table:
-    numbers = torch.tensor(sizes.numbers)
-    wanted = torch.tensor(sizes.wanted)
-    ends = numbers.cumsum(0)
+    numbers, wanted = torch.tensor(sizes.numbers), torch.tensor(sizes.wanted)
+    parts = numbers, numbers.cumsum(0), wanted, wanted.cumsum(0) - wanted
+    return _Table(*(part.to(device) for part in parts), _sample(sizes.numbers, device))
+
+
+@lru_cache(maxsize=64)
+def _sample(counts: tuple[int, ...], device: torch.device) -> Tensor:
+    numbers = torch.tensor(counts)[:, None]
     spots = torch.arange(SAMPLE, dtype=torch.float64)
     spots = (spots + (spots * (math.sqrt(5) - 1) / 2).frac()) / SAMPLE
-    sample = (ends - numbers)[:, None] + (spots * numbers[:, None]).long()
-    parts = numbers, ends, wanted, wanted.cumsum(0) - wanted, sample
-    return _Table(*(part.to(device) for part in parts))
+    return (numbers.cumsum(0) - numbers + (spots * numbers).long()).to(device)
 
 
 def choose(values: Tensor, sizes: Sizes) -> Tensor:
@@ -117,7 +120,7 @@ def placed(where: Tensor, sizes: Sizes, starts: tuple[int, ...]) -> Tensor:
     return torch.where(where < 0, where, shifted)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _shifts(sizes: Sizes, starts: tuple[int, ...], device: torch.device) -> Tensor:
     numbers = torch.tensor(sizes.numbers)
     shifts = torch.tensor(starts) - (numbers.cumsum(0) - numbers)

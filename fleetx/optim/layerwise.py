@@ -33,7 +33,8 @@ class Layers:
     """Where in the group."""
 
     params: list[Tensor] = field(default_factory=list)
-    grads: list[Tensor] = field(default_factory=list)
+    grads: list[Any] = field(default_factory=list)
+    """Filled for the time of a step."""
     states: list[dict[str, Tensor]] = field(default_factory=list)
     excluded: list[bool] = field(default_factory=list)
 
@@ -103,6 +104,7 @@ class LayerwiseOptimizer(Optimizer):
                     self.move_on_host(group, layers)
                 else:
                     self.move_plain(group, layers)
+                layers.grads.clear()  # nobody but the user decides how long gradients live
         return loss
 
     def _gathered(self, number: int, group: Group) -> dict[Kind, Layers]:
@@ -111,25 +113,28 @@ class LayerwiseOptimizer(Optimizer):
         On a GPU, sorting a hundred tensors takes the host longer than the device needs to move
         them.
         """
-        params: list[Tensor] = group["params"]
-        grads = [param.grad for param in params]
+        grads = [param.grad for param in group["params"]]
         if any(grad is not None and grad.layout is not torch.strided for grad in grads):
             raise ValueError(_sparse(self))
-        places = [None if grad is None else (grad.data_ptr(), grad.stride()) for grad in grads]
-        homes = [param.data_ptr() for param in params]
-        # Whoever clears or replaces the state must not meet the old one again.
-        state = (id(self.state), len(self.state))
-        signature = (places, homes, state, group["excluded"], group["fused"])
         seen, found = self._sorted.get(number, (None, {}))
-        if signature != seen:
+        if seen != self._places(group, grads):
             found = self._sort(group)
-            state = (id(self.state), len(self.state))
-            signature = (places, homes, state, group["excluded"], group["fused"])
-            self._sorted[number] = signature, found
-        else:
-            for layers in found.values():
-                layers.grads[:] = [grads[at] for at in layers.positions]  # type: ignore[misc]
+            self._sorted[number] = self._places(group, grads), found
+        for layers in found.values():
+            layers.grads[:] = [grads[at] for at in layers.positions]
         return found
+
+    def _places(self, group: Group, grads: list[Tensor | None]) -> tuple[Any, ...]:
+        """What decides how tensors are sorted."""
+        return (
+            [None if grad is None else (grad.data_ptr(), grad.stride()) for grad in grads],
+            [param.data_ptr() for param in group["params"]],
+            group["excluded"],
+            group["fused"],
+            # Whoever clears or replaces the state must not meet the old one again.
+            id(self.state),
+            len(self.state),
+        )
 
     def _sort(self, group: Group) -> dict[Kind, Layers]:
         excluded, found = set(group["excluded"]), dict[Kind, Layers]()
@@ -144,7 +149,6 @@ class LayerwiseOptimizer(Optimizer):
             layers = found.setdefault((path, param.device, param.dtype), Layers())
             layers.positions.append(position)
             layers.params.append(param)
-            layers.grads.append(param.grad)
             layers.states.append(state)
             layers.excluded.append(position in excluded)
         return found

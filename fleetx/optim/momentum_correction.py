@@ -109,7 +109,8 @@ def local_gradient(
 
 def moved_by(rule: Rule, old: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """Plain momentum: the new velocity, and what the parameter moves by."""
-    new = torch.add(gradient, old, alpha=rule.momentum)
+    # Laid out like the old one, whatever the layout of the gradient.
+    new = torch.add(gradient, old, alpha=rule.momentum, out=torch.empty_like(old))
     return new, torch.add(gradient, new, alpha=rule.momentum) if rule.nesterov else new
 
 

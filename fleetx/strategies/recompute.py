@@ -46,7 +46,7 @@ class Recompute(Strategy, name="recompute"):
         enable_tuning: bool = False
         """Accepted for old files; there is nothing to tune, so True is refused."""
 
-    contract = Contract(phase=Phase.MEMORY, touches=frozenset({"model", "settle"}))
+    contract = Contract(phase=Phase.MEMORY, touches=frozenset({"model", "settle"}), tolerance=1e-6)
     host: HostCopies | None = None
     """Where inputs wait when they are offloaded."""
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 
 from fleetx.optim.lamb import Lamb
 from fleetx.testing import world
@@ -172,7 +172,7 @@ def spread() -> list[Tensor]:
     """``train`` with parameters cut over two ranks, put together again."""
     mesh = init_device_mesh("cpu", (2,))
     whole = parameters(shapes=((6, 4), (5,), (3, 3)))
-    places = ([Shard(0)], [Shard(0)], [Replicate()])
+    places: list[list[Placement]] = [[Shard(0)], [Shard(0)], [Replicate()]]
     params = [
         nn.Parameter(distribute_tensor(p.detach(), mesh, place))
         for p, place in zip(whole, places, strict=True)

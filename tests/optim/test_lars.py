@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 
 from fleetx.optim.lars import Lars
 from fleetx.testing import world
@@ -217,6 +218,36 @@ def test_a_copy_and_a_loaded_state_share_nothing() -> None:
     assert torch.equal(other.state[others[0]]["velocity"], velocity)
 
 
+def test_a_cleared_state_starts_afresh() -> None:
+    params, optimizer = job()
+    start = copy.deepcopy(params)
+    advance(params, optimizer, range(1))
+    first = [p.detach().clone() for p in params]
+    for param, value in zip(params, start, strict=True):
+        param.data.copy_(value)
+    optimizer.state.clear()
+    optimizer.step()
+    assert all(torch.equal(p, value) for p, value in zip(params, first, strict=True))
+
+
+def test_a_step_does_not_keep_gradients_alive() -> None:
+    params, optimizer = job()
+    advance(params, optimizer, range(2))
+    grad = weakref.ref(params[0].grad)
+    optimizer.zero_grad()
+    assert grad() is None
+
+
+def test_gradients_that_come_and_go_find_their_parameters() -> None:
+    first, second = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
+    optimizer = Lars([first, second], lr=1.0, momentum=0.5, lars_weight_decay=0.0)
+    for moving, resting in ((first, second), (second, first), (first, second)):
+        moving.grad, resting.grad = torch.ones_like(moving), None
+        optimizer.step()
+    assert first.tolist() == [-2.5] * 3
+    assert second.tolist() == [-1.0] * 2
+
+
 def test_the_state_of_another_rule_is_refused() -> None:
     params, optimizer = job()
     state = torch.optim.SGD([{"params": params}], lr=0.1, momentum=0.9).state_dict()
@@ -235,7 +266,7 @@ def spread() -> list[Tensor]:
     """``train`` with parameters cut over two ranks, put together again."""
     mesh = init_device_mesh("cpu", (2,))
     whole = parameters(shapes=((6, 4), (5,), (3, 3)))
-    places = ([Shard(0)], [Shard(0)], [Replicate()])
+    places: list[list[Placement]] = [[Shard(0)], [Shard(0)], [Replicate()]]
     params = [
         nn.Parameter(distribute_tensor(p.detach(), mesh, place))
         for p, place in zip(whole, places, strict=True)

@@ -1,5 +1,6 @@
 """Deep gradient compression: the formulas, what travels, and company."""
 
+import io
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -48,7 +49,7 @@ def layer() -> nn.Linear:
 def switched_on(options: dict[str, Any], **others: Any) -> fleet.DistributedStrategy:
     strategy = fleet.DistributedStrategy()
     strategy.dgc = True
-    strategy.dgc_configs = options
+    setattr(strategy, "dgc_configs", options)  # noqa: B010
     for name, value in others.items():
         setattr(strategy, name, value)
     return strategy
@@ -77,7 +78,7 @@ def top(values: Array, wanted: int) -> NDArray[np.intp]:
     return np.argsort(-np.abs(values))[:wanted]
 
 
-def reference(  # noqa: PLR0914
+def reference(
     steps: int,
     config: dict[str, Any],
     ranks: int = 2,
@@ -177,9 +178,11 @@ def test_nothing_stays_at_home_at_a_sparsity_of_zero() -> None:
     found = trained(switched_on({"sparsity": [0.0]}))
     expected = plain(
         lambda model: torch.optim.SGD(
-            [{"params": [model.weight], "momentum": 0.0}, {"params": [model.bias]}],
+            [
+                {"params": [model.weight], "momentum": 0.0},
+                {"params": [model.bias], "momentum": 0.9},
+            ],
             lr=0.5,
-            momentum=0.9,
         )
     )
     assert torch.equal(found, expected)
@@ -223,16 +226,15 @@ def test_what_is_not_sent_goes_on_waiting(half: bool) -> None:
         torch.testing.assert_close(moved, sent / 2, rtol=1e-5, atol=1e-6)
         u, v = state["u"]["weight"], state["v"]["weight"]
         assert int((u == 0).sum()) == 1638
-        # What rounding to the wire lost still waits.
-        assert int((v == 0).sum()) == (1638 if not half else int((v == 0).sum()))
-        assert not half or 0 < float(v[u == 0].abs().max()) < 1e-3
+        lost = float(v[u == 0].abs().max())
+        assert 0 < lost < 1e-4 if half else lost == 0  # what rounding to the wire lost waits, too
 
 
 class Bytes(TorchDispatchMode):
     """Counts what this rank gives to collectives."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sent: dict[str, int] = {}
 
     @override
@@ -356,7 +358,7 @@ class Scaling(Strategy, name=None):
             gradients = [p.grad for p in job.model.parameters() if p.grad is not None]
             factor = self.factors.pop(0)
             for gradient in gradients:
-                gradient /= factor
+                gradient.div_(factor)
             bad = torch.tensor(float(not all(g.isfinite().all() for g in gradients)))
             # Everybody sees it in its own gradients, without asking the others.
             assert float(job.step.agree(bad)) == float(bad)
@@ -403,7 +405,8 @@ def test_a_changing_loss_scale_changes_nothing() -> None:
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
 def test_a_skipped_update_leaves_no_trace(begin: int, bad: float) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    first = nn.Linear(WIDTH, WIDTH)
+    model = nn.Sequential(first, nn.Linear(WIDTH, WIDTH))
     options = {"sparsity": [0.9], "rampup_begin_step": begin}
     scaling = Scaling(*[256.0] * 20)
     engine = scaled(scaling, options, model)
@@ -412,7 +415,7 @@ def test_a_skipped_update_leaves_no_trace(begin: int, bad: float) -> None:
         before, state = weights(model), flattened(codec.state_dict())
         if number == 4 and roles.worker_index() == 1:
             # One number of the first layer, on one rank; the second layer is exchanged before it.
-            hook = model[0].weight.register_hook(lambda g: g.index_fill(0, torch.tensor(77), bad))
+            hook = first.weight.register_hook(lambda g: g.index_fill(0, torch.tensor(77), bad))
         assert batch(engine, x, y) == (number != 4)
         if number == 4:
             assert torch.equal(weights(model), before)
@@ -430,13 +433,11 @@ def flattened(state: dict[str, Any]) -> Tensor:
 
 
 @world(2)
-def test_training_goes_on_from_a_saved_state(tmp_path_factory: Any = None) -> None:
-    import io
-
-    first = list(batches(fleet.worker_index() if False else dist.get_rank(), 12))
+def test_training_goes_on_from_a_saved_state() -> None:
+    data = list(batches(dist.get_rank(), 12))
     model, optimizer = start(switched_on(RAMP), weight_decay=0.1)
     file = io.BytesIO()
-    for step, (x, y) in enumerate(first):
+    for step, (x, y) in enumerate(data):
         if step == 7:
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
         optimizer.minimize(F.mse_loss(model(x), y))
@@ -449,7 +450,7 @@ def test_training_goes_on_from_a_saved_state(tmp_path_factory: Any = None) -> No
     assert torch.equal(
         flattened(kept(optimizer)), flattened(saved["optimizer"]["strategies"]["dgc"])
     )
-    for x, y in first[7:]:
+    for x, y in data[7:]:
         optimizer.minimize(F.mse_loss(model(x), y))
     assert torch.equal(weights(model), expected)
     assert torch.equal(flattened(kept(optimizer)), final)
@@ -462,14 +463,14 @@ def test_a_state_of_another_model_is_refused() -> None:
     _, optimizer = start(switched_on(RAMP))
     strange = {"step": 1, "u": {"other": torch.zeros(3)}, "v": {"other": torch.zeros(3)}}
     state = optimizer.state_dict() | {"strategies": {"dgc": strange}}
-    with pytest.raises(ValueError, match="'other'.*does not compress"):
+    with pytest.raises(ValueError, match=r"'other'.*does not compress"):
         optimizer.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda p: torch.optim.Adam(p), "with Adam cannot be in force"),
+        (torch.optim.Adam, "with Adam cannot be in force"),
         (lambda p: torch.optim.SGD(p, lr=0.1), r"SGD\(momentum=0\) cannot be in force"),
         (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), "dampening=0.1"),
     ],
@@ -515,7 +516,7 @@ def test_momentum_never_acts_twice() -> None:
 
 @world(2)
 def test_a_second_exchange_before_the_update_is_refused() -> None:
-    model, optimizer = start(switched_on({}))
+    model, _ = start(switched_on({}))
     x, y = next(batches(fleet.worker_index(), 1))
     F.mse_loss(model(x), y).backward()
     with pytest.raises(RuntimeError, match="exchanged twice before one update"):
@@ -571,18 +572,27 @@ def test_one_worker_trains_with_plain_momentum() -> None:
     assert torch.equal(found, expected)
 
 
+class Records(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
 @world(2)
-def test_a_model_with_nothing_to_compress_is_told_so(caplog: Any = None) -> None:
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
-    logger = logging.getLogger("fleetx.strategies.dgc")
-    logger.addHandler(handler)
+def test_a_model_with_nothing_to_compress_is_told_so() -> None:
+    records, logger = Records(), logging.getLogger("fleetx.strategies.dgc")
+    logger.addHandler(records)
     try:
         start(switched_on({}), nn.Linear(4, 4))
+        start(switched_on({}), layer())
     finally:
-        logger.removeHandler(handler)
-    assert "compresses nothing" in records[0].getMessage()
+        logger.removeHandler(records)
+    (text,) = records.texts
+    assert "compresses nothing" in text
 
 
 def test_the_plan_says_what_travels() -> None:

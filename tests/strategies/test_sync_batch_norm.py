@@ -7,11 +7,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
 
 import fleetx as fleet
 from fleetx.plan.error import PlanError
+from fleetx.plan.job import Job
+from fleetx.strategies.sync_batch_norm import SyncBatchNorm
 from fleetx.testing import world
 from tests.engine.training import spread, weights
 
@@ -249,3 +252,27 @@ def test_the_plan_tells_what_is_sent() -> None:
         "all-reduce of two sums of gradients per BatchNorm channel in each backward, 12 B" in told
     )
     assert "BatchNorm" not in strategy.explain(net(), workers=1)
+
+
+@world(4)
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((1, 2, 2, 1), [[0, 1, 2, 3]]),
+        ((2, 1, 2, 1), [[0, 1], [2, 3]]),
+        ((1, 1, 2, 2), [[0, 2], [1, 3]]),
+        ((1, 2, 1, 2), [[0, 2], [1, 3]]),
+    ],
+    ids=str,
+)
+def test_ranks_that_see_other_samples_form_the_group(
+    sizes: tuple[int, ...], expected: list[list[int]]
+) -> None:
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("pp", "dp", "sharding", "tp"))
+    model, rank = nn.BatchNorm1d(1), dist.get_rank()
+    SyncBatchNorm().model(model, Job(device=torch.device("cpu"), mesh=mesh, model=model))
+    model(torch.tensor([[10.0**rank], [10.0**rank]]))
+    (group,) = (ranks for ranks in expected if rank in ranks)
+    mean = sum(10.0**other for other in group) / len(group)
+    assert model.running_mean is not None
+    assert model.running_mean.item() == pytest.approx(0.1 * mean)
