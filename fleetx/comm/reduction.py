@@ -7,6 +7,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from fleetx.comm import collectives
+
 Average = Callable[[Tensor], Future[Tensor]]
 """A buffer of this rank -> the same buffer, once it holds the mean of all ranks."""
 
@@ -34,9 +36,9 @@ def two_level(
     def average(buffer: Tensor) -> Future[Tensor]:
         sent = _padded(_share(buffer, size, wire), near)
         part = sent.new_empty(sent.numel() // near)
-        dist.reduce_scatter_tensor(part, sent, group=inner)
+        collectives.reduce_scatter_single(part, sent, group=inner)
         dist.all_reduce(part, group=outer)
-        work = dist.all_gather_into_tensor(sent, part, group=inner, async_op=True)
+        work = collectives.all_gather_single(sent, part, group=inner, async_op=True)
         return _then(work, buffer, sent)
 
     return average

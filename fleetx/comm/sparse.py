@@ -5,7 +5,7 @@ with the number of tensors. Nothing here makes the host wait for the device.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future, collect_all
 
+from fleetx.comm.collectives import all_gather_single
 from fleetx.comm.reduction import Average
 
 SAMPLE = 2**14
@@ -21,11 +22,6 @@ SAMPLE = 2**14
 
 SEGMENT = 8
 """A message is a multiple of this many bytes."""
-
-_all_gather: Callable[..., dist.Work] = getattr(
-    dist, "all_gather_single", dist.all_gather_into_tensor
-)
-"""The name changed in torch 2.13, and the old one warns since."""
 
 
 class Sizes(NamedTuple):
@@ -63,8 +59,13 @@ class _Table(NamedTuple):
 @lru_cache(maxsize=64)  # buckets times levels of sparsity; making one would stop the device
 def _table(sizes: Sizes, device: torch.device) -> _Table:
     numbers, wanted = torch.tensor(sizes.numbers), torch.tensor(sizes.wanted)
-    parts = numbers, numbers.cumsum(0), wanted, wanted.cumsum(0) - wanted
-    return _Table(*(part.to(device) for part in parts), _sample(sizes.numbers, device))
+    return _Table(
+        numbers=numbers.to(device),
+        ends=numbers.cumsum(0).to(device),
+        wanted=wanted.to(device),
+        slots=(wanted.cumsum(0) - wanted).to(device),
+        sample=_sample(sizes.numbers, device),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -86,15 +87,28 @@ def choose(values: Tensor, sizes: Sizes) -> Tensor:
     table = _table(sizes, values.device)
     # Of the sample we expect ``rank`` entries to be wanted, give or take its square root.
     rank = max(1.0, SAMPLE * max(w / n for n, w in zip(*sizes, strict=True)))
-    magnitudes = values.abs()
     aim = min(SAMPLE, math.ceil(rank + 3 * math.sqrt(rank)))
-    threshold = magnitudes[table.sample].topk(aim, dim=1, sorted=False).values.amin(1)
+    most = min(SAMPLE, aim + 4 * math.sqrt(aim))
+    magnitudes = values.abs()
+    sample = magnitudes[table.sample]
+    top = sample.topk(aim, dim=1, sorted=False)
     # A zero is never worth a place, also where most entries are zero.
-    threshold.clamp_(min=torch.finfo(values.dtype).tiny)
-    if len(sizes.numbers) > 1:
-        threshold = threshold.repeat_interleave(table.numbers, output_size=values.numel())
-    room = math.ceil(values.numel() * min(1.0, (aim + 4 * math.sqrt(aim)) / SAMPLE))
+    threshold = top.values.amin(1).clamp_(min=torch.finfo(values.dtype).tiny)
+    room = math.ceil(values.numel() * most / SAMPLE)
+    if len(sizes.numbers) == 1:
+        found = torch.nonzero_static(magnitudes >= threshold, size=room, fill_value=-1).squeeze(1)
+        size = magnitudes[found.clamp_min(0)].masked_fill_(found < 0, -1)
+        return found[size.topk(sizes.wanted[0], sorted=False).indices]
+    # Where very many are equal, they would take the room of the tensors behind: of these, only
+    # those in the sample are candidates.
+    crowded = (sample >= threshold[:, None]).sum(1) > most
+    equals = crowded[:, None] & (top.values == threshold[:, None])
+    extra = table.sample.gather(1, top.indices).masked_fill_(~equals, -1)
+    above = threshold.nextafter(torch.full_like(threshold, math.inf))
+    threshold = torch.where(crowded, above, threshold)
+    threshold = threshold.repeat_interleave(table.numbers, output_size=values.numel())
     found = torch.nonzero_static(magnitudes >= threshold, size=room, fill_value=-1).squeeze(1)
+    found = torch.cat([extra.flatten(), found])
     return _largest(found, magnitudes[found.clamp_min(0)], sizes, table)
 
 
@@ -103,7 +117,7 @@ def _largest(found: Tensor, magnitudes: Tensor, sizes: Sizes, table: _Table) -> 
     tensor = torch.bucketize(found, table.ends, right=True).masked_fill_(found < 0, len(table.ends))
     # Ordered by tensor, then by falling magnitude: the bits of floats above 0 order like integers.
     key = (tensor << 32) - magnitudes.view(torch.int32)
-    key, order = key.sort()
+    order = key.sort(stable=True).indices
     tensor = tensor[order]
     first = torch.searchsorted(tensor, torch.arange(len(table.ends) + 1, device=tensor.device))
     within = torch.arange(len(tensor), device=tensor.device) - first[tensor]
@@ -184,7 +198,7 @@ def unpack(
 def gather(message: Tensor, group: dist.ProcessGroup) -> Future[Tensor]:
     """The messages of all ranks, one row each."""
     rows = message.new_empty(dist.get_world_size(group), message.numel())
-    work = _all_gather(rows.view(-1), message, group=group, async_op=True)
+    work = all_gather_single(rows.view(-1), message, group=group, async_op=True)
     future: Future[Tensor] = work.get_future().then(lambda done: rows)
     return future
 

@@ -6,15 +6,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fleetx.optim.layerwise import (
-    Group,
-    Layers,
-    LayerwiseOptimizer,
-    descended,
-    local,
-    rate,
-    widened,
-)
+from fleetx.optim.layers import Layers, descended, local, rate, widened
+from fleetx.optim.layerwise import Group, LayerwiseOptimizer
 from fleetx.optim.norms import norm, norms
 from fleetx.optim.pointers import PointerTable
 
@@ -95,16 +88,17 @@ class Lamb(LayerwiseOptimizer):
         Adam with a rate of -1 adds its step to what the scratch holds, the decay.
         """
         lr, decay = float(group["lr"]), group["lamb_weight_decay"]
-        adapted = layers.only(False) if decay > 0 else Layers()
-        plain = layers.only(True) if decay > 0 else layers
-        if plain.params:
-            _adam(group, plain, plain.params, lr)
-        size = max((param.numel() for param in adapted.params), default=0)
+        excluded, small, large = layers.shared_out(decay)
+        if excluded.params:
+            _adam(group, excluded, excluded.params, lr)
+        if small.params:
+            _move(group, small, decay)
+        size = max((param.numel() for param in large.params), default=0)
         scratch = torch.empty(size, dtype=layers.params[0].dtype)
-        for at, param in enumerate(adapted.params):
+        for at, param in enumerate(large.params):
             step = scratch.as_strided(param.shape, param.stride())
             torch.mul(param, decay, out=step)
-            _adam(group, adapted.at([at]), [step], -1.0)
+            _adam(group, large.at([at]), [step], -1.0)
             weight, length = norm(param), norm(step)
             trust = weight / length if weight > 0 and length > 0 else 1.0
             param.add_(step, alpha=-lr * trust)

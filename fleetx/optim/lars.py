@@ -6,15 +6,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fleetx.optim.layerwise import (
-    Group,
-    Layers,
-    LayerwiseOptimizer,
-    descended,
-    local,
-    rate,
-    widened,
-)
+from fleetx.optim.layers import Layers, descended, local, rate, widened
+from fleetx.optim.layerwise import Group, LayerwiseOptimizer
 from fleetx.optim.norms import norm, norms
 from fleetx.optim.pointers import PointerTable
 
@@ -90,31 +83,17 @@ class Lars(LayerwiseOptimizer):
 
     @override
     def move_on_host(self, group: Group, layers: Layers) -> None:
-        """One fused pass of torch's SGD per tensor: its dampening is what a local rate needs."""
-        lr, momentum = float(group["lr"]), float(group["momentum"])
-        for at, param in enumerate(layers.params):
-            decay = 0.0 if layers.excluded[at] else group["lars_weight_decay"]
-            (grad,) = descended([layers.grads[at]], [param], **_objective(group))
-            local_lr = lr
-            if decay > 0:
-                local_lr *= _trust(norm(param), norm(grad), decay, group)
-            velocity = layers.states[at]["velocity"]
-            if momentum == 0 or 0 < abs(local_lr) < SMALLEST:
-                velocity.mul_(momentum).add_(grad.add(param, alpha=decay), alpha=local_lr)
-                param.sub_(velocity)
-                continue
-            torch._fused_sgd_(
-                [param],
-                [grad],
-                [velocity],
-                weight_decay=decay,
-                momentum=momentum,
-                lr=1.0,
-                dampening=1.0 - local_lr,
-                nesterov=False,
-                maximize=False,
-                is_first_step=False,
-            )
+        lr, decay = float(group["lr"]), group["lars_weight_decay"]
+        excluded, small, large = layers.shared_out(decay)
+        if excluded.params:
+            _momentum(group, excluded, 0.0, lr)
+        if small.params:
+            _move(group, small, decay)
+        for at, param in enumerate(large.params):
+            layer = large.at([at])
+            layer.grads[:] = descended(layer.grads, layer.params, **_objective(group))
+            trust = _trust(norm(param), norm(layer.grads[0]), decay, group)
+            _momentum(group, layer, decay, lr * trust, ready=True)
 
     @override
     def move_on_device(self, group: Group, layers: Layers, table: PointerTable) -> None:
@@ -130,6 +109,40 @@ class Lars(LayerwiseOptimizer):
 
 def _objective(group: Group) -> dict[str, Any]:
     return {"weight_decay": group["weight_decay"], "maximize": group["maximize"]}
+
+
+def _momentum(
+    group: Group, layers: Layers, decay: float, local_lr: float, *, ready: bool = False
+) -> None:
+    """One pass over layers with a common rate: the dampening of torch's SGD is what it needs.
+
+    Args:
+        group: The options.
+        layers: Parameters, velocities and gradients.
+        decay: The decay inside of the rule.
+        local_lr: The rate.
+        ready: Whether the user's decay and the sign are in the gradients already.
+    """
+    momentum, velocities = float(group["momentum"]), layers.state("velocity")
+    grads = layers.grads if ready else descended(layers.grads, layers.params, **_objective(group))
+    if momentum == 0 or 0 < abs(local_lr) < SMALLEST:
+        steps = torch._foreach_add(grads, layers.params, alpha=decay)
+        torch._foreach_mul_(velocities, momentum)
+        torch._foreach_add_(velocities, steps, alpha=local_lr)
+        torch._foreach_sub_(layers.params, velocities)
+        return
+    torch._fused_sgd_(
+        layers.params,
+        grads,
+        velocities,
+        weight_decay=decay,
+        momentum=momentum,
+        lr=1.0,
+        dampening=1.0 - local_lr,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )
 
 
 def _trust(weights: float, gradient: float, decay: float, group: Group) -> float:

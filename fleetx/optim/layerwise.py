@@ -1,8 +1,7 @@
 """What update rules with one rate per layer have in common: groups, state, the choice of a path."""
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain
 from typing import Any, ClassVar
@@ -13,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from fleetx.optim.layers import Layers, wide
 from fleetx.optim.pointers import PointerTable
 
 Group = dict[str, Any]
@@ -21,40 +21,6 @@ Kind = tuple[str, torch.device, torch.dtype]
 
 PLAIN, HOST, DEVICE = "plain", "host", "device"
 """The paths: torch's list operations; fused CPU kernels; own GPU kernels over all tensors."""
-
-HALVES = (torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layers:
-    """Tensors of one group that are moved together, position by position."""
-
-    positions: list[int] = field(default_factory=list)
-    """Where in the group."""
-
-    params: list[Tensor] = field(default_factory=list)
-    grads: list[Any] = field(default_factory=list)
-    """Filled for the time of a step."""
-    states: list[dict[str, Tensor]] = field(default_factory=list)
-    excluded: list[bool] = field(default_factory=list)
-
-    def state(self, name: str) -> list[Tensor]:
-        """One kind of state of all parameters."""
-        return [state[name] for state in self.states]
-
-    def only(self, excluded: bool) -> "Layers":
-        """Those that are excluded from decay and layer-wise rates, or those that are not."""
-        return self.at([at for at, flag in enumerate(self.excluded) if flag == excluded])
-
-    def at(self, positions: Sequence[int]) -> "Layers":
-        """Those at some positions."""
-        return Layers(
-            positions=[self.positions[at] for at in positions],
-            params=[self.params[at] for at in positions],
-            grads=[self.grads[at] for at in positions],
-            states=[self.states[at] for at in positions],
-            excluded=[self.excluded[at] for at in positions],
-        )
 
 
 class LayerwiseOptimizer(Optimizer):
@@ -156,7 +122,7 @@ class LayerwiseOptimizer(Optimizer):
     def _start(self, param: Tensor, state: dict[str, Tensor]) -> None:
         for name in self.buffers:
             # Half precision would round small steps to nothing.
-            state[name] = torch.zeros_like(param, dtype=_wide(param.dtype))
+            state[name] = torch.zeros_like(param, dtype=wide(param.dtype))
 
     @override
     def add_param_group(self, param_group: Group) -> None:
@@ -248,34 +214,3 @@ def _dense(tensor: Tensor) -> bool:
 def has_kernels() -> bool:
     """Whether the kernels for GPUs can be compiled here."""
     return importlib.util.find_spec("triton") is not None
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in HALVES else dtype
-
-
-def widened(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Half precision as single precision; the others unchanged."""
-    return [t.to(_wide(t.dtype)) for t in tensors]
-
-
-def local(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """This rank's part of distributed tensors, sharing their memory; the others unchanged."""
-    return [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
-
-
-def descended(
-    grads: Sequence[Tensor], params: Sequence[Tensor], *, weight_decay: float, maximize: bool
-) -> list[Tensor]:
-    """The gradients of what is minimised, decay of the user's optimizer included."""
-    found = widened(grads)
-    if maximize:
-        found = list(torch._foreach_neg(found))
-    if weight_decay:
-        found = list(torch._foreach_add(found, list(params), alpha=weight_decay))
-    return found
-
-
-def rate(lr: float | Tensor) -> float | Tensor:
-    """The learning rate without a copy between devices: a tensor only where it is on a GPU."""
-    return lr if isinstance(lr, Tensor) and not lr.is_cpu else float(lr)

@@ -70,6 +70,19 @@ def test_equal_magnitudes_fill_the_message() -> None:
     assert len(set(where.tolist()) - {-1}) == sparse.share(50_000, 0.999)
 
 
+def test_equal_magnitudes_leave_room_for_the_tensors_behind_them() -> None:
+    sizes = sparse.sizes((400_000, 20_000, 16_384), 0.999)
+    behind = values(36_384)
+    together = torch.cat([torch.full((400_000,), 0.5), behind])
+    first, *others = sparse.choose(together, sizes).split(sizes.wanted)
+    assert set(torch.cat(others).tolist()) == {
+        at + 400_000 for at in exact(behind, sparse.sizes((20_000, 16_384), 0.999))
+    }
+    sent = [at for at in first.tolist() if at >= 0]
+    assert len(sent) == len(set(sent)) > 16
+    assert max(sent) < 400_000
+
+
 def test_zeros_leave_places_empty() -> None:
     few = torch.zeros(100_000)
     few[[99_990, 70_000, 3]] = torch.tensor([1e-30, -2.0, 3.0])

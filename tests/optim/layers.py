@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-SHAPES = [(5000,), (64, 33), (4, 3, 3, 3), (), (2, 2), (70, 70), (0, 3)]
+SHAPES = [(20_000,), (64, 33), (64, 32, 3, 3), (), (2, 2), (130, 130), (0, 3), (7, 9)]
 ZERO, CHANNELS_LAST, EXCLUDED = 4, 2, (1,)
 STEPS = 6
 
@@ -16,7 +16,7 @@ STEPS = 6
 def parameters(
     device: str = "cpu", dtype: torch.dtype = torch.float32, shapes: Any = None
 ) -> list[nn.Parameter]:
-    """One of each kind: excluded, channels last, of no dimension, all zero, empty."""
+    """One of each kind: large, excluded, channels last, of no dimension, zero, empty, small."""
     generator = torch.Generator().manual_seed(1)
     values = [torch.randn(shape, generator=generator) for shape in shapes or SHAPES]
     if shapes is None:

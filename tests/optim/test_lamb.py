@@ -1,5 +1,6 @@
 """LAMB: the formula, every path that computes it, and life as a torch optimizer."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 
+from fleetx.optim import layers
 from fleetx.optim.lamb import Lamb
 from fleetx.testing import world
 from tests.optim.layers import (
@@ -25,6 +27,7 @@ from tests.optim.layers import (
     train,
 )
 
+GOLDEN = Path(__file__).parent.parent / "golden"
 OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "L2, ascent": {"weight_decay": 0.05, "maximize": True},
@@ -63,6 +66,37 @@ def reference(lr: float, shapes: Any = None, **options: Any) -> list[Tensor]:
     return values
 
 
+PATHS = [(False, 0), (None, 0), (None, 1 << 14)]
+"""List operations, one fused kernel per tensor, and what such small tensors really take."""
+
+
+@pytest.mark.parametrize("name", ["lamb_default", "lamb_exclude"])
+@pytest.mark.parametrize(("fused", "small"), PATHS)
+def test_the_trajectory_is_that_of_paddle(
+    name: str, fused: bool | None, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "SMALL", small)
+    data = json.loads((GOLDEN / f"{name}.json").read_text())
+    params = {key: nn.Parameter(torch.tensor(v)) for key, v in data["initial_params"].items()}
+    ends = tuple(data["hyperparameters"]["exclude_endswith"])
+    excluded = tuple(at for at, key in enumerate(params) if key.endswith(ends))
+    groups = [{"params": params.values(), "excluded": excluded}]
+    optimizer = Lamb(groups, lr=0.01, eps=1e-6, fused=fused)
+    for step, grads in enumerate(data["grads"]):
+        for key, param in params.items():
+            param.grad = torch.tensor(grads[key])
+        optimizer.step()
+        values = data["params_after_step"][step]
+        states = data["optimizer_state_after_step"][step]
+        for key, param in params.items():
+            state = optimizer.state[param]
+            assert_same([param.detach()], [torch.tensor(values[key])], rtol=1e-6)
+            assert_same([state["exp_avg"]], [torch.tensor(states[f"{key}_moment1_0"])], rtol=1e-6)
+            squares = torch.tensor(states[f"{key}_moment2_0"])
+            # Theirs has the weight 1 - 0.999 in float32, which cancels out of the step.
+            assert_same([state["exp_avg_sq"]], [squares], rtol=2e-5)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -75,8 +109,10 @@ def test_every_path_follows_the_formula(device: str, fused: bool | None, kind: s
 @settings(max_examples=25, deadline=None)
 def test_any_shape_follows_the_formula(shapes: list[list[int]]) -> None:
     expected = reference(0.05, shapes=shapes, eps=1e-3)
-    for fused in (None, False):
-        found = train(Lamb, shapes=shapes, lr=0.05, fused=fused, eps=1e-3)
+    for fused, small in ((False, 0), (None, 0), (None, 500)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(layers, "SMALL", small)
+            found = train(Lamb, shapes=shapes, lr=0.05, fused=fused, eps=1e-3)
         assert_same(found, expected, rtol=1e-5)
 
 

@@ -1,6 +1,7 @@
 """LARS: the formula, every path that computes it, and life as a torch optimizer."""
 
 import copy
+import json
 import subprocess
 import sys
 import weakref
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 
+from fleetx.optim import layers
 from fleetx.optim.lars import Lars
 from fleetx.testing import world
 from tests.optim.layers import (
@@ -27,6 +29,7 @@ from tests.optim.layers import (
     train,
 )
 
+GOLDEN = Path(__file__).parent.parent / "golden"
 OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "L2, ascent": {"weight_decay": 0.05, "maximize": True},
@@ -62,6 +65,32 @@ def reference(lr: float, shapes: Any = None, **options: Any) -> list[Tensor]:
     return values
 
 
+PATHS = [(False, 0), (None, 0), (None, 1 << 14)]
+"""List operations, one fused kernel per tensor, and what such small tensors really take."""
+
+
+@pytest.mark.parametrize(("fused", "small"), PATHS)
+def test_the_trajectory_is_that_of_paddle(
+    fused: bool | None, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "SMALL", small)
+    data = json.loads((GOLDEN / "lars_default_exclude.json").read_text())
+    params = {name: nn.Parameter(torch.tensor(v)) for name, v in data["initial_params"].items()}
+    excluded = tuple(at for at, name in enumerate(params) if ".b" in name or "batch_norm" in name)
+    assert excluded == (1, 2)
+    optimizer = Lars([{"params": params.values(), "excluded": excluded}], lr=0.1, fused=fused)
+    for step, grads in enumerate(data["grads"]):
+        for name, param in params.items():
+            param.grad = torch.tensor(grads[name])
+        optimizer.step()
+        values = data["params_after_step"][step]
+        states = data["optimizer_state_after_step"][step]
+        for name, param in params.items():
+            velocity = optimizer.state[param]["velocity"]
+            assert_same([param.detach()], [torch.tensor(values[name])], rtol=1e-6)
+            assert_same([velocity], [torch.tensor(states[f"{name}_velocity_0"])], rtol=1e-6)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -74,8 +103,10 @@ def test_every_path_follows_the_formula(device: str, fused: bool | None, kind: s
 @settings(max_examples=25, deadline=None)
 def test_any_shape_follows_the_formula(shapes: list[list[int]]) -> None:
     expected = reference(10.0, shapes=shapes)
-    for fused in (None, False):
-        found = train(Lars, shapes=shapes, lr=10.0, fused=fused)
+    for fused, small in ((False, 0), (None, 0), (None, 500)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(layers, "SMALL", small)
+            found = train(Lars, shapes=shapes, lr=10.0, fused=fused)
         assert_same(found, expected, rtol=5e-6)
 
 

@@ -10,6 +10,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
 
 import fleetx as fleet
+from fleetx.comm import collectives
 from fleetx.testing import world
 from tests.engine.training import data, net, plain, spread, weights
 from tests.strategies.paddle import check_two_workers, start
@@ -139,8 +140,12 @@ def levels() -> list[tuple[str, int]]:
     model = fleet.distributed_model(net())
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     seen: list[tuple[str, int]] = []
-    names = ("reduce_scatter_tensor", "all_reduce", "all_gather_into_tensor")
-    real = {name: getattr(dist, name) for name in names}
+    homes: list[tuple[Any, str]] = [
+        (collectives, "reduce_scatter_single"),
+        (dist, "all_reduce"),
+        (collectives, "all_gather_single"),
+    ]
+    real = {name: getattr(home, name) for home, name in homes}
 
     def counting(name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -150,17 +155,17 @@ def levels() -> list[tuple[str, int]]:
         return call
 
     try:
-        for name in names:
-            setattr(dist, name, counting(name))
+        for home, name in homes:
+            setattr(home, name, counting(name))
         optimizer.minimize(model(torch.ones(2, 6)).sum())
     finally:
-        for name in names:
-            setattr(dist, name, real[name])
+        for home, name in homes:
+            setattr(home, name, real[name])
     return seen
 
 
 def test_a_hierarchical_all_reduce_has_two_levels() -> None:
-    expected = [("reduce_scatter_tensor", 2), ("all_reduce", 2), ("all_gather_into_tensor", 2)]
+    expected = [("reduce_scatter_single", 2), ("all_reduce", 2), ("all_gather_single", 2)]
     assert world(4).run(levels) == [expected] * 4
 
 
