@@ -199,6 +199,7 @@ def gather(message: Tensor, group: dist.ProcessGroup) -> Future[Tensor]:
     """The messages of all ranks, one row each."""
     rows = message.new_empty(dist.get_world_size(group), message.numel())
     work = all_gather_single(rows.view(-1), message, group=group, async_op=True)
+    assert work is not None
     future: Future[Tensor] = work.get_future().then(lambda done: rows)
     return future
 

@@ -60,3 +60,11 @@ def test_the_resnet_trains_saves_plots_and_resumes(tmp_path: Path) -> None:
     output = run([*FLEETRUN, script, *small, "--epochs", "3", "--resume"], tmp_path)
     assert "epoch 3/3: loss" in output
     assert "epoch 1/3" not in output
+
+
+def test_the_combination_of_the_document_trains_from_its_file(tmp_path: Path) -> None:
+    folder = ROOT / "examples" / "resnet"
+    strategy = str(folder / "amp_recompute_lars.prototxt")
+    small = ["--samples", "128", "--batch_size", "16", "--width", "4", "--epochs", "1"]
+    line = [*FLEETRUN, str(folder / "train.py"), *small, "--strategy", strategy]
+    assert "epoch 1/1: loss" in run(line, tmp_path)
