@@ -9,6 +9,7 @@ from typing_extensions import override
 import fleetx.strategies  # noqa: F401  (registers the strategies, whose switches exist here)
 from fleetx.config import old_spellings
 from fleetx.config.block import ATTRIBUTE_BLOCKS, Block
+from fleetx.config.degrees import degrees, other_options
 from fleetx.config.job_options import BLOCKS, JobOptions
 from fleetx.config.pending import PENDING
 from fleetx.plan.compose import Request
@@ -109,17 +110,15 @@ class Switchboard:
     def request(self) -> Request:
         """What is asked for, as plain data for ``compose``."""
         options: dict[str, Any] = {name: getattr(self, name) for name in annotations(JobOptions)}
-        options |= {name: dict(self._block(name)) for name in BLOCKS}
+        options |= {name: other_options(name, self._block(name)) for name in BLOCKS}
         normal: dict[str, Any] = JobOptions().values()
-        normal |= {name: config().values() for name, config in BLOCKS.items()}
+        normal |= {name: other_options(name, kind().values()) for name, kind in BLOCKS.items()}
+        on = [name for name in switches() if self._on.get(name, False)]
         return Request(
-            strategies={
-                name: dict(self._blocks.get(f"{name}_configs", {}))
-                for name in switches()
-                if self._on.get(name, False)
-            },
+            strategies={name: dict(self._blocks.get(f"{name}_configs", {})) for name in on},
             options=options,
             changed={name: normal[name] for name in options if options[name] != normal[name]},
+            degrees=degrees(self._blocks, on),
         )
 
     def explicit(self) -> dict[str, Any]:

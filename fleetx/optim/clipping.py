@@ -16,8 +16,8 @@ def by_value(gradients: list[Tensor], lowest: float, highest: float) -> None:
 def by_norm(gradients: list[Tensor], limit: float) -> None:
     """Shrink every tensor whose norm is above ``limit`` to it, in place."""
     for group in _alike(gradients):
-        norms = torch._foreach_norm(group, 2, dtype=torch.float32)
-        torch._foreach_mul_(group, [shrink(norm, limit).to(group[0].dtype) for norm in norms])
+        factors = shrink(_norms(group), limit).to(group[0].dtype)
+        torch._foreach_mul_(group, list(factors.unbind()))
 
 
 @torch.no_grad()
@@ -33,19 +33,24 @@ def by_global_norm(gradients: list[Tensor], limit: float) -> Tensor | None:
 
 
 def global_norm(tensors: list[Tensor]) -> Tensor:
-    """The Euclidean norm of all numbers of all tensors, accumulated in 32 bits."""
-    norms = [
-        norm.to(tensors[0].device)
-        for group in _alike(tensors)
-        for norm in torch._foreach_norm(group, 2, dtype=torch.float32)
-    ]
-    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    """The Euclidean norm of all numbers of all tensors, in single precision at least."""
+    parts = [_norms(group).to(tensors[0].device) for group in _alike(tensors)]
+    total: Tensor = torch.linalg.vector_norm(torch.cat(parts))
     return total
 
 
 def shrink(norm: Tensor, limit: float) -> Tensor:
     """``limit / max(norm, limit)``: one for what is small enough, exactly."""
-    return norm.clamp(min=limit).reciprocal() * limit
+    return torch.full_like(norm, limit).div_(norm.clamp(min=limit))
+
+
+def _norms(group: list[Tensor]) -> Tensor:
+    """One norm per tensor; those of half precision would overflow in their own format."""
+    # Loads DTensor, which is slow, with the first use.
+    from fleetx.optim.norms import norms
+
+    wide = {torch.float32, torch.float64}
+    return norms([t if t.dtype in wide else t.float() for t in group], group)
 
 
 def _alike(tensors: list[Tensor]) -> list[list[Tensor]]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 from fleetx.plan.error import PlanError
+from fleetx.plan.mesh import Degree, shape
 from fleetx.plan.strategy import REGISTRY, Strategy
 
 DEFAULTS = {"drive": "eager", "carrier": "data_parallel"}
@@ -21,8 +21,6 @@ CAPABILITIES = {
 }
 """Capability -> the words for it in a refusal."""
 
-AXES = ("pp", "dp", "sharding", "tp")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -36,6 +34,9 @@ class Request:
 
     changed: Mapping[str, Any] = field(default_factory=dict)
     """Those options that differ from their default: name -> the default."""
+
+    degrees: Mapping[str, Degree] = field(default_factory=dict)
+    """Axis -> ranks, for the axes whose degree was set."""
 
     def without(self, *names: str) -> "Request":
         """The same request with some strategies left out."""
@@ -64,9 +65,9 @@ def compose(request: Request, world: int) -> Plan:
         _check(strategy, chosen, provider)
     _check_options(request, chosen)
     ordered = sorted(chosen.values(), key=lambda s: (s.contract.phase, s.name))
-    return Plan(
-        strategies=tuple(ordered), mesh=_mesh(ordered, world), options=dict(request.options)
-    )
+    axes = {s.contract.axis: s.name for s in ordered if s.contract.axis}
+    mesh = shape({"dp": "data parallel"} | axes, request.degrees, world)
+    return Plan(strategies=tuple(ordered), mesh=mesh, options=dict(request.options))
 
 
 def extend(plan: Plan, name: str, options: Mapping[str, Any]) -> Plan:
@@ -131,19 +132,3 @@ def _check_options(request: Request, chosen: Mapping[str, Strategy]) -> None:
                 f"strategy.{name} = {request.options[name]!r} cannot be in force: nothing in this "
                 f"plan ({', '.join(sorted(chosen))}) obeys it. Leave it at {normal!r}."
             )
-
-
-def _mesh(strategies: list[Strategy], world: int) -> dict[str, int]:
-    """Axis -> degree; a degree of -1 takes what is left, and dp takes what nobody claims."""
-    asked = {s.contract.axis: s.degree() for s in strategies if s.contract.axis}
-    fixed = prod(degree for degree in asked.values() if degree > 0)
-    if world % fixed:
-        raise PlanError(
-            f"the degrees {asked} multiply to {fixed}, which does not divide the {world} workers; "
-            f"start a multiple of {fixed} workers or lower a degree."
-        )
-    rest = world // fixed
-    for axis, degree in asked.items():
-        if degree < 0:
-            asked[axis], rest = rest, 1
-    return {axis: asked.get(axis, rest if axis == "dp" else 1) for axis in AXES}

@@ -52,10 +52,6 @@ class Strategy:
     def __init__(self, **options: Any) -> None:
         self.config = self.Config(**options)
 
-    def degree(self) -> int:
-        """How many ranks the strategy's mesh axis takes; -1 for whatever is left."""
-        return -1
-
     def cuts(self) -> tuple[str, ...]:
         """Names at which a static program must be split before ``model`` is called."""
         return ()

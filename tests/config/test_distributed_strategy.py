@@ -128,9 +128,51 @@ def test_auto_refuses_when_it_is_planned() -> None:
 
 
 def test_blocks_without_a_switch_refuse_when_nobody_reads_them() -> None:
-    strategy = filled({"hybrid_configs": {"mp_degree": 2}})
+    strategy = filled({"hybrid_configs": {"sep_degree": 2}})
     with pytest.raises(PlanError, match=r"strategy\.hybrid_configs = .* cannot be in force"):
         strategy.explain()
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers", "words"),
+    [
+        (
+            {"hybrid_configs": {"mp_degree": 2}},
+            4,
+            "hybrid_configs['mp_degree'] = 2 spreads the job over the axis tp, and no strategy of "
+            "this plan uses it. Set strategy.tensor_parallel = True, or the degree to 1.",
+        ),
+        (
+            {"sharding_configs": {"pp_degree": 2}},
+            4,
+            "Set strategy.pipeline = True, or the degree to 1.",
+        ),
+        (
+            {"sharding_configs": {"dp_degree": 3}},
+            4,
+            "sharding_configs['dp_degree'] = 3 gives 3, which is not the 4 workers; set "
+            "sharding_configs['dp_degree'] to 4.",
+        ),
+        (
+            {"sharding_configs": {"dp_degree": 2}, "hybrid_configs": {"dp_degree": 4}},
+            4,
+            "sharding_configs['dp_degree'] = 2 and hybrid_configs['dp_degree'] = 4 contradict",
+        ),
+    ],
+)
+def test_degrees_that_cannot_be_are_refused(
+    settings: dict[str, Any], workers: int, words: str
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        filled(settings).explain(workers=workers)
+    assert words in str(caught.value)
+
+
+def test_degrees_that_fit_are_planned_and_those_of_a_strategy_that_is_off_rest() -> None:
+    fitting = filled({"hybrid_configs": {"dp_degree": 4}})
+    assert "dp 4 x" in fitting.explain(workers=4)
+    resting = filled({"sharding_configs": {"sharding_degree": 8}})
+    assert "dp 2 x" in resting.explain(workers=2)
 
 
 @pytest.mark.parametrize(

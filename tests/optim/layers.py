@@ -67,3 +67,38 @@ def assert_same(found: list[Tensor], expected: list[Tensor], rtol: float) -> Non
     for ours, theirs in zip(found, expected, strict=True):
         scale = float(theirs.abs().max()) if theirs.numel() else 0.0
         torch.testing.assert_close(ours, theirs, rtol=0, atol=rtol * scale)
+
+
+def graph_and_eager(make: Callable[..., Optimizer], lr: float) -> list[list[Tensor]]:
+    """Parameters after four steps on a GPU, the last three eager and as replays of a CUDA graph.
+
+    The gradients of the capture lie elsewhere than those of the step before, and the learning rate
+    changes between replays. No step may make the host wait.
+    """
+    found = []
+    for capture in (False, True):
+        params, rate = parameters("cuda"), torch.tensor(lr, device="cuda")
+        optimizer = make([{"params": params, "excluded": EXCLUDED}], lr=rate)
+        for param, grad in zip(params, gradients(params, 0), strict=True):
+            param.grad = grad
+        optimizer.step()
+        fresh = [torch.zeros_like(param) for param in params]
+        for param, grad in zip(params, fresh, strict=True):
+            param.grad = grad
+        move: Callable[[], Any] = optimizer.step
+        if capture:
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                optimizer.step()
+            move = graph.replay
+        for step in (1, 3, 5):
+            torch._foreach_copy_(fresh, gradients(params, step))  # type: ignore[arg-type]
+            rate.fill_(lr / step)
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                move()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        found.append([param.detach().cpu().double() for param in params])
+    return found

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.optim.layers import (
     STEPS,
     assert_same,
     gradients,
+    graph_and_eager,
     parameters,
     train,
 )
@@ -103,6 +105,13 @@ def test_the_trajectory_is_that_of_paddle(
 def test_every_path_follows_the_formula(device: str, fused: bool | None, kind: str) -> None:
     found = train(Lamb, device=device, lr=0.05, fused=fused, **OPTIONS[kind])
     assert_same(found, reference(0.05, **OPTIONS[kind]), rtol=2e-6)
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
+@pytest.mark.parametrize("fused", [None, False])
+def test_a_step_waits_for_nothing_and_can_be_captured(fused: bool | None) -> None:
+    eager, replayed = graph_and_eager(partial(Lamb, fused=fused), 0.05)
+    assert_same(replayed, eager, rtol=1e-7)
 
 
 @given(st.lists(st.lists(st.integers(0, 40), max_size=3), min_size=3, max_size=6))

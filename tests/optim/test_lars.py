@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.optim.layers import (
     STEPS,
     assert_same,
     gradients,
+    graph_and_eager,
     parameters,
     train,
 )
@@ -97,6 +99,13 @@ def test_the_trajectory_is_that_of_paddle(
 def test_every_path_follows_the_formula(device: str, fused: bool | None, kind: str) -> None:
     found = train(Lars, device=device, lr=0.5, fused=fused, **OPTIONS[kind])
     assert_same(found, reference(0.5, **OPTIONS[kind]), rtol=2e-6)
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
+@pytest.mark.parametrize("fused", [None, False])
+def test_a_step_waits_for_nothing_and_can_be_captured(fused: bool | None) -> None:
+    eager, replayed = graph_and_eager(partial(Lars, fused=fused), 0.5)
+    assert_same(replayed, eager, rtol=1e-7)
 
 
 @given(st.lists(st.lists(st.integers(0, 40), max_size=3), min_size=3, max_size=6))

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from typing_extensions import override
 
 import fleetx.strategies  # noqa: F401
 from fleetx.plan import option
@@ -103,31 +102,6 @@ def test_an_option_that_nobody_reads_is_refused() -> None:
 def test_an_option_that_somebody_reads_passes() -> None:
     request = Request(options={"fuse_grad_size_in_MB": 4}, changed={"fuse_grad_size_in_MB": 32})
     assert compose(request, 2).options["fuse_grad_size_in_MB"] == 4
-
-
-@pytest.mark.parametrize(("degree", "world", "dp"), [(-1, 4, 1), (2, 4, 2), (4, 4, 1), (1, 4, 4)])
-def test_an_axis_takes_its_degree_and_dp_the_rest(degree: int, world: int, dp: int) -> None:
-    class Spread(Strategy, name="spread"):
-        contract = Contract(phase=Phase.LAYOUT, axis="tp")
-
-        @override
-        def degree(self) -> int:
-            return degree
-
-    mesh = compose(ask(Spread.name), world).mesh
-    assert mesh == {"pp": 1, "dp": dp, "sharding": 1, "tp": world // dp}
-
-
-def test_degrees_that_do_not_divide_the_world_say_what_to_change() -> None:
-    class Three(Strategy, name="three"):
-        contract = Contract(phase=Phase.LAYOUT, axis="tp")
-
-        @override
-        def degree(self) -> int:
-            return 3
-
-    with pytest.raises(PlanError, match=r"multiply to 3, which does not divide the 4 workers; sta"):
-        compose(ask(Three.name), 4)
 
 
 def test_options_reach_the_strategy() -> None:

@@ -43,6 +43,20 @@ def test_by_global_norm() -> None:
     assert by_global_norm([], 1.0) is None
 
 
+@pytest.mark.parametrize("limit", [0.1, 0.3, 0.7, 1.1, 3.3, 49.0])
+def test_what_is_small_enough_does_not_change_by_a_bit(limit: float) -> None:
+    small = [g * 1e-3 for g in gradients()]
+    untouched = [g.clone() for g in small]
+    by_global_norm(untouched, limit)
+    by_norm(untouched, limit)
+    assert all(torch.equal(a, b) for a, b in zip(untouched, small, strict=True))
+
+
+def test_norms_of_large_tensors_keep_their_digits() -> None:
+    large = [torch.ones(3_000_000)]
+    assert by_global_norm(large, 1.0) == pytest.approx(3_000_000**0.5, rel=1e-6)
+
+
 def test_by_norm_limits_each_tensor() -> None:
     clipped, raw = gradients(), gradients()
     raw[2].fill_(0.1)
