@@ -1,5 +1,6 @@
 """The store through which workers meet before they have a process group."""
 
+import itertools
 from datetime import timedelta
 from typing import Protocol, cast
 
@@ -35,8 +36,21 @@ class Store(Protocol):
         """Whether all messages are there."""
 
 
+_starts = itertools.count()
+"""How often this process began to meet the others; all of them count alike."""
+
+
 def open_store(found: Identity, timeout: timedelta) -> Store:
-    """Open the place that the identity names; worker 0 or an elastic agent hosts it."""
+    """Open the place that the identity names, with keys that no earlier start has used."""
+    store = dist.PrefixStore(  # type: ignore[attr-defined]
+        f"fleetx/start{next(_starts)}",
+        _open(found, timeout),  # type: ignore[arg-type]
+    )
+    return cast(Store, store)
+
+
+def _open(found: Identity, timeout: timedelta) -> Store:
+    """Worker 0 or an elastic agent hosts the store."""
     if found.worker_num == 1:
         return cast(Store, dist.HashStore())  # type: ignore[attr-defined]
     if found.rendezvous == "env":

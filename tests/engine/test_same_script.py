@@ -36,3 +36,13 @@ def test_workers_under_fleetrun_equal_plain_python(
     assert (plain["workers"], found["workers"]) == (1, workers)
     for name, expected in plain["weights"].items():
         torch.testing.assert_close(found["weights"][name], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_process_may_begin_another_job(tmp_path: Path) -> None:
+    script = str(SCRIPT.with_name("starts_again.py"))
+    line = [*FLEETRUN, "--gpus", "none", "--nproc_per_node", "2", script]
+    result = subprocess.run(
+        line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "job 2 done by worker 0" in result.stdout
