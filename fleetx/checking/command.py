@@ -40,6 +40,13 @@ def run(args: argparse.Namespace) -> int:
         files: dict[str, Path] = {"": Path(folder) / "all.pt"}
         if code := _probe(args, "", files[""]):
             return code
+        if not files[""].exists():
+            print(
+                "fleetx check: error: the script trained no batch of a distributed model; it must "
+                "call fleet.distributed_model(), fleet.distributed_optimizer() and minimize().",
+                file=sys.stderr,
+            )
+            return 2
         everything, workers = load(files[""])
         for name in everything.tolerances:
             files[name] = Path(folder) / f"without-{name}.pt"

@@ -15,6 +15,7 @@ from fleetx.checking.outcome import Outcome, flat_weights, tolerances
 from fleetx.checking.report import Report, judge
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
+from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.compose import Request, compose
 
 Criterion = Callable[[Any, Any], Tensor]
@@ -42,14 +43,24 @@ def check(
         criterion: outputs and targets -> loss.
         seed: what every run starts from, so that dropout is the same in all of them.
     """
+    _check_arguments(model, optimizer, strategy)
     identity = roles.start(is_collective=True)
     trial = Trial(model, optimizer, list(batches), criterion, seed)
-    if not trial.batches:
-        raise ValueError("fleet.check() got no batches; pass a few pairs of inputs and targets.")
+    if not trial.batches or any(len(batch) != 2 for batch in trial.batches):
+        raise ValueError("fleet.check() takes batches that are pairs of inputs and targets.")
     request = strategy.request()
     everything = trial.run(request)
     without = {name: trial.run(request.without(name)) for name in request.strategies}
     return judge(everything, without, identity.worker_num)
+
+
+def _check_arguments(model: object, optimizer: object, strategy: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"fleet.check() takes a torch.nn.Module first, got {model!r}")
+    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, DistributedOptimizer):
+        raise TypeError(f"fleet.check() takes a torch.optim optimizer second, got {optimizer!r}")
+    if not isinstance(strategy, DistributedStrategy):
+        raise TypeError(f"fleet.check() takes a DistributedStrategy third, got {strategy!r}")
 
 
 @dataclass(frozen=True)
@@ -72,11 +83,13 @@ class Trial:
             engine = Engine(plan, model, device=device, mesh=mesh, criterion=self.criterion)
             engine.attach(optimizer)
             start = flat_weights(engine.job.model)
-            losses = [float(engine.train_batch(_moved(batch, device))) for batch in self.batches]
+            losses: list[float | None] = [
+                float(engine.train_batch(_moved(batch, device))) for batch in self.batches
+            ]
         return gathered(engine, start, losses)
 
 
-def gathered(engine: Engine, start: Tensor, losses: list[float]) -> Outcome:
+def gathered(engine: Engine, start: Tensor, losses: list[float | None]) -> Outcome:
     """What all workers hold, seen from this one."""
     end = flat_weights(engine.job.model)
     together = torch.from_numpy(np.stack(roles.util.all_gather(end.numpy())))
@@ -85,7 +98,7 @@ def gathered(engine: Engine, start: Tensor, losses: list[float]) -> Outcome:
         end=together.mean(dim=0),
         apart=float((together - together[0]).abs().max()),
         meets=all(strategy.in_step() for strategy in engine.plan.strategies),
-        losses=tuple(losses),
+        losses=tuple(loss for loss in losses if loss is not None),
         batches=len(losses),
         tolerances=tolerances(engine.plan),
     )

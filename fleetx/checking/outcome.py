@@ -1,11 +1,12 @@
 """What a run of a few updates leaves behind, to be held against another run."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from fleetx.plan.compose import Plan
+from fleetx.plan.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,8 @@ class Outcome:
     """Whether the workers should be equal at the end: some plans let them drift for a while."""
 
     losses: tuple[float, ...]
+    """Of the batches whose loss is known; a script may keep it to itself."""
+
     batches: int
     tolerances: dict[str, float | None]
     """Strategy -> its tolerance, for every strategy with a switch."""
@@ -37,6 +40,8 @@ class Outcome:
 
     def losses_away_from(self, other: "Outcome") -> float:
         """The largest difference between the losses of a batch, relative to the largest loss."""
+        if not self.losses or len(self.losses) != len(other.losses):
+            return math.inf
         largest = max(abs(loss) for loss in other.losses)
         pairs = zip(self.losses, other.losses, strict=True)
         return max(abs(ours - theirs) for ours, theirs in pairs) / max(largest, 1e-30)

@@ -27,7 +27,7 @@ class Probe:
         self.batches, self.output = batches, output
         self.start: Tensor | None = None
         self.engine: Engine | None = None
-        self.losses: list[float] = []
+        self.losses: list[float | None] = []
 
     def attached(self, engine: Engine) -> None:
         """Keep the weights from which the run starts."""
@@ -38,15 +38,15 @@ class Probe:
         """Count a batch; after the last one, save and end the script."""
         if engine is not self.engine:
             return
-        self.losses.append(float("nan") if loss is None else float(loss))
+        self.losses.append(None if loss is None else float(loss))
         if len(self.losses) == self.batches:
             self.save()
             raise SystemExit(0)
 
     def save(self) -> None:
         """Write the outcome from the first worker."""
-        if self.engine is None or self.start is None:
-            raise SystemExit("fleetx check: the script trained no distributed model")
+        if self.engine is None or self.start is None or not self.losses:
+            return
         outcome = gathered(self.engine, self.start, self.losses)
         if roles.worker_index() == 0:
             torch.save(asdict(outcome) | {"workers": roles.worker_num()}, self.output)
@@ -79,8 +79,13 @@ def main() -> None:
     )
     sys.argv = [args.script, *args.arguments]
     sys.path.insert(0, str(Path(args.script).resolve().parent))
-    runpy.run_path(args.script, run_name="__main__")
-    probe.save()
+    try:
+        runpy.run_path(args.script, run_name="__main__")
+    except SystemExit as stop:
+        if stop.code:
+            raise
+    if len(probe.losses) < args.batches:
+        probe.save()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ class Verdict(Enum):
     IN_FORCE = "in force"
     APART = "apart"
     NO_EFFECT = "no effect"
+    FINITE = "finite"
+    UNKNOWN = "unknown"
     WRONG = "WRONG"
 
     @property
@@ -63,7 +65,7 @@ class Report:
             return f"Do not train with this: {', '.join(wrong)}."
         if idle:
             return f"Nothing is wrong, but {', '.join(idle)} did nothing in these batches."
-        return "Every flag is in force."
+        return "Every flag does what it promises here."
 
 
 def judge(everything: Outcome, without: Mapping[str, Outcome], workers: int) -> Report:
@@ -82,19 +84,26 @@ def _on_flag(name: str, everything: Outcome, without: Outcome) -> Finding:
     distance, limit = everything.away_from(without), everything.tolerances[name]
     if not math.isfinite(distance):
         return Finding(name, Verdict.WRONG, "the weights are not finite")
+    if distance == 0 and (limit is None or limit > EQUAL):
+        return Finding(name, Verdict.NO_EFFECT, "the same weights as without it, bit for bit")
     if limit is None:
-        if distance == 0:
-            return Finding(name, Verdict.NO_EFFECT, "the same weights as without it, bit for bit")
         words = f"changes the update by design; {distance:.1e} away from the run without it"
         return Finding(name, Verdict.IN_FORCE, words)
     if distance <= min(limit, EQUAL):
         return Finding(name, Verdict.EQUAL, f"the weights of the run without it ({distance:.1e})")
+    return _on_rounding(name, everything, without, limit)
+
+
+def _on_rounding(name: str, everything: Outcome, without: Outcome, limit: float) -> Finding:
+    distance, felt = everything.away_from(without), everything.losses_away_from(without)
     words = f"{distance:.1e} away from the run without it; up to {limit:.0e} is expected"
-    if distance > limit and (felt := everything.losses_away_from(without)) <= limit:
+    if distance <= limit:
+        return Finding(name, Verdict.WITHIN, words)
+    if felt <= limit:
         # Weights without influence, such as a bias before a batch norm, have gradients that are
         # nothing but rounding errors, and a rule that normalises updates sends them anywhere.
         return Finding(name, Verdict.WITHIN, f"{words}, and the losses are {felt:.1e} away")
-    return Finding(name, Verdict.WITHIN if distance <= limit else Verdict.WRONG, words)
+    return Finding(name, Verdict.WRONG, words)
 
 
 def _on_ranks(everything: Outcome, workers: int) -> Iterator[Finding]:
@@ -111,7 +120,10 @@ def _on_ranks(everything: Outcome, workers: int) -> Iterator[Finding]:
 
 
 def _on_losses(everything: Outcome) -> Finding:
+    if not everything.losses:
+        words = "not seen: the script calls loss.backward() by itself"
+        return Finding("loss", Verdict.UNKNOWN, words)
     first, last = everything.losses[0], everything.losses[-1]
     fine = all(math.isfinite(loss) for loss in everything.losses)
-    verdict = Verdict.IN_FORCE if fine else Verdict.WRONG
+    verdict = Verdict.FINITE if fine else Verdict.WRONG
     return Finding("loss", verdict, f"{first:.4g} at the first batch, {last:.4g} at the last")

@@ -14,8 +14,10 @@ BUCKET_BYTES = 32 * 2**20
 def copy_from_first_rank(tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
     """Overwrite the tensors of all ranks with those of the group's first rank."""
     first = dist.get_global_rank(group, 0)
-    for tensor in tensors:
-        dist.broadcast(tensor.detach(), src=first, group=group)
+    for bucket in buckets(tensors):
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
+        dist.broadcast(flat, src=first, group=group)
+        _spread(flat, bucket)
 
 
 @torch.no_grad()
@@ -25,16 +27,19 @@ def average(tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
     for bucket in buckets(tensors):
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
         dist.all_reduce(flat, group=group)
-        flat.div_(size)
-        for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
-            tensor.copy_(part.view_as(tensor))
+        _spread(flat.div_(size), bucket)
+
+
+def _spread(flat: Tensor, bucket: list[Tensor]) -> None:
+    for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
+        tensor.copy_(part.view_as(tensor))
 
 
 def buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one type, packed up to ``BUCKET_BYTES``."""
+    """Tensors of one type, in their order, packed up to ``BUCKET_BYTES``."""
     bucket: list[Tensor] = []
     size = 0
-    for tensor in tensors:
+    for tensor in sorted(tensors, key=lambda t: str(t.dtype)):
         grown = size + tensor.numel() * tensor.element_size()
         if bucket and (tensor.dtype != bucket[0].dtype or grown > BUCKET_BYTES):
             yield bucket

@@ -58,7 +58,22 @@ class Block(MutableMapping[str, Any]):
         """Back to the default."""
         self._guard()
         self[name]
+        rest = {key: value for key, value in self._chosen.items() if key != name}
+        self._config.merged(rest, {})  # what is left must make sense by itself
         self._chosen.pop(name, None)
+
+    @override
+    def clear(self) -> None:
+        """Everything back to its default."""
+        self._guard()
+        self._chosen.clear()
+
+    @override
+    def popitem(self) -> tuple[str, Any]:
+        raise TypeError(
+            f"an option cannot be taken out of {self._config.label}, it only goes back to its "
+            "default; use del or clear()."
+        )
 
     @override
     def __iter__(self) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """``DistributedStrategy``, the object a user fills in; the stub beside it is generated."""
 
+import copy
 import os
 from pathlib import Path
 
@@ -26,11 +27,14 @@ class DistributedStrategy(Switchboard):
         Path(output).write_text(prototxt.dump(self.explicit()), encoding="utf-8")
 
     def load_from_prototxt(self, pb_file: str | os.PathLike[str]) -> None:
-        """Set what the file sets; everything else keeps its value."""
+        """Set what the file sets, all of it or nothing; everything else keeps its value."""
         from fleetx.config import prototxt
 
+        self._writable()
+        trial = copy.deepcopy(self)
         for name, value in prototxt.load(Path(pb_file)).items():
-            setattr(self, name, value)
+            setattr(trial, name, value)
+        vars(self).update(vars(trial))
 
     def explain(self, model: nn.Module | None = None, *, workers: int = 1) -> str:
         """The plan in words, or ``PlanError`` with the reason why there is none.
@@ -39,6 +43,10 @@ class DistributedStrategy(Switchboard):
             model: gives the traffic in bytes.
             workers: the number of workers to plan for.
         """
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise ValueError(f"explain() plans for a whole number of workers, got {workers!r}")
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"explain() takes a torch.nn.Module first, got {model!r}")
         return explain(compose(self.request(), workers), model)
 
     @override

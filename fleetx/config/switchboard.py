@@ -62,7 +62,7 @@ class Switchboard:
 
     def _set_old(self, name: str, spelling: old_spellings.Spelling, value: Any) -> None:
         if spelling.values is not None:
-            if value not in spelling.values:
+            if not isinstance(value, str) or value not in spelling.values:
                 known = ", ".join(repr(word) for word in spelling.values)
                 raise ValueError(f"{name} must be one of {known}, got {value!r}")
             value = spelling.values[value]

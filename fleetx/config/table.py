@@ -17,7 +17,14 @@ def render(strategy: Switchboard) -> str:
     off = ", ".join(sorted(set(switches()) - set(on)))
     width = max(60, *(len(row) for row in rows)) if rows else 60
     body = rows or ["nothing is switched on: plain data parallel training"]
-    return "\n".join(("DistributedStrategy", "=" * width, *body, "-" * width, f"off: {off}"))
+    resting = [f"{n}_configs" for n in switches() if n not in on and _chosen(strategy, n)]
+    foot = [f"resting until their switch is on: {', '.join(resting)}"] if resting else []
+    lines = ("DistributedStrategy", "=" * width, *body, "-" * width, f"off: {off}", *foot)
+    return "\n".join(lines)
+
+
+def _chosen(strategy: Switchboard, name: str) -> bool:
+    return bool(strategy.explicit().get(f"{name}_configs"))
 
 
 def _switched_on(strategy: Switchboard, on: list[str]) -> Iterator[str]:

@@ -11,11 +11,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fleetx.plan.compose import Plan
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
+from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
 
@@ -98,6 +98,12 @@ class Engine:
         kept = all(id(p) in held for group in optimizer.param_groups for p in group["params"])
         if spec is described and kept:
             return optimizer
+        if optimizer.state:
+            raise PlanError(
+                f"the {type(optimizer).__name__} has state already, and this plan replaces it by "
+                f"{spec.cls.__name__}, which cannot use it; load the state after "
+                "fleet.distributed_optimizer()."
+            )
         built = spec.build(parameters)
         # A scheduler that holds the user's optimizer must go on steering the one that runs.
         optimizer.param_groups = built.param_groups
@@ -125,8 +131,9 @@ class Engine:
         """End the batch; True when the parameters moved."""
         assert self.step is not None, "attach() comes before finish()"
         self.open, self.holding = False, not self._due
-        moved = self._due and self.step.update()
-        if moved:
+        moved = False
+        if self._due:
+            moved = self.step.update()
             self.step.settle(loss)
         for look in self.finished:
             look(self, loss)
@@ -145,13 +152,14 @@ class Engine:
 
 
 class _BeforeForward:
-    """Begins a batch when the model is called for training; copies of the model lose it."""
+    """Begins a batch when the model is called with gradients on; copies of it lose the hook."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        if module.training and torch.is_grad_enabled():
+        # Not only in training mode: fine-tuning with frozen statistics runs in eval mode.
+        if torch.is_grad_enabled():
             self._engine.begin()
 
     @override

@@ -35,7 +35,8 @@ class ClipGradByValue:
 
     def options(self) -> dict[str, Any]:
         """What the strategy ``clip`` is told."""
-        return {"by": "value", "limit": self.max, "lowest": self.min or 0.0}
+        lowest = {} if self.min is None else {"lowest": self.min}
+        return {"by": "value", "limit": self.max, **lowest}
 
 
 GradClip = ClipGradByGlobalNorm | ClipGradByNorm | ClipGradByValue

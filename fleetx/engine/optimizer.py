@@ -1,7 +1,8 @@
 """What ``distributed_optimizer`` returns: an optimizer whose step goes through the plan."""
 
+import logging
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -12,12 +13,15 @@ from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
 from fleetx.plan.compose import extend
 
+logger = logging.getLogger(__name__)
+
 
 class DistributedOptimizer(Optimizer):
     """A torch optimizer for the user's loop and for learning-rate schedulers.
 
     ``minimize(loss)`` is a whole update. ``backward(loss)``, ``step()`` and ``zero_grad()`` are the
-    same in three lines, for loops that look at gradients in between.
+    same in three lines, for loops that look at gradients in between. Those are scaled under amp;
+    limit them with ``grad_clip`` or the strategy ``clip``, which know that.
     """
 
     def __init__(self, optimizer: Optimizer, grad_clip: GradClip | None = None) -> None:
@@ -134,11 +138,32 @@ class DistributedOptimizer(Optimizer):
     @override
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take back what ``state_dict`` returned, here or in a run without fleetx."""
+        engine = self._bound("load_state_dict")
         self._inner.load_state_dict(cast(dict[str, Any], dict(state_dict)))
-        kept = state_dict.get("strategies", {})
-        for strategy in self._bound("load_state_dict").plan.strategies:
+        kept = dict(state_dict.get("strategies", {}))
+        for strategy in engine.plan.strategies:
             if strategy.name in kept:
-                strategy.load_state_dict(kept[strategy.name])
+                strategy.load_state_dict(kept.pop(strategy.name))
+            elif strategy.state_dict():
+                logger.warning(
+                    "the checkpoint has no state of %s, which begins anew", strategy.name
+                )
+        for name in kept:
+            logger.warning("the checkpoint has a state of %s, which is not in this plan", name)
+        engine.holding = any(strategy.waiting() for strategy in engine.plan.strategies)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else, such as the hooks that torch keeps in an optimizer, is the inner's."""
+        if name == "_inner":
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    @override
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a distributed optimizer belongs to its job and cannot be copied or pickled; copy its "
+            "state_dict() instead."
+        )
 
     @override
     def __repr__(self) -> str:

@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
@@ -64,19 +64,24 @@ def init(
         strategy: which optimisations to switch on; none of them when it is None.
     """
     global _session  # noqa: PLW0603
-    chosen = DistributedStrategy() if strategy is None else _is_strategy("init", strategy)
+    if strategy is not None:
+        _is_strategy("init", strategy)
+    again = roles.started()
     roles.start(role_maker, is_collective=is_collective)
-    _session = Session(chosen)
+    chosen = strategy or DistributedStrategy()
+    if again and _session is not None:
+        # A second call changes nothing but the strategy of models that are still to come.
+        chosen = _session.strategy if strategy is None else strategy
+        _session = replace(_session, strategy=chosen)
+    else:
+        _session = Session(chosen)
 
 
-def distributed_model(
-    model: Model, *, criterion: Callable[[Any, Any], Tensor] | None = None
-) -> Model:
+def distributed_model(model: Model) -> Model:
     """Lay the model out over the workers and return it: the same module, with the same names.
 
     Args:
         model: any module; it is moved to this worker's device and starts equal on every worker.
-        criterion: outputs and targets -> loss, for jobs that hand whole batches to the engine.
     """
     session = _current("distributed_model")
     if not isinstance(model, nn.Module):
@@ -86,7 +91,7 @@ def distributed_model(
             "fleet.distributed_model() was called twice with the same module, which is distributed "
             "already; use what the first call returned."
         )
-    engine = _engine(session, model, criterion)
+    engine = _engine(session, model)
     session.engines.append(engine)
     for optimizer in [*session.waiting]:
         if _owns(engine, optimizer):
@@ -117,6 +122,8 @@ def distributed_optimizer(
         )
     if strategy is not None:
         _replace_strategy(session, _is_strategy("distributed_optimizer", strategy))
+    if grad_clip is not None and not _watched(Request(strategies={"clip": {}})).strategies:
+        grad_clip = None
     wrapped = DistributedOptimizer(optimizer, grad_clip)
     for engine in session.engines:
         if _owns(engine, wrapped):
@@ -132,25 +139,26 @@ def _current(call: str) -> Session:
     return _session
 
 
-def _engine(
-    session: Session, model: nn.Module, criterion: Callable[[Any, Any], Tensor] | None
-) -> Engine:
+def _engine(session: Session, model: nn.Module) -> Engine:
     identity = roles.identity()
     if not identity.is_collective:
         raise PlanError(
             "this is a parameter-server job, and this version of fleetx trains only collective "
             "jobs; call fleet.init(is_collective=True) and start without servers."
         )
-    request = session.strategy.request()
-    for watch in watches:
-        request = watch.change(request)
-    plan = compose(request, identity.worker_num)
+    plan = compose(_watched(session.strategy.request()), identity.worker_num)
     session.strategy.lock()
     mesh = roles.mesh(plan.mesh)
-    engine = Engine(plan, model, device=roles.device(), mesh=mesh, criterion=criterion)
+    engine = Engine(plan, model, device=roles.device(), mesh=mesh)
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
     return engine
+
+
+def _watched(request: Request) -> Request:
+    for watch in watches:
+        request = watch.change(request)
+    return request
 
 
 def _owns(engine: Engine, optimizer: DistributedOptimizer) -> bool:

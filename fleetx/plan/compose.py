@@ -6,6 +6,7 @@ from typing import Any
 
 from fleetx.plan.error import PlanError
 from fleetx.plan.mesh import Degree, shape
+from fleetx.plan.plan import Plan
 from fleetx.plan.strategy import REGISTRY, Strategy
 
 DEFAULTS = {"drive": "eager", "carrier": "data_parallel"}
@@ -44,15 +45,6 @@ class Request:
         return replace(self, strategies=kept)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Strategies in the order in which they are folded, and the mesh they live on."""
-
-    strategies: tuple[Strategy, ...]
-    mesh: Mapping[str, int]
-    options: Mapping[str, Any]
-
-
 def compose(request: Request, world: int) -> Plan:
     """Check every contract and return the plan; raise ``PlanError`` rather than drop anything."""
     chosen = {name: _make(name, options) for name, options in request.strategies.items()}
@@ -67,7 +59,10 @@ def compose(request: Request, world: int) -> Plan:
     ordered = sorted(chosen.values(), key=lambda s: (s.contract.phase, s.name))
     axes = {s.contract.axis: s.name for s in ordered if s.contract.axis}
     mesh = shape({"dp": "data parallel"} | axes, request.degrees, world)
-    return Plan(strategies=tuple(ordered), mesh=mesh, options=dict(request.options))
+    plan = Plan(strategies=tuple(ordered), mesh=mesh, options=dict(request.options))
+    for strategy in ordered:
+        strategy.examine(plan)
+    return plan
 
 
 def extend(plan: Plan, name: str, options: Mapping[str, Any]) -> Plan:
@@ -82,7 +77,10 @@ def extend(plan: Plan, name: str, options: Mapping[str, Any]) -> Plan:
     for strategy in chosen.values():
         _check(strategy, chosen, provider)
     ordered = sorted(chosen.values(), key=lambda s: (s.contract.phase, s.name))
-    return replace(plan, strategies=tuple(ordered))
+    extended = replace(plan, strategies=tuple(ordered))
+    for strategy in ordered:
+        strategy.examine(extended)
+    return extended
 
 
 def _make(name: str, options: Mapping[str, Any]) -> Strategy:

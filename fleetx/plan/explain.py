@@ -5,13 +5,14 @@ from math import prod
 
 from torch import nn
 
-from fleetx.plan.compose import Plan
 from fleetx.plan.exchange import Exchange
+from fleetx.plan.plan import Plan
 
 
 def explain(plan: Plan, model: nn.Module | None = None) -> str:
     """The plan as a table; with a model, traffic and memory are given in bytes."""
-    weights = sum(p.numel() * p.element_size() for p in model.parameters()) if model else 0
+    trained = [p for p in model.parameters() if p.requires_grad] if model is not None else []
+    weights = sum(p.numel() * p.element_size() for p in trained)
     known = model is not None
     return "\n".join(
         (

@@ -1,9 +1,11 @@
 """Options: typed, ranged values that are checked at the moment they are assigned."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
+from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 
@@ -100,7 +102,8 @@ class Config:
         known = annotations(cls)
         for name in new:
             if name not in known:
-                raise ValueError(unknown(f"{cls.label} has no option {name!r}", name, known))
+                message = f"{cls.label} has no option {name!r}"
+                raise ValueError(unknown(message, str(name), known))
         chosen = dict(old) | dict(new)
         checked = cls(**chosen)
         return {name: getattr(checked, name) for name in known if name in chosen}
@@ -136,10 +139,16 @@ def check(label: str, annotation: Any, value: Any) -> Any:
     normal = items if items is not None else _scalar(label, kind, value)
     if any(isinstance(limit, Unset) and normal == limit.value for limit in limits):
         return normal
+    _finite(label, items if items is not None else (normal,), value)
     for limit in limits:
         if not isinstance(limit, Unset):
             _within(label, limit, items if items is not None else (normal,), value)
     return normal
+
+
+def _finite(label: str, items: tuple[Any, ...], value: Any) -> None:
+    if any(isinstance(item, float) and not math.isfinite(item) for item in items):
+        raise ValueError(f"{label} must be finite, got {value!r}")
 
 
 def _within(label: str, limit: Limit, items: tuple[Any, ...], value: Any) -> None:
@@ -161,12 +170,12 @@ _NAMES = {bool: "True or False", int: "whole number", float: "number", str: "str
 
 
 def _scalar(label: str, kind: Any, value: Any) -> Any:
-    accepted = {bool: bool, int: int, float: int | float, str: str}[kind]
+    accepted = {bool: bool, int: Integral, float: Real, str: str}[kind]
     wrong = not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool))
     if wrong:
         article = "" if kind is bool else "a "
         raise TypeError(f"{label} must be {article}{_NAMES[kind]}, got {value!r}")
-    return float(value) if kind is float else value
+    return kind(value)
 
 
 def unknown(message: str, word: str, known: Mapping[str, Any] | list[str]) -> str:

@@ -45,4 +45,5 @@ class Step:
     """Move the parameters; False when the update was skipped."""
 
     settle: Callable[[Tensor | None], None]
-    """After a successful update, with the last loss."""
+    """After every batch that was due, with its loss, even if this rank skipped the update: what
+    ranks do together here must not depend on what one of them skipped."""

@@ -15,6 +15,7 @@ from fleetx.plan.step import Step
 
 if TYPE_CHECKING:
     from fleetx.plan.job import Job
+    from fleetx.plan.plan import Plan
 
 REGISTRY: dict[str, type["Strategy"]] = {}
 
@@ -52,6 +53,9 @@ class Strategy:
     def __init__(self, **options: Any) -> None:
         self.config = self.Config(**options)
 
+    def examine(self, plan: "Plan") -> None:
+        """Refuse, with ``PlanError``, what cannot be in force on this mesh or in this company."""
+
     def cuts(self) -> tuple[str, ...]:
         """Names at which a static program must be split before ``model`` is called."""
         return ()
@@ -81,6 +85,10 @@ class Strategy:
     def remarks(self) -> tuple[str, ...]:
         """What else a person should know before the run, with the option that decided it."""
         return ()
+
+    def waiting(self) -> bool:
+        """Whether gradients of earlier batches wait for an update to come."""
+        return False
 
     def in_step(self) -> bool:
         """Whether the replicas are equal now, as far as this strategy knows."""

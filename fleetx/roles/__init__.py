@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         world_device_ids,
         world_size,
     )
-    from fleetx.roles.session import NotInitializedError, device, identity, start, stop
+    from fleetx.roles.session import NotInitializedError, device, identity, start, started, stop
 
 RoleMakerBase = RoleMaker
 """The name of `RoleMaker` in older scripts."""
@@ -69,6 +69,7 @@ __all__ = [
     "server_num",
     "split_files",
     "start",
+    "started",
     "stop",
     "util",
     "worker_endpoints",

@@ -58,6 +58,11 @@ def start(role_maker: RoleMaker | None = None, *, is_collective: bool = False) -
     return world.identity
 
 
+def started() -> bool:
+    """Whether `start` was called, and `stop` not since."""
+    return bool(_running)
+
+
 def stop() -> None:
     """Forget the identity and destroy the groups that `start` made."""
     atexit.unregister(stop)

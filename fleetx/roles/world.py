@@ -200,10 +200,13 @@ def _adopt(found: Identity) -> World:
 def _second_store(found: Identity, tell: Tell) -> Store:
     """A store of our own, for torch does not hand out the one of a group."""
     if found.index:
-        return visit_store(tell("store", "")[0], patience())
-    host = "127.0.0.1" if found.node_num == 1 else host_address()
-    store, endpoint = host_store(host, patience())
-    tell("store", endpoint)
+        store = visit_store(tell("store", "")[0], patience())
+    else:
+        host = "127.0.0.1" if found.node_num == 1 else host_address()
+        store, endpoint = host_store(host, patience())
+        tell("store", endpoint)
+    # The store ends with worker 0's hold on it, and whoever comes later would knock for ever.
+    tell("connected", True)
     return store
 
 

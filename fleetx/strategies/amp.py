@@ -21,6 +21,7 @@ from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, AtLeast, Below, OneOf
+from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
 
@@ -107,6 +108,19 @@ class Amp(Strategy, name="amp"):
     config: Config
     _state: LossScale | None = None
     """The loss scale; None when nothing is scaled."""
+
+    @override
+    def examine(self, plan: Plan) -> None:
+        half = self.config.low == torch.float16
+        dynamic = half and self.config.use_dynamic_loss_scaling
+        why = "is not dynamic" if half else "of bfloat16 is always 1"
+        for name in () if dynamic else _GROWTH if half else ("init_loss_scaling", *_GROWTH):
+            normal = option.default(type(self.config), name)
+            if (value := getattr(self.config, name)) != normal:
+                raise PlanError(
+                    f"{self.config.spelled(name)} = {value!r} has no effect, because the loss "
+                    f"scale {why}. Leave it at {normal!r}."
+                )
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
@@ -219,14 +233,6 @@ class Amp(Strategy, name="amp"):
                 "amp: the backward pass of float16 convolutions takes hundreds of times as long "
                 "as that of float32 on a CPU; set amp_configs = {'dtype': 'bfloat16'} there."
             )
-        dynamic = half and self.config.use_dynamic_loss_scaling
-        for name in () if dynamic else _GROWTH if half else ("init_loss_scaling", *_GROWTH):
-            if getattr(self.config, name) != option.default(type(self.config), name):
-                logger.warning(
-                    "amp: amp_configs[%r] has no effect, because the loss scale %s",
-                    name,
-                    "is not dynamic" if half else "of bfloat16 is always 1",
-                )
 
 
 def _check_weights(model: nn.Module) -> None:

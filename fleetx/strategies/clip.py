@@ -1,5 +1,6 @@
 """Clip: gradients are limited after they were exchanged and before they are used."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from fleetx.optim.clipping import by_global_norm, by_norm, by_value
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.job import Job
-from fleetx.plan.option import Above, Below, OneOf, Unset
+from fleetx.plan.option import Above, OneOf, Unset
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
 
@@ -27,15 +28,20 @@ class Clip(Strategy, name="clip"):
         """The norm of all gradients together, of each tensor, or each number by itself."""
         limit: Annotated[float, Above(0)] = 1.0
         """The largest norm or value that is left alone."""
-        lowest: Annotated[float, Unset(0), Below(0)] = 0.0
-        """The smallest value, for ``by="value"``; 0 stands for ``-limit``."""
+        lowest: Annotated[float, Unset(-math.inf)] = -math.inf
+        """The smallest value, for ``by="value"``; minus infinity stands for ``-limit``."""
 
         @override
         def consistent(self) -> None:
-            if self.lowest and self.by != "value":
+            if self.lowest != -math.inf and self.by != "value":
                 raise ValueError(
                     f"clip_configs['lowest'] = {self.lowest} limits values, and clip_configs['by'] "
-                    f"is {self.by!r}; set clip_configs['by'] = 'value', or leave 'lowest' at 0."
+                    f"is {self.by!r}; set clip_configs['by'] = 'value', or leave 'lowest' alone."
+                )
+            if self.lowest >= self.limit:
+                raise ValueError(
+                    f"clip_configs['lowest'] = {self.lowest} is not below clip_configs['limit'] = "
+                    f"{self.limit}, so no value would be left; lower it."
                 )
 
     config: Config
@@ -43,6 +49,7 @@ class Clip(Strategy, name="clip"):
     @override
     def step(self, step: Step, job: Job) -> Step:
         by, limit = self.config.by, self.config.limit
+        lowest = -limit if self.config.lowest == -math.inf else self.config.lowest
 
         def update() -> bool:
             assert job.optimizer is not None
@@ -53,7 +60,7 @@ class Clip(Strategy, name="clip"):
             elif by == "norm":
                 by_norm(gradients, limit)
             else:
-                by_value(gradients, self.config.lowest or -limit, limit)
+                by_value(gradients, lowest, limit)
             return step.update()
 
         return replace(step, update=update)

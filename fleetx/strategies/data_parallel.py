@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,18 +14,30 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from fleetx.comm.reduction import flat, two_level
-from fleetx.comm.replicas import start_equal
+from fleetx.comm.replicas import copy_from_first_rank, start_equal
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
+from fleetx.plan.plan import Plan
 from fleetx.plan.step import Reduce, Step
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import copies, two_levels
 
 ONE_TENSOR_PER_BUCKET = 1e-6
 """A bucket this small (MB) is closed by the first tensor that enters it."""
+
+_THAWED = (
+    "requires_grad of a parameter changed after fleet.distributed_model(), and gradients of a "
+    "parameter that was frozen then are not exchanged between workers; freeze and thaw before "
+    "fleet.distributed_model(), or give late layers a learning rate of 0 until they shall train."
+)
+_UNUSED = (
+    "the last batch did not reach every parameter, so workers wait for gradients that never come; "
+    "set strategy.find_unused_parameters = True, or freeze those parameters before "
+    "fleet.distributed_model()."
+)
 
 
 class DataParallel(Strategy, name="data_parallel"):
@@ -33,7 +46,7 @@ class DataParallel(Strategy, name="data_parallel"):
     internal = True
     contract = Contract(
         phase=Phase.CARRIER,
-        touches=frozenset({"model", "sync", "reduce", "agree"}),
+        touches=frozenset({"model", "sync", "reduce", "agree", "settle"}),
         provides=frozenset({"carrier", "gradient_exchange", "buckets"}),
         reads=frozenset(
             {
@@ -56,31 +69,45 @@ class DataParallel(Strategy, name="data_parallel"):
             # DDP, which else does this, refuses a model without gradients.
             start_equal(model, job.mesh["dp"].get_group())
             return model
+        copy_from_first_rank(model.buffers(), job.mesh["dp"].get_group())
         self._replica = _replicate(model, job)
-        replace_forward(model, lambda forward: self._replica)  # type: ignore[arg-type, return-value]
+        replace_forward(model, partial(_with_gradients, self._replica))
         return model
+
+    @override
+    def examine(self, plan: Plan) -> None:
+        if plan.mesh["dp"] > 1:
+            _examine(plan, others=[s for s in plan.strategies if s is not self])
 
     @override
     def step(self, step: Step, job: Job) -> Step:
         replica = self._replica
         if replica is None:
             return step
-        if step.reduce is not None:
-            _refuse_own_reduction(job)
         reduce = step.reduce or _reduction(step, job)
         if reduce is not None:
             replica.register_comm_hook(None, _as_hook(reduce))
+        group, parameters = job.mesh["dp"].get_group(), list(job.model.parameters())
+        trained = [p.requires_grad for p in parameters]
 
         def sync(armed: bool) -> None:
             step.sync(armed)
+            if trained != [p.requires_grad for p in parameters]:
+                raise PlanError(_THAWED)
             replica.require_backward_grad_sync = armed
 
         def agree(flag: Tensor) -> Tensor:
             flag = flag.detach().clone()
-            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=job.mesh["dp"].get_group())
+            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
             return flag
 
-        return replace(step, sync=sync, reduce=reduce, agree=agree)
+        def settle(loss: Tensor | None) -> None:
+            step.settle(loss)
+            # Running statistics are those of the first rank, on every rank and at any time, so
+            # that one worker alone can evaluate or save.
+            copy_from_first_rank(job.model.buffers(), group)
+
+        return replace(step, sync=sync, reduce=reduce, agree=agree, settle=settle)
 
     @override
     def exchanges(
@@ -132,15 +159,32 @@ def _replicate(model: nn.Module, job: Job) -> DistributedDataParallel:
         bucket_cap_mb=megabytes,
         find_unused_parameters=job.option("find_unused_parameters", bool),
         gradient_as_bucket_view=True,
+        broadcast_buffers=False,  # done after each update instead
     )
+
+
+def _with_gradients(replica: DistributedDataParallel, forward: Forward) -> Forward:
+    """Go through the replica when there will be a backward; one worker may evaluate alone."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        try:
+            return replica(*args, **kwargs)
+        except RuntimeError as error:
+            if "find_unused_parameters" in str(error):
+                raise PlanError(_UNUSED) from error
+            raise
+
+    return run
 
 
 def _reduction(step: Step, job: Job) -> Reduce | None:
     """What averages a bucket; None leaves it to DDP, which needs no Python for the plain case."""
     channels = job.option("nccl_comm_num", int)
     if job.option("use_hierarchical_allreduce", bool):
-        levels = two_levels(job.mesh, "dp", _block(job))
-        averages = [two_level(*levels, step.wire)]
+        block = job.option("hierarchical_allreduce_inter_nranks", int)
+        averages = [two_level(*two_levels(job.mesh, "dp", block), step.wire)]
     elif channels > 1 or step.wire is not None:
         averages = [flat(group, step.wire) for group in copies(job.mesh, "dp", channels)]
     else:
@@ -152,19 +196,41 @@ def _reduction(step: Step, job: Job) -> Reduce | None:
     return reduce
 
 
-def _refuse_own_reduction(job: Job) -> None:
-    """Another strategy reduces the buckets, so options about how we would do it have no effect."""
-    if job.option("nccl_comm_num", int) > 1 or job.option("use_hierarchical_allreduce", bool):
+def _examine(plan: Plan, others: list[Strategy]) -> None:
+    """Refuse options about the all-reduce that would have no effect, or cannot be had."""
+    options, ranks = plan.options, plan.mesh["dp"]
+    encoded = any("reduce" in strategy.contract.touches for strategy in others)
+    channels = options.get("nccl_comm_num", 1)
+    two_level = options.get("use_hierarchical_allreduce", False)
+    block = options.get("hierarchical_allreduce_inter_nranks", 1)
+    megabytes = options.get("fuse_grad_size_in_MB", 32)
+    if encoded and (channels > 1 or two_level):
         raise PlanError(
             "strategy.nccl_comm_num and strategy.use_hierarchical_allreduce say how gradients are "
             "all-reduced, and a strategy of this plan exchanges them in its own way; leave them at "
             "1 and False."
         )
+    if two_level and channels > 1:
+        raise PlanError(
+            f"strategy.nccl_comm_num = {channels} deals all-reduces out to communicators, and "
+            "strategy.use_hierarchical_allreduce has its own; leave nccl_comm_num at 1."
+        )
+    if block > 1 and not two_level:
+        raise PlanError(
+            f"strategy.hierarchical_allreduce_inter_nranks = {block} needs "
+            "strategy.use_hierarchical_allreduce = True; set it, or leave the block at 1."
+        )
+    if not options.get("fuse_all_reduce_ops", True) and megabytes != 32:
+        raise PlanError(
+            f"strategy.fuse_grad_size_in_MB = {megabytes} is the size of a bucket, and "
+            "strategy.fuse_all_reduce_ops = False has none; leave it at 32."
+        )
+    if two_level:
+        _check_block(block, ranks)
 
 
-def _block(job: Job) -> int:
-    """How many neighbours make the inner level of a hierarchical all-reduce."""
-    size, ranks = job.option("hierarchical_allreduce_inter_nranks", int), job.size("dp")
+def _check_block(size: int, ranks: int) -> None:
+    """Neighbours that make the inner level must be more than one and fewer than all."""
     if size == 1 or ranks % size or size == ranks:
         divisors = [d for d in range(2, ranks) if ranks % d == 0]
         instead = (
@@ -176,7 +242,6 @@ def _block(job: Job) -> int:
             f"strategy.hierarchical_allreduce_inter_nranks = {size} does not cut the {ranks} "
             f"workers into equal blocks of at least two; {instead}."
         )
-    return size
 
 
 def _as_hook(reduce: Reduce) -> Callable[[Any, GradBucket], Future[Tensor]]:

@@ -1,6 +1,5 @@
 """Deep gradient compression: only the largest entries of what waits to be sent travel."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -25,8 +24,6 @@ from fleetx.plan.optimizer_spec import Group, OptimizerSpec
 from fleetx.plan.option import AtLeast, Below
 from fleetx.plan.step import Reduce, Step
 from fleetx.plan.strategy import Strategy
-
-logger = logging.getLogger(__name__)
 
 SMALLEST = 16_384
 """Parameters with fewer elements than this travel whole."""
@@ -88,10 +85,10 @@ class DGC(Strategy, name="dgc"):
             rules = [_rule(name, large[name], group) for name in group.names if name in large]
             self._rules |= {rule.parameter: rule for rule in rules}
         if not self._rules:
-            logger.warning(
-                "strategy.dgc = True compresses nothing: no parameter of the optimizer is float32 "
-                "with at least %d elements, and all others travel whole.",
-                SMALLEST,
+            raise PlanError(
+                "strategy.dgc = True would compress nothing: no parameter of the optimizer is "
+                f"float32 with at least {SMALLEST} elements, and all others travel whole. Set "
+                "strategy.dgc = False."
             )
         groups = tuple(part for group in spec.groups for part in _split(group, large))
         return replace(spec, groups=groups)

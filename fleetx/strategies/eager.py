@@ -27,8 +27,8 @@ class Eager(Strategy, name="eager"):
             if job.criterion is None:
                 raise PlanError(
                     "a whole batch was given to the engine, but no criterion turns outputs into a "
-                    "loss; pass criterion=... where the model is distributed, or write the loop "
-                    "with optimizer.minimize(loss)."
+                    "loss; make the engine with one, or write the loop with "
+                    "optimizer.minimize(loss)."
                 )
             inputs, targets = batch
             loss = job.criterion(job.model(inputs), targets)

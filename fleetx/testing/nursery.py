@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import fcntl
 import os
 import pickle
 import socket
@@ -128,8 +129,12 @@ class Nursery:
 
 
 def _append_only_file() -> BufferedRandom:
-    # Appending keeps the text in one piece when we truncate the file while the rank writes.
-    return tempfile.TemporaryFile("a+b")
+    # Between calls we truncate the file under the rank, which would go on writing at its old
+    # offset and leave a hole of NUL bytes. tempfile's mode "a" does not reach the system.
+    file = tempfile.TemporaryFile("a+b")  # noqa: SIM115
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_APPEND)  # holds for the rank's copy too
+    return file
 
 
 def _read(file: BufferedRandom) -> str:

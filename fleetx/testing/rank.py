@@ -18,6 +18,8 @@ from fleetx.testing.reset import Reset
 from fleetx.testing.sources import shared_modules
 
 _GROUP_TIMEOUT = timedelta(minutes=10)  # the pool's own limit comes first
+_names: list[str] = []
+"""Empty, or in a rank what to call it; what a rank forks inherits that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,19 @@ class Reply:
     """Modules that later ranks had better have from birth."""
 
 
+def refuse_inside_a_rank(call: str) -> None:
+    """Complain if this process is a rank or was forked by one."""
+    if _names:
+        raise RuntimeError(
+            f"{call} was called inside {_names[0]}, and ranks do not start ranks: each of them "
+            "loads the script again and would start the next. In a script, put the call under "
+            '`if __name__ == "__main__":`; in a function that runs on the ranks, leave it out.'
+        )
+
+
 def be_rank(rank: int, size: int, channels: Channels, listener: socket.socket) -> None:
     """Serve calls until the parent hangs up."""
+    _names.append(f"rank {rank} of {size}")
     connection = _settle(channels)
     _join(rank, size, listener)
     reset = Reset()

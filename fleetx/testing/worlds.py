@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from fleetx.testing.nursery import Nursery
 from fleetx.testing.pool import Pool
+from fleetx.testing.rank import refuse_inside_a_rank
 
 P = ParamSpec("P")
 
@@ -32,9 +33,11 @@ class World:
         Raises:
             TimeoutError: Some rank did not finish within the limit; the message shows where each
                 rank was. The processes are ended, and the next call starts new ones.
-            RuntimeError: A process ended in the middle of the call.
+            RuntimeError: A process ended in the middle of the call, or the call was made inside
+                a rank.
             BaseException: Whatever the first failing rank raised, with its traceback as a note.
         """
+        refuse_inside_a_rank(f"world({self.size}).run()")
         return _kept.pool(self.size).call(function, args, kwargs, self.timeout)
 
     def __call__(self, function: Callable[P, object]) -> Callable[P, None]:
@@ -52,6 +55,7 @@ class World:
     @property
     def pids(self) -> list[int]:
         """The processes of the ranks; empty before the first call and after a failure."""
+        refuse_inside_a_rank(f"world({self.size}).pids")
         return _kept.pool(self.size).pids
 
     @override

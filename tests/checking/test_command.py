@@ -25,7 +25,7 @@ def test_a_script_is_run_with_and_without_each_flag() -> None:
     assert any(line.startswith("  fp16_allreduce  within") for line in lines)
     assert any(line.startswith("  gradient_merge  in force") for line in lines)
     assert "  ranks           equal      all 2 workers hold the same weights" in lines
-    assert lines[-1] == "Every flag is in force."
+    assert lines[-1] == "Every flag does what it promises here."
 
 
 def test_a_refused_plan_is_shown_with_its_reason() -> None:

@@ -15,7 +15,7 @@ FINE = Outcome(
     meets=True,
     losses=(2.0, 1.0),
     batches=8,
-    tolerances={"amp": 1e-2, "lars": None},
+    tolerances={"amp": 1e-2, "lars": None, "recompute": 1e-6},
 )
 
 
@@ -26,8 +26,10 @@ def moved(by: float) -> Outcome:
 @pytest.mark.parametrize(
     ("flag", "by", "verdict"),
     [
-        ("amp", 0.0, Verdict.EQUAL),
+        ("amp", 0.0, Verdict.NO_EFFECT),
         ("amp", 1e-9, Verdict.EQUAL),
+        ("recompute", 0.0, Verdict.EQUAL),
+        ("recompute", 1e-4, Verdict.WRONG),
         ("amp", 5e-3, Verdict.WITHIN),
         ("amp", 5e-2, Verdict.WRONG),
         ("amp", float("nan"), Verdict.WRONG),
@@ -61,6 +63,13 @@ def test_a_loss_that_is_not_finite_is_wrong() -> None:
     assert not judge(replace(FINE, losses=(1.0, float("inf"))), {}, workers=1).ok
 
 
+def test_losses_that_a_script_keeps_to_itself_are_no_fault() -> None:
+    silent = replace(FINE, losses=())
+    report = judge(silent, {"lars": replace(silent, end=FINE.end + 0.5)}, workers=1)
+    assert report.ok
+    assert "not seen: the script calls loss.backward() by itself" in str(report)
+
+
 def test_the_report_reads_as_a_table() -> None:
     text = str(judge(FINE, {"amp": moved(1e-3), "lars": moved(0.25)}, workers=2))
     assert text.splitlines() == [
@@ -68,8 +77,8 @@ def test_the_report_reads_as_a_table() -> None:
         "  amp    within     1.0e-03 away from the run without it; up to 1e-02 is expected",
         "  lars   in force   changes the update by design; 2.0e-01 away from the run without it",
         "  ranks  equal      all 2 workers hold the same weights",
-        "  loss   in force   2 at the first batch, 1 at the last",
-        "Every flag is in force.",
+        "  loss   finite     2 at the first batch, 1 at the last",
+        "Every flag does what it promises here.",
     ]
 
 

@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fleetx as fleet
@@ -419,3 +420,41 @@ def test_editors_see_every_name() -> None:
         "run `python -m fleetx.config.stub`"
     )
     assert set(names()) <= set(dir(fleet.DistributedStrategy()))
+
+
+def test_a_block_can_be_cleared_and_keeps_making_sense() -> None:
+    strategy = filled({"localsgd_configs": {"k_steps": 4, "begin_step": 3}})
+    strategy.localsgd_configs.clear()
+    assert dict(strategy.localsgd_configs) == {"k_steps": 1, "begin_step": 1}
+    with pytest.raises(TypeError, match="use del or clear"):
+        strategy.localsgd_configs.popitem()
+    clip = filled({"clip_configs": {"by": "value", "lowest": -1.0}})
+    with pytest.raises(ValueError, match="limits values"):
+        del clip.clip_configs["by"]
+
+
+def test_a_file_is_loaded_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "half.prototxt"
+    path.write_text('amp: true\nlars: true\namp_configs { dtype: "int8" }')
+    strategy = fleet.DistributedStrategy()
+    with pytest.raises(ValueError, match="must be one of 'float16', 'bfloat16'"):
+        strategy.load_from_prototxt(path)
+    assert strategy == fleet.DistributedStrategy()
+
+
+@pytest.mark.parametrize("workers", [0, -2, "4", True])
+def test_explain_wants_a_number_of_workers(workers: Any) -> None:
+    with pytest.raises(ValueError, match="a whole number of workers"):
+        fleet.DistributedStrategy().explain(workers=workers)
+
+
+def test_options_of_a_strategy_that_is_off_are_shown_as_resting() -> None:
+    text = repr(filled({"amp_configs": {"dtype": "bfloat16"}}))
+    assert text.endswith("resting until their switch is on: amp_configs")
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    strategy = filled({"localsgd_configs": {"k_steps": np.int64(4)}})
+    assert type(strategy.localsgd_configs["k_steps"]) is int
+    with pytest.raises(ValueError, match="must be finite, got inf"):
+        strategy.amp_configs = {"init_loss_scaling": float("inf")}

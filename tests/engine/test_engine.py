@@ -170,7 +170,7 @@ def test_a_reduce_verb_sees_every_bucket() -> None:
 
 @world(1)
 @own_registry
-def test_settle_follows_an_update_and_a_skipped_one_is_not_settled() -> None:
+def test_settle_follows_every_due_batch_also_a_skipped_one() -> None:
     settled: list[float | None] = []
     verdicts = iter([True, False])
 
@@ -188,8 +188,8 @@ def test_settle_follows_an_update_and_a_skipped_one_is_not_settled() -> None:
     engine.attach(torch.optim.SGD(engine.job.model.parameters(), lr=0.1))
     first = engine.train_batch(data())
     before = weights(engine.job.model)
-    engine.train_batch(data())
-    assert settled == [float(first)]
+    second = engine.train_batch(data())
+    assert settled == [float(first), float(second)]
     assert torch.equal(weights(engine.job.model), before)
 
 
@@ -252,6 +252,25 @@ def test_an_undeclared_deed_is_refused(deed: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(PlanError, match=rf"sly changed \['{part}'\], which its contract does not"):
         engine_for(Sly.name, model=model).attach(optimizer)
+
+
+@world(1)
+@own_registry
+def test_a_state_that_the_plan_cannot_use_is_refused() -> None:
+    class Other(Strategy, name="other"):
+        contract = touching("optimizer")
+
+        @override
+        def optimizer(self, spec: OptimizerSpec, job: Job) -> OptimizerSpec:
+            return replace(spec, cls=torch.optim.RMSprop, defaults={"lr": 0.3})
+
+    model = net()
+    mine = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model(torch.ones(2, 6)).sum().backward()
+    mine.step()
+    engine = engine_for(Other.name, model=model)
+    with pytest.raises(PlanError, match="the SGD has state already, and this plan replaces it by"):
+        engine.attach(mine)
 
 
 @world(1)

@@ -111,10 +111,9 @@ def test_evaluation_does_not_count_as_a_batch() -> None:
     model = fleet.distributed_model(net())
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     inputs, targets = data()
-    model.eval()
-    model(inputs)
     with torch.no_grad():
         model.train()(inputs)
+        model.eval()(inputs)
     with pytest.raises(RuntimeError, match="but the model was not"):
         optimizer.step()
     optimizer.minimize(F.cross_entropy(model(inputs), targets))
@@ -215,16 +214,91 @@ def test_misuse_is_answered_in_a_sentence() -> None:
 def test_a_strategy_may_come_with_the_optimizer_but_not_too_late() -> None:
     _start()
     strategy = fleet.DistributedStrategy()
-    strategy.amp = True
+    strategy.pipeline = True
     model = net()
     fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1), strategy)
-    with pytest.raises(fleet.PlanError, match=r"strategy\.amp = True cannot be in force"):
+    with pytest.raises(fleet.PlanError, match=r"strategy\.pipeline = True cannot be in force"):
         fleet.distributed_model(model)
-    strategy.amp = False
+    strategy.pipeline = False
     fleet.distributed_model(model)
     with pytest.raises(ValueError, match="in force already"):
-        strategy.amp = True
+        strategy.pipeline = True
     late = fleet.DistributedStrategy()
     late.find_unused_parameters = True
     with pytest.raises(fleet.PlanError, match="differs from the one under which the model was"):
         fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1), late)
+
+
+@world(2)
+def test_fine_tuning_in_eval_mode_trains() -> None:
+    _start()
+    model = fleet.distributed_model(net()).eval()
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    inputs, targets = data()
+    mine = slice(fleet.worker_index(), None, 2)
+    before = weights(model)
+    optimizer.minimize(F.cross_entropy(model(inputs[mine]), targets[mine]))
+    assert not torch.equal(weights(model), before)
+    assert spread(weights(model)) == 0
+
+
+@world(2)
+def test_one_worker_may_evaluate_alone_and_statistics_are_equal_everywhere() -> None:
+    _start()
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    fleet.distributed_model(model)
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    inputs, targets = data()
+    mine = slice(fleet.worker_index(), None, 2)
+    for _ in range(3):
+        optimizer.minimize(F.cross_entropy(model(inputs[mine]), targets[mine]))
+        assert spread(torch.cat([b.float().flatten() for b in model.buffers()])) == 0
+    if fleet.is_first_worker():
+        with torch.no_grad():
+            model.eval()(inputs)
+    model.train()
+    optimizer.minimize(F.cross_entropy(model(inputs[mine]), targets[mine]))
+    assert spread(weights(model)) == 0
+
+
+@world(2)
+def test_thawing_a_parameter_later_is_refused() -> None:
+    _start()
+    model = net()
+    model[0].requires_grad_(False)
+    fleet.distributed_model(model)
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    inputs, targets = data()
+    optimizer.minimize(F.cross_entropy(model(inputs), targets))
+    model[0].requires_grad_(True)
+    with pytest.raises(fleet.PlanError, match="requires_grad of a parameter changed after"):
+        model(inputs)
+
+
+@world(1)
+def test_a_distributed_optimizer_is_not_copied_and_keeps_torchs_hooks() -> None:
+    _start()
+    model = fleet.distributed_model(net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for copying in (copy.deepcopy, copy.copy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            copying(optimizer)
+    called = []
+    optimizer.register_step_post_hook(lambda *args: called.append("post"))
+    inputs, targets = data()
+    optimizer.minimize(F.cross_entropy(model(inputs), targets))
+    assert called == ["post"]
+
+
+@world(2)
+def test_a_second_init_keeps_the_job() -> None:
+    _start()
+    model = net()
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    fleet.init(is_collective=True)
+    fleet.distributed_model(model)
+    inputs, targets = data()
+    optimizer.minimize(F.cross_entropy(model(inputs), targets))
+    fleet.init(is_collective=True)
+    with pytest.raises(fleet.PlanError, match="called twice with the same module"):
+        fleet.distributed_model(model)

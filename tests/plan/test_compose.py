@@ -7,9 +7,10 @@ import pytest
 
 import fleetx.strategies  # noqa: F401
 from fleetx.plan import option
-from fleetx.plan.compose import Plan, Request, compose
+from fleetx.plan.compose import Request, compose
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
+from fleetx.plan.plan import Plan
 from fleetx.plan.strategy import REGISTRY, Strategy
 
 

@@ -121,9 +121,9 @@ def test_an_overflow_on_one_worker_skips_the_update_of_all(name: str, dynamic: b
     model, optimizer = job(
         net(),
         lambda parameters: _with_decay(OPTIMIZERS[name](parameters), decayed),
-        decr_every_n_nan_or_inf=1,
         init_loss_scaling=1024.0,
         use_dynamic_loss_scaling=dynamic,
+        **({"decr_every_n_nan_or_inf": 1} if dynamic else {}),
     )
     train(model, optimizer, 3)
     before, state = weights(model), copy.deepcopy(optimizer.state_dict()["state"])
@@ -177,7 +177,7 @@ def test_training_stays_near_that_in_float32(
     model, optimizer = job(net(), OPTIMIZERS[name], **configs)
     start = weights(model)
     after = train(model, optimizer, 12)
-    fleet.init(is_collective=True)
+    fleet.init(is_collective=True, strategy=fleet.DistributedStrategy())
     reference = fleet.distributed_model(net())
     exact = train(
         reference,
@@ -450,12 +450,6 @@ def test_models_that_cannot_be_trained_so_are_refused(
         (nn.Conv2d(1, 1, 1), {}, "float16 convolutions"),
         (nn.Conv2d(1, 1, 1), {"dtype": "bfloat16"}, None),
         (nn.Linear(1, 1), {}, None),
-        (nn.Linear(1, 1), {"dtype": "bfloat16", "incr_ratio": 4.0}, "'incr_ratio'.*bfloat16"),
-        (
-            nn.Linear(1, 1),
-            {"use_dynamic_loss_scaling": False, "incr_ratio": 4.0},
-            "'incr_ratio'.*not dynamic",
-        ),
         (
             nn.Linear(1, 1),
             {"use_dynamic_loss_scaling": False, "init_loss_scaling": 4.0},
@@ -463,7 +457,7 @@ def test_models_that_cannot_be_trained_so_are_refused(
         ),
     ],
 )
-def test_what_has_no_effect_or_is_slow_is_said(
+def test_what_is_slow_is_said(
     module: nn.Module, configs: dict[str, Any], message: str | None
 ) -> None:
     said = []
@@ -473,6 +467,22 @@ def test_what_has_no_effect_or_is_slow_is_said(
     assert len(said) == (message is not None)
     if message is not None:
         assert re.search(message, said[0])
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ({"dtype": "bfloat16", "incr_ratio": 4.0}, r"\['incr_ratio'\] = 4.0 has no .*bfloat16"),
+        ({"dtype": "bfloat16", "init_loss_scaling": 4.0}, r"'init_loss_scaling'.*at 32768\.0"),
+        ({"use_dynamic_loss_scaling": False, "incr_ratio": 4.0}, "'incr_ratio'.*not dynamic"),
+    ],
+)
+def test_knobs_without_effect_are_refused(configs: dict[str, Any], message: str) -> None:
+    strategy = fleet.DistributedStrategy()
+    strategy.amp = True
+    strategy.amp_configs = configs  # type: ignore[assignment]
+    with pytest.raises(fleet.PlanError, match=message):
+        strategy.explain()
 
 
 @world(2)

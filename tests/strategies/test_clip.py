@@ -101,6 +101,7 @@ def clipped_step(grad_clip: Any, **settings: Any) -> torch.Tensor:
         (fleet.ClipGradByNorm(0.25), {"by": "norm", "limit": 0.25}),
         (fleet.ClipGradByValue(0.01), {"by": "value", "limit": 0.01}),
         (fleet.ClipGradByValue(0.01, -0.002), {"by": "value", "limit": 0.01, "lowest": -0.002}),
+        (fleet.ClipGradByValue(0.01, 0.0), {"by": "value", "limit": 0.01, "lowest": 0.0}),
     ],
 )
 def test_grad_clip_is_the_strategy_and_clips_the_mean(grad_clip: Any, configs: Any) -> None:
@@ -119,6 +120,8 @@ def test_grad_clip_is_the_strategy_and_clips_the_mean(grad_clip: Any, configs: A
 def test_mistakes_are_answered() -> None:
     with pytest.raises(ValueError, match="limits values, and clip_configs"):
         start(clip_configs={"lowest": -1.0})
+    with pytest.raises(ValueError, match="so no value would be left"):
+        start(clip_configs={"by": "value", "limit": 1.0, "lowest": 2.0})
     start(clip=True)
     model = fleet.distributed_model(net())
     with pytest.raises(TypeError, match=r"takes grad_clip=fleet\.ClipGradByGlobalNorm\(1\.0\)"):

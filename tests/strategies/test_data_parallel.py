@@ -80,7 +80,7 @@ def test_find_unused_parameters_is_in_force(found: bool) -> None:
         run()
         assert spread(weights(model)) == 0
     else:
-        with pytest.raises(RuntimeError, match="parameters that were not used"):
+        with pytest.raises(fleet.PlanError, match=r"set strategy\.find_unused_parameters = True"):
             run()
 
 
@@ -194,13 +194,27 @@ def test_communicators_are_dealt_round_robin() -> None:
     assert world(2).run(channels, 3) == [3, 3]
 
 
-@world(4)
-@pytest.mark.parametrize("size", [1, 3, 4])
-def test_blocks_that_do_not_fit_are_refused(size: int) -> None:
-    start(use_hierarchical_allreduce=True, hierarchical_allreduce_inter_nranks=size)
-    model = fleet.distributed_model(net())
-    with pytest.raises(fleet.PlanError, match=r"into equal blocks.*to one of \[2\]"):
-        fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"use_hierarchical_allreduce": True}, r"into equal blocks.*to one of \[2\]"),
+        (HIERARCHICAL | {"hierarchical_allreduce_inter_nranks": 3}, "into equal blocks"),
+        (HIERARCHICAL | {"hierarchical_allreduce_inter_nranks": 4}, "into equal blocks"),
+        (HIERARCHICAL | {"nccl_comm_num": 2}, "leave nccl_comm_num at 1"),
+        ({"hierarchical_allreduce_inter_nranks": 2}, "needs strategy.use_hierarchical_allreduce"),
+        ({"fuse_all_reduce_ops": False, "fuse_grad_size_in_MB": 4}, "False has none"),
+        ({"dgc": True, "nccl_comm_num": 2}, "exchanges them in its own way"),
+        (HIERARCHICAL | {"dgc": True}, "exchanges them in its own way"),
+    ],
+)
+def test_options_without_effect_are_refused_before_anything_runs(
+    settings: dict[str, Any], words: str
+) -> None:
+    strategy = fleet.DistributedStrategy()
+    for name, value in settings.items():
+        setattr(strategy, name, value)
+    with pytest.raises(fleet.PlanError, match=words):
+        strategy.explain(workers=4)
 
 
 @pytest.mark.parametrize("option", ["sync_nccl_allreduce", "last_comm_group_size_MB"])

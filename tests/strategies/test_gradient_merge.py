@@ -84,10 +84,21 @@ def run_batches(
     inputs, targets = data()
     for batch in batches:
         at = torch.arange(batch * 8, batch * 8 + 8)[fleet.worker_index() :: 2] % len(inputs)
-        optimizer.minimize(F.cross_entropy(model(inputs[at]), targets[at]))
+        optimizer.zero_grad()  # the classic loop, which must not lose what waits
+        optimizer.backward(F.cross_entropy(model(inputs[at]), targets[at]))
+        optimizer.step()
     assert batches.stop % 4 or spread(weights(model)) == 0
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     return copy.deepcopy(saved), weights(model)
+
+
+@world(1)
+def test_a_checkpoint_of_another_rhythm_is_refused_inside_a_group() -> None:
+    saved, _ = run_batches(range(6), None)
+    fresh = copy.deepcopy(saved)
+    fresh["optimizer"]["strategies"]["gradient_merge"]["k_steps"] = 3
+    with pytest.raises(ValueError, match="inside a group of 3 batches"):
+        run_batches(range(0), fresh)
 
 
 def resume(state: list[dict[str, Any]], batches: range) -> torch.Tensor:

@@ -153,3 +153,31 @@ def test_one_worker_meets_nobody() -> None:
     with CommDebugMode() as counted:
         optimizer.minimize(F.cross_entropy(model(inputs), targets))
     assert counted.get_total_counts() == 0
+
+
+def meetings_with_an_overflow(name: str, configs: dict[str, Any]) -> list[float]:
+    """How far the workers are apart after each batch; one of them overflows once."""
+    start(**{name: True, f"{name}_configs": configs, "amp": True})
+    model = fleet.distributed_model(net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    inputs, targets = data()
+    mine = slice(fleet.worker_index(), None, 2)
+    apart = []
+    for batch in range(9):
+        loss = F.cross_entropy(model(inputs[mine]), targets[mine])
+        overflows = batch == 3 and fleet.worker_index() == 1
+        optimizer.minimize(loss * float("inf") if overflows else loss)
+        apart.append(spread(weights(model)))
+    return apart
+
+
+@pytest.mark.parametrize(
+    ("name", "configs"),
+    [("localsgd", {"k_steps": 2}), ("adaptive_localsgd", {"init_k_steps": 2})],
+)
+def test_a_worker_that_skips_an_update_still_comes_to_the_meetings(
+    name: str, configs: dict[str, Any]
+) -> None:
+    for apart in world(2).run(meetings_with_an_overflow, name, configs):
+        assert apart[0] == apart[2] == apart[4] == 0
+        assert apart[3] > 0

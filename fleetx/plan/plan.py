@@ -1,0 +1,17 @@
+"""A checked plan: who takes part in which order, on which mesh."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fleetx.plan.strategy import Strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Strategies in the order in which they are folded, and the mesh they live on."""
+
+    strategies: tuple["Strategy", ...]
+    mesh: Mapping[str, int]
+    options: Mapping[str, Any]
