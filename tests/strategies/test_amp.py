@@ -331,9 +331,8 @@ def _plain_pairs() -> Tensor:
 
 def trained(kept: dict[str, Any] | None, steps: int, configs: dict[str, Any]) -> dict[str, Any]:
     """Weights and state after some updates that follow those of ``kept``."""
-    model, optimizer = job(
-        net(), OPTIMIZERS["adam"], incr_every_n_steps=3, decr_every_n_nan_or_inf=2, **configs
-    )
+    scaled: dict[str, Any] = {} if "use_pure_bf16" in configs else {"incr_every_n_steps": 3}
+    model, optimizer = job(net(), OPTIMIZERS["adam"], **scaled, **configs)
     done = 0
     if kept is not None:
         model.load_state_dict(kept["model"])
