@@ -1,6 +1,6 @@
 """What a plan costs: traffic between ranks and memory on each, for explanations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +15,20 @@ class Exchange:
 
     decided_by: str = ""
     """The options that made it so."""
+
+    wide_bytes: int = 0
+    """How many of them are gradients in 32 bits, which a narrower wire halves."""
+
+    def in_halves(self, option: str) -> "Exchange":
+        """The same with gradients in 16 bits, as the option asks; nothing when they are already."""
+        if not self.wide_bytes:
+            return self
+        return replace(
+            self,
+            sent_bytes=self.sent_bytes - self.wide_bytes // 2,
+            decided_by="; ".join(filter(None, (self.decided_by, option))),
+            wide_bytes=0,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

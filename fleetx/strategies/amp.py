@@ -157,7 +157,17 @@ class Amp(Strategy, name="amp"):
     def exchanges(
         self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
     ) -> tuple[Exchange, ...]:
-        return tuple(_halved(exchange) for exchange in known) if self.config.pure else known
+        if not self.config.pure:
+            return known
+        return tuple(exchange.in_halves("a pure mode of amp_configs") for exchange in known)
+
+    @override
+    def remarks(self) -> tuple[str, ...]:
+        low = str(self.config.low).removeprefix("torch.")
+        scaled = f"; the loss scale starts at {self.config.init_loss_scaling:g}"
+        half = self.config.low == torch.float16
+        which = "The whole forward" if self.config.pure else "Matrix products and convolutions"
+        return (f"{which} in {low}{scaled if half else ''} (amp = True).",)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -243,14 +253,6 @@ def _check_weights(model: nn.Module) -> None:
                 "that small changes are not lost; pass the model in float32. For 16-bit copies of "
                 "them in the forward set use_pure_fp16 or use_pure_bf16 in amp_configs."
             )
-
-
-def _halved(exchange: Exchange) -> Exchange:
-    # Another option may have decided about the wire already.
-    if "gradients" not in exchange.what or exchange.decided_by:
-        return exchange
-    half = exchange.sent_bytes // 2
-    return replace(exchange, sent_bytes=half, decided_by="a pure mode of amp_configs")
 
 
 def _gradients(job: Job) -> list[Tensor]:

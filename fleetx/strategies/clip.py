@@ -64,3 +64,8 @@ class Clip(Strategy, name="clip"):
             return step.update()
 
         return replace(step, update=update)
+
+    @override
+    def remarks(self) -> tuple[str, ...]:
+        by = self.config.by.replace("_", " ")
+        return (f"Gradients are limited by {by} at {self.config.limit:g} (clip_configs).",)

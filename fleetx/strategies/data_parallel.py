@@ -124,6 +124,7 @@ class DataParallel(Strategy, name="data_parallel"):
                 what="gradients",
                 when="during the backward of each update",
                 sent_bytes=ring,
+                wide_bytes=ring,
             ),
         )
 

@@ -210,11 +210,13 @@ class DGC(Strategy, name="dgc"):
             when=f"during the backward of the first {begin} updates",
             decided_by=f"dgc_configs['rampup_begin_step'] = {begin}",
         )
+        entries = (mesh["dp"] - 1) * sparse.share(parameter_bytes // 4, level)
         few = Exchange(
             collective="all-gather",
             what="values and places of the largest entries",
             when="during the backward of each later update" if begin else whole[0].when,
-            sent_bytes=(mesh["dp"] - 1) * sparse.share(parameter_bytes // 4, level) * 8,
+            sent_bytes=entries * 8,
+            wide_bytes=entries * 4,
             decided_by=f"dgc_configs['sparsity'] ends at {level}",
         )
         return (*others, first, few) if begin else (*others, few)

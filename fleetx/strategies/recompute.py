@@ -71,6 +71,15 @@ class Recompute(Strategy, name="recompute"):
         return names
 
     @override
+    def remarks(self) -> tuple[str, ...]:
+        where = "on the host" if self.config.enable_offload else "on the device"
+        names = ", ".join(self.config.checkpoints)
+        return (
+            f"Of {names} only the inputs are kept for backward, {where}, and the forward of each "
+            "runs twice (recompute_configs).",
+        )
+
+    @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
         if self.config.enable_offload:
             self.host = HostCopies(job.device)

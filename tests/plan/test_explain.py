@@ -38,3 +38,23 @@ def test_meetings_and_groups_of_batches_are_named() -> None:
     assert "all-reduce of parameters after every 4 updates, 1.5 MiB sent by each rank" in text
     assert "(localsgd_configs['k_steps'] = 4)" in text
     assert "of gradients during" not in text, "local training exchanges no gradients"
+
+
+def test_a_narrower_wire_halves_values_but_not_places() -> None:
+    wide, narrow = asked(dgc={}), asked(dgc={}, fp16_allreduce={})
+    # 1 MiB of gradients are 262,144 numbers, of which 262 travel to three others.
+    assert f"{262 * 3 * 8 / 1024:.4g} KiB sent by each rank" in wide
+    assert f"{262 * 3 * 6 / 1024:.4g} KiB sent by each rank" in narrow
+    assert "(dgc_configs['sparsity'] ends at 0.999; fp16_allreduce = True)" in narrow
+    assert "velocities and what was not sent yet, 2 MiB (dgc = True)" in narrow
+
+
+def test_memory_and_precision_are_said() -> None:
+    text = asked(
+        recompute={"checkpoints": ("a", "b"), "enable_offload": True},
+        amp={"dtype": "bfloat16"},
+        clip={"limit": 0.5},
+    )
+    assert "Of a, b only the inputs are kept for backward, on the host" in text
+    assert "Matrix products and convolutions in bfloat16 (amp = True)." in text
+    assert "Gradients are limited by global norm at 0.5 (clip_configs)." in text

@@ -118,12 +118,13 @@ def test_overflows_go_as_in_paddle(name: str) -> None:
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_an_overflow_on_one_worker_skips_the_update_of_all(name: str, dynamic: bool) -> None:
     decayed = {"sgd": 0.1, "momentum": 0.05, "adam": 0.01}[name]
+    quick: dict[str, Any] = {"decr_every_n_nan_or_inf": 1} if dynamic else {}
     model, optimizer = job(
         net(),
         lambda parameters: _with_decay(OPTIMIZERS[name](parameters), decayed),
         init_loss_scaling=1024.0,
         use_dynamic_loss_scaling=dynamic,
-        **({"decr_every_n_nan_or_inf": 1} if dynamic else {}),
+        **quick,
     )
     train(model, optimizer, 3)
     before, state = weights(model), copy.deepcopy(optimizer.state_dict()["state"])
