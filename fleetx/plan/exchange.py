@@ -3,6 +3,11 @@
 from dataclasses import dataclass, replace
 
 
+def ring_bytes(count: int, ranks: int) -> int:
+    """What one rank sends in an all-reduce of ``count`` bytes."""
+    return 2 * (ranks - 1) * count // ranks
+
+
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
     """One kind of traffic: which collective, on what, how often, how much per rank."""

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fleetx.comm.meetings import Meetings
 from fleetx.comm.replicas import average, start_equal, state_to_average
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
-from fleetx.plan.exchange import Exchange
+from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast
 from fleetx.plan.step import Step
@@ -41,10 +42,13 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
         """Up to this update workers meet after each one."""
 
     config: Config
-    _updates, _last = 0, 0
-    _k: int | None = None
     _first: tuple[float, float] | None = None
     """Mean loss and learning rate of the first update."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._meetings = Meetings(self.config.begin_step)
+        self._k = self.config.init_k_steps
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
@@ -55,18 +59,14 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
     def step(self, step: Step, job: Job) -> Step:
         def settle(loss: Tensor | None) -> None:
             step.settle(loss)
-            self._updates += 1
-            k = self._k or self.config.init_k_steps
-            begins = self._updates <= self.config.begin_step
-            if not begins and self._updates - self._last < k:
+            if not self._meetings.after_update(self._k):
                 return
-            self._last = self._updates
             mean = _meet(job, loss)
             assert job.optimizer is not None
             rate = float(job.optimizer.param_groups[0]["lr"])
             if self._first is None:
                 self._first = (mean, rate)
-            if not begins:
+            if not self._meetings.beginning:
                 self._k = interval(self.config.init_k_steps, self._first, (mean, rate))
 
         return replace(step, settle=settle)
@@ -84,22 +84,23 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
                 collective="all-reduce",
                 what="parameters and the loss",
                 when=f"after every 1 to {LONGEST} updates, as the loss decides",
-                sent_bytes=2 * (mesh["dp"] - 1) * parameter_bytes // mesh["dp"],
+                sent_bytes=ring_bytes(parameter_bytes, mesh["dp"]),
                 decided_by=f"adaptive_localsgd_configs['init_k_steps'] = {start}",
             ),
         )
 
     @override
     def in_step(self) -> bool:
-        return self._last == self._updates
+        return self._meetings.just_met
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"updates": self._updates, "last": self._last, "k": self._k, "first": self._first}
+        return self._meetings.state_dict() | {"k": self._k, "first": self._first}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._updates, self._last, self._k = state["updates"], state["last"], state["k"]
+        self._meetings.load_state_dict(state)
+        self._k = state["k"]
         self._first = None if state["first"] is None else tuple(state["first"])
 
 

@@ -17,7 +17,7 @@ from fleetx.comm.reduction import flat, two_level
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
-from fleetx.plan.exchange import Exchange
+from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.plan import Plan
@@ -116,7 +116,7 @@ class DataParallel(Strategy, name="data_parallel"):
         ranks = mesh["dp"]
         if ranks == 1:
             return known
-        ring = 2 * (ranks - 1) * parameter_bytes // ranks
+        ring = ring_bytes(parameter_bytes, ranks)
         return (
             *known,
             Exchange(

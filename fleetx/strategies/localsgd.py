@@ -7,10 +7,11 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fleetx.comm.meetings import Meetings
 from fleetx.comm.replicas import average, start_equal, state_to_average
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
-from fleetx.plan.exchange import Exchange
+from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast
 from fleetx.plan.step import Step
@@ -36,7 +37,10 @@ class LocalSGD(Strategy, name="localsgd"):
         """Up to this update workers meet after each one."""
 
     config: Config
-    _updates, _last = 0, 0
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._meetings = Meetings(self.config.begin_step)
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
@@ -47,12 +51,7 @@ class LocalSGD(Strategy, name="localsgd"):
     def step(self, step: Step, job: Job) -> Step:
         def settle(loss: Tensor | None) -> None:
             step.settle(loss)
-            self._updates += 1
-            begins = self._updates <= self.config.begin_step
-            if not begins and self._updates - self._last < self.config.k_steps:
-                return
-            self._last = self._updates
-            if job.size("dp") > 1:
+            if self._meetings.after_update(self.config.k_steps) and job.size("dp") > 1:
                 average(state_to_average(job.model), job.mesh["dp"].get_group())
 
         return replace(step, settle=settle)
@@ -70,19 +69,19 @@ class LocalSGD(Strategy, name="localsgd"):
                 collective="all-reduce",
                 what="parameters",
                 when=f"after every {k} updates" if k > 1 else "after each update",
-                sent_bytes=2 * (mesh["dp"] - 1) * parameter_bytes // mesh["dp"],
+                sent_bytes=ring_bytes(parameter_bytes, mesh["dp"]),
                 decided_by=f"localsgd_configs['k_steps'] = {k}",
             ),
         )
 
     @override
     def in_step(self) -> bool:
-        return self._last == self._updates
+        return self._meetings.just_met
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"updates": self._updates, "last": self._last}
+        return self._meetings.state_dict()
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._updates, self._last = state["updates"], state["last"]
+        self._meetings.load_state_dict(state)
