@@ -1,6 +1,7 @@
 """``fleetx check train.py``: the user's own script with and without each of its flags."""
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,23 +37,24 @@ def run(args: argparse.Namespace) -> int:
     from fleetx.checking.probe import load
     from fleetx.checking.report import judge
 
-    with tempfile.TemporaryDirectory(prefix="fleetx-check-") as folder:
-        files: dict[str, Path] = {"": Path(folder) / "all.pt"}
-        if code := _probe(args, "", files[""]):
+    folder = Path(tempfile.mkdtemp(prefix="fleetx-check-"))
+    files: dict[str, Path] = {"": folder / "all.pt"}
+    if code := _probe(args, "", files[""]):
+        return code  # its logs stay, for the user to read
+    if not files[""].exists():
+        print(
+            "fleetx check: error: the script trained no batch of a distributed model; it must "
+            "call fleet.distributed_model(), fleet.distributed_optimizer() and minimize().",
+            file=sys.stderr,
+        )
+        return 2
+    everything, workers = load(files[""])
+    for name in everything.tolerances:
+        files[name] = folder / f"without-{name}.pt"
+        if code := _probe(args, name, files[name]):
             return code
-        if not files[""].exists():
-            print(
-                "fleetx check: error: the script trained no batch of a distributed model; it must "
-                "call fleet.distributed_model(), fleet.distributed_optimizer() and minimize().",
-                file=sys.stderr,
-            )
-            return 2
-        everything, workers = load(files[""])
-        for name in everything.tolerances:
-            files[name] = Path(folder) / f"without-{name}.pt"
-            if code := _probe(args, name, files[name]):
-                return code
-        without = {name: load(files[name])[0] for name in everything.tolerances}
+    without = {name: load(files[name])[0] for name in everything.tolerances}
+    shutil.rmtree(folder)
     report = judge(everything, without, workers)
     print(report)
     return 0 if report.ok else 1

@@ -31,6 +31,7 @@ class Meeting:
                 self._open(go)
             self.store.wait([go], patience())
             verdict = self.store.get(go).decode()
+            self._leave()
         except dist.DistError as error:
             raise RuntimeError(f"{call} {self._absent()}; {_ADVICE}") from error
         if verdict:
@@ -43,6 +44,15 @@ class Meeting:
         self.store.set(go, listed if len(set(calls)) > 1 else "")
         # Everybody has come here, so nobody still reads the message of the round before.
         self.store.delete_key(f"meeting/go/{self.held - 1}")
+
+    def _leave(self) -> None:
+        """Worker 0 goes last: it may keep the store, which would go with it."""
+        empty = f"meeting/empty/{self.held}"
+        if self.store.add("meeting/left", 1) == self.held * self.size:
+            self.store.set(empty, "")
+        if self.index == 0:
+            self.store.wait([empty], patience())
+            self.store.delete_key(empty)
 
     def _seated(self) -> list[str]:
         seats = [_seat(index) for index in range(self.size)]

@@ -40,3 +40,24 @@ def test_bad_arguments_are_answered_in_a_sentence() -> None:
     assert missing.stderr == "fleetx check: error: there is no script 'nowhere.py'\n"
     assert check("--batches", "0", SCRIPT).returncode == 2
     assert "fleetx check --workers 4" in check("--help").stdout
+
+
+def test_a_script_that_trains_nothing_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "idle.py"
+    script.write_text("import fleetx as fleet\nfleet.init(is_collective=True)\n")
+    done = check("--gpus", "none", "--workers", "1", str(script))
+    assert done.returncode == 2
+    assert "the script trained no batch of a distributed model" in done.stderr
+
+
+def test_a_clip_of_the_optimizer_is_left_out_like_a_flag(tmp_path: Path) -> None:
+    text = Path(SCRIPT).read_text()
+    plain = text.replace("strategy.fp16_allreduce = True", "").replace(
+        "strategy.gradient_merge = True", ""
+    )
+    script = tmp_path / "clipped.py"
+    given = "lr=0.1), grad_clip=fleet.ClipGradByGlobalNorm(0.01))"
+    script.write_text(plain.replace("lr=0.1))", given))
+    done = check("--gpus", "none", "--batches", "3", str(script))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "  clip   in force   changes the update by design" in done.stdout
