@@ -94,7 +94,8 @@ class DataParallel(Strategy, name="data_parallel"):
             step.sync(armed)
             if trained != [p.requires_grad for p in parameters]:
                 raise PlanError(_THAWED)
-            replica.require_backward_grad_sync = armed
+            if replica.require_backward_grad_sync is not armed:  # setting it is not for free
+                replica.require_backward_grad_sync = armed
 
         def agree(flag: Tensor) -> Tensor:
             flag = flag.detach().clone()
@@ -107,7 +108,9 @@ class DataParallel(Strategy, name="data_parallel"):
             # that one worker alone can evaluate or save.
             copy_from_first_rank(job.model.buffers(), group)
 
-        return replace(step, sync=sync, reduce=reduce, agree=agree, settle=settle)
+        stateful = next(job.model.buffers(), None) is not None
+        settle_all = settle if stateful else step.settle
+        return replace(step, sync=sync, reduce=reduce, agree=agree, settle=settle_all)
 
     @override
     def exchanges(
