@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from fleetx.data import DistributedLoader, distributed_loader
     from fleetx.engine.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
     from fleetx.engine.optimizer import DistributedOptimizer
-    from fleetx.engine.session import distributed_model, distributed_optimizer, init
+    from fleetx.engine.session import (
+        distributed_model,
+        distributed_optimizer,
+        full_state_dict,
+        init,
+        load_full_state_dict,
+    )
     from fleetx.plan.error import PlanError
     from fleetx.roles import (
         MPISymetricRoleMaker,
@@ -71,11 +77,13 @@ __all__ = [
     "distributed_loader",
     "distributed_model",
     "distributed_optimizer",
+    "full_state_dict",
     "init",
     "is_coordinator",
     "is_first_worker",
     "is_server",
     "is_worker",
+    "load_full_state_dict",
     "local_device_ids",
     "local_rank",
     "mesh",
@@ -108,7 +116,9 @@ _HOMES = {
     "DistributedOptimizer": "fleetx.engine.optimizer",
     "distributed_model": "fleetx.engine.session",
     "distributed_optimizer": "fleetx.engine.session",
+    "full_state_dict": "fleetx.engine.session",
     "init": "fleetx.engine.session",
+    "load_full_state_dict": "fleetx.engine.session",
     "PlanError": "fleetx.plan.error",
 }
 

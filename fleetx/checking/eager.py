@@ -82,7 +82,7 @@ class Trial:
             torch.manual_seed(self.seed + roles.worker_index())
             engine = Engine(plan, model, device=device, mesh=mesh, criterion=self.criterion)
             engine.attach(optimizer)
-            start = flat_weights(engine.job.model)
+            start = flat_weights(engine)
             losses: list[float | None] = [
                 float(engine.train_batch(_moved(batch, device))) for batch in self.batches
             ]
@@ -91,7 +91,7 @@ class Trial:
 
 def gathered(engine: Engine, start: Tensor, losses: list[float | None]) -> Outcome:
     """What all workers hold, seen from this one."""
-    end = flat_weights(engine.job.model)
+    end = flat_weights(engine)
     together = torch.from_numpy(np.stack(roles.util.all_gather(end.numpy())))
     return Outcome(
         start=start,

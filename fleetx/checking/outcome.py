@@ -4,8 +4,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from fleetx.engine.engine import Engine
+from fleetx.engine.weights import whole_state
 from fleetx.plan.plan import Plan
 
 
@@ -47,9 +49,11 @@ class Outcome:
         return max(abs(ours - theirs) for ours, theirs in pairs) / max(largest, 1e-30)
 
 
-def flat_weights(model: nn.Module) -> Tensor:
-    """All parameters in one vector, in double precision and on the host."""
-    return torch.cat([p.detach().double().cpu().reshape(-1) for p in model.parameters()])
+def flat_weights(engine: Engine) -> Tensor:
+    """All parameters in one vector, in double precision and on the host; a collective."""
+    state = whole_state(engine, everywhere=True)
+    names = dict.fromkeys(engine.names.values())
+    return torch.cat([state[name].double().reshape(-1) for name in names])
 
 
 def tolerances(plan: Plan) -> dict[str, float | None]:

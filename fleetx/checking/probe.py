@@ -32,7 +32,7 @@ class Probe:
     def attached(self, engine: Engine) -> None:
         """Keep the weights from which the run starts."""
         if self.engine is None:
-            self.engine, self.start = engine, flat_weights(engine.job.model)
+            self.engine, self.start = engine, flat_weights(engine)
 
     def finished(self, engine: Engine, loss: Tensor | None) -> None:
         """Count a batch; after the last one, save and end the script."""

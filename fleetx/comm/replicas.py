@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fleetx.comm.local import local
+
 BUCKET_BYTES = 32 * 2**20
 """Tensors travel together up to this size, so that small ones do not pay for a collective each."""
 
@@ -14,7 +16,7 @@ BUCKET_BYTES = 32 * 2**20
 def copy_from_first_rank(tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
     """Overwrite the tensors of all ranks with those of the group's first rank."""
     first = dist.get_global_rank(group, 0)
-    for bucket in buckets(tensors):
+    for bucket in buckets(map(local, tensors)):
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
         dist.broadcast(flat, src=first, group=group)
         _spread(flat, bucket)
@@ -24,7 +26,7 @@ def copy_from_first_rank(tensors: Iterable[Tensor], group: dist.ProcessGroup) ->
 def average(tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
     """Replace each tensor by its mean over the ranks of the group, in place."""
     size = dist.get_world_size(group)
-    for bucket in buckets(tensors):
+    for bucket in buckets(map(local, tensors)):
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
         dist.all_reduce(flat, group=group)
         _spread(flat.div_(size), bucket)

@@ -39,7 +39,19 @@ def degrees(blocks: Mapping[str, Mapping[str, Any]], on: Collection[str]) -> dic
             resting = (owner := _OWN.get((block, key))) is not None and owner not in on
             if ranks > 0 and not resting:
                 _add(found, axis, Degree(ranks, f"{block}[{key!r}]"))
+    if "pipeline" in on and "pp" not in found:
+        _add_stages(found, blocks.get("pipeline_configs", {}))
     return found
+
+
+def _add_stages(found: dict[str, Degree], pipeline: Mapping[str, Any]) -> None:
+    """Names at which the model is cut say how many stages there are."""
+    split, chunks = pipeline.get("split", ()), pipeline.get("stages_per_rank", 1)
+    if pipeline.get("schedule_mode") == "interleaved":
+        chunks = max(chunks, 2)
+    if split and (len(split) + 1) % chunks == 0:
+        spelled = f"the {(len(split) + 1) // chunks} ranks that pipeline_configs['split'] needs"
+        found["pp"] = Degree((len(split) + 1) // chunks, spelled)
 
 
 def other_options(block: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,13 +8,6 @@ from torch import nn
 from fleetx.config.block import Block, BuildStrategy, ExecutionStrategy
 from fleetx.plan.compose import Request
 
-class PipelineConfigs(TypedDict, total=False):
-    micro_batch_size: int
-    accumulate_steps: int
-    schedule_mode: Literal["1F1B", "F-then-B", "interleaved", "zero-bubble"]
-    p2p_cache_shape: bool
-    enable_partial_send_recv: bool
-
 class ASyncConfigs(TypedDict, total=False):
     k_steps: int
     max_merge_var_num: int
@@ -29,26 +22,14 @@ class ASyncConfigs(TypedDict, total=False):
     lr_decay_steps: int
     use_ps_gpu: int
 
-class ShardingConfigs(TypedDict, total=False):
-    sharding_segment_strategy: Literal["segment_broadcast_MB", "segment_anchors"]
-    segment_broadcast_MB: float
-    segment_anchors: Sequence[str]
-    sharding_degree: int
-    mp_degree: int
-    dp_degree: int
-    hybrid_dp: bool
-    gradient_merge_acc_step: int
-    optimize_offload: bool
-    pp_allreduce_in_optimize: bool
-    pp_degree: int
-    optimize_cast: bool
-    stage: int
-    enable_tuning: bool
-    use_calc_stream: bool
-
 class TensorParallelConfigs(TypedDict, total=False):
     tensor_parallel_degree: int
     tensor_init_seed: int
+    plan: Literal["", "mlp", "transformer"]
+    column: Sequence[str]
+    row: Sequence[str]
+    vocabulary: Sequence[str]
+    sequence: Sequence[str]
 
 class AdaptiveLocalsgdConfigs(TypedDict, total=False):
     init_k_steps: int
@@ -99,11 +80,37 @@ class LocalsgdConfigs(TypedDict, total=False):
     k_steps: int
     begin_step: int
 
+class PipelineConfigs(TypedDict, total=False):
+    micro_batch_size: int
+    accumulate_steps: int
+    schedule_mode: Literal["1F1B", "F-then-B", "interleaved", "zero-bubble"]
+    p2p_cache_shape: bool
+    enable_partial_send_recv: bool
+    split: Sequence[str]
+    stages_per_rank: int
+
 class RecomputeConfigs(TypedDict, total=False):
     checkpoints: Sequence[str]
     enable_offload: bool
     checkpoint_shape: Sequence[int]
     enable_tuning: bool
+
+class ShardingConfigs(TypedDict, total=False):
+    sharding_segment_strategy: Literal["segment_broadcast_MB", "segment_anchors"]
+    segment_broadcast_MB: float
+    segment_anchors: Sequence[str]
+    sharding_degree: int
+    mp_degree: int
+    dp_degree: int
+    hybrid_dp: bool
+    gradient_merge_acc_step: int
+    optimize_offload: bool
+    pp_allreduce_in_optimize: bool
+    pp_degree: int
+    optimize_cast: bool
+    stage: int
+    enable_tuning: bool
+    use_calc_stream: bool
 
 class HybridConfigs(TypedDict, total=False):
     dp_degree: int
@@ -117,9 +124,7 @@ class GradientScaleConfigs(TypedDict, total=False):
     scale_gradient: bool
 
 class DistributedStrategy:
-    pipeline: bool
     a_sync: bool
-    sharding: bool
     tensor_parallel: bool
     adaptive_localsgd: bool
     amp: bool
@@ -130,7 +135,9 @@ class DistributedStrategy:
     lamb: bool
     lars: bool
     localsgd: bool
+    pipeline: bool
     recompute: bool
+    sharding: bool
     sync_batch_norm: bool
     mode: Literal["collective", "ps"]
     elastic: bool
@@ -158,17 +165,9 @@ class DistributedStrategy:
     qat: bool
     split_data: bool
     @property
-    def pipeline_configs(self) -> Block: ...
-    @pipeline_configs.setter
-    def pipeline_configs(self, value: PipelineConfigs | Block) -> None: ...
-    @property
     def a_sync_configs(self) -> Block: ...
     @a_sync_configs.setter
     def a_sync_configs(self, value: ASyncConfigs | Block) -> None: ...
-    @property
-    def sharding_configs(self) -> Block: ...
-    @sharding_configs.setter
-    def sharding_configs(self, value: ShardingConfigs | Block) -> None: ...
     @property
     def tensor_parallel_configs(self) -> Block: ...
     @tensor_parallel_configs.setter
@@ -206,9 +205,17 @@ class DistributedStrategy:
     @localsgd_configs.setter
     def localsgd_configs(self, value: LocalsgdConfigs | Block) -> None: ...
     @property
+    def pipeline_configs(self) -> Block: ...
+    @pipeline_configs.setter
+    def pipeline_configs(self, value: PipelineConfigs | Block) -> None: ...
+    @property
     def recompute_configs(self) -> Block: ...
     @recompute_configs.setter
     def recompute_configs(self, value: RecomputeConfigs | Block) -> None: ...
+    @property
+    def sharding_configs(self) -> Block: ...
+    @sharding_configs.setter
+    def sharding_configs(self, value: ShardingConfigs | Block) -> None: ...
     @property
     def hybrid_configs(self) -> Block: ...
     @hybrid_configs.setter

@@ -9,6 +9,7 @@ from typing_extensions import override
 import fleetx.strategies  # noqa: F401  (registers the strategies, whose switches exist here)
 from fleetx.config import old_spellings
 from fleetx.config.block import ATTRIBUTE_BLOCKS, Block
+from fleetx.config.cadence import with_cadence
 from fleetx.config.degrees import degrees, other_options
 from fleetx.config.job_options import BLOCKS, JobOptions
 from fleetx.config.pending import PENDING
@@ -114,8 +115,9 @@ class Switchboard:
         normal: dict[str, Any] = JobOptions().values()
         normal |= {name: other_options(name, kind().values()) for name, kind in BLOCKS.items()}
         on = [name for name in switches() if self._on.get(name, False)]
+        chosen = {name: dict(self._blocks.get(f"{name}_configs", {})) for name in on}
         return Request(
-            strategies={name: dict(self._blocks.get(f"{name}_configs", {})) for name in on},
+            strategies=with_cadence(chosen),
             options=options,
             changed={name: normal[name] for name in options if options[name] != normal[name]},
             degrees=degrees(self._blocks, on),

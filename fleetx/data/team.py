@@ -83,10 +83,22 @@ def _team_of_job() -> Team | None:
         return None
     from fleetx.roles.session import world
 
+    if (sharers := _data_group()) is not None:
+        return _team_of(sharers)
+
     here = world("distributed_loader")
     if here.group is not None:
         return _team_of(here.group)
     return Team(here.identity.index, here.identity.worker_num)
+
+
+def _data_group() -> dist.ProcessGroup | None:
+    """The data axis, where some workers see the same samples."""
+    if "fleetx.engine.session" not in sys.modules:
+        return None
+    from fleetx.engine.session import data_group
+
+    return data_group()
 
 
 def _has_started() -> bool:

@@ -31,19 +31,27 @@ class Engine:
         device: torch.device,
         mesh: DeviceMesh,
         criterion: Callable[[Any, Any], Tensor] | None = None,
+        sample: Any = None,
     ) -> None:
         self.plan = plan
         self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+        """Parameters, the user's and those that run -> the first name of each."""
+        self.saved_names = list(model.state_dict())
+        """What the plain model saves, in its order."""
+        self._first = {name: self.names[p] for name, p in _names(model).items()}
         self.job = Job(
             device=device,
             mesh=mesh,
-            model=model.to(device),
+            model=model,
             options=plan.options,
             criterion=criterion,
+            sample=sample,
         )
         for strategy in plan.strategies:
             self.job.model = _laid_out(strategy, self.job)
-        self.names |= {p: name for name, p in self.job.model.named_parameters()}
+        # Whoever could not afford the whole model on one device has cut it by now.
+        self.job.model.to(device)
+        self.names |= {p: name for name, p in self._held().items()}
         if self.job.contexts:
             replace_forward(self.job.model, self._under_contexts)
         self.job.model.register_forward_pre_hook(_BeforeForward(self))
@@ -54,6 +62,8 @@ class Engine:
         self.attached: list[Callable[[Engine], None]] = []
         self.finished: list[Callable[[Engine, Tensor | None], None]] = []
         """Onlookers."""
+        self.updates = 0
+        """Batches that ended in an update, a skipped one included: what schedules count."""
         self._due = True
 
     def attach(self, optimizer: Optimizer) -> Optimizer:
@@ -93,7 +103,7 @@ class Engine:
             if changed is not spec and "optimizer" not in strategy.contract.touches:
                 raise PlanError(_undeclared(strategy, {"optimizer"}))
             spec = changed
-        parameters = dict(self.job.model.named_parameters())
+        parameters = self._held()
         held = {id(p) for p in parameters.values()}
         kept = all(id(p) in held for group in optimizer.param_groups for p in group["params"])
         if spec is described and kept:
@@ -108,6 +118,10 @@ class Engine:
         # A scheduler that holds the user's optimizer must go on steering the one that runs.
         optimizer.param_groups = built.param_groups
         return built
+
+    def _held(self) -> dict[str, nn.Parameter]:
+        """What this rank holds, by first names: of a tied parameter it may hold a later place."""
+        return {self._first[name]: p for name, p in reversed(_names(self.job.model).items())}
 
     @property
     def scaled(self) -> bool:
@@ -134,6 +148,7 @@ class Engine:
         moved = False
         if self._due:
             moved = self.step.update()
+            self.updates += 1
             self.step.settle(loss)
         for look in self.finished:
             look(self, loss)
@@ -149,6 +164,18 @@ class Engine:
         if not self.holding:
             self.job.optimizer.zero_grad()
         return loss
+
+    @torch.no_grad()
+    def eval_batch(self, inputs: Any) -> Any:
+        """The outputs for a whole batch, on every rank, in evaluation mode."""
+        assert self.step is not None, "attach() comes before eval_batch()"
+        training = [module for module in self.job.model.modules() if module.training]
+        self.job.model.eval()
+        try:
+            return self.step.evaluate(inputs)
+        finally:
+            for module in training:
+                module.training = True
 
 
 class _BeforeForward:
@@ -191,14 +218,18 @@ def plain_step(job: Job) -> Step:
         job.optimizer.step()
         return True
 
+    def evaluate(inputs: Any) -> Any:
+        raise AssertionError("a plan always has one provider of drive")
+
     return Step(
         scale=unscaled,
         drive=drive,
+        evaluate=evaluate,
         due=lambda: True,
         sync=lambda armed: None,
         reduce=None,
-        wire=None,
         agree=lambda flag: flag,
+        total=lambda number: number,
         update=update,
         settle=lambda loss: None,
     )
@@ -206,17 +237,25 @@ def plain_step(job: Job) -> Step:
 
 def _laid_out(strategy: Strategy, job: Job) -> nn.Module:
     """Let a strategy change the model; it may drop parameters but never rename one."""
-    old, before = job.model, vars(job.model).get("forward")
-    names = {name for name, _ in old.named_parameters()}
+    old, before, wire = job.model, vars(job.model).get("forward"), job.wire
+    names = set(_names(old))
     new = strategy.model(old, job)
-    if renamed := {name for name, _ in new.named_parameters()} - names:
+    if renamed := set(_names(new)) - names:
         raise PlanError(
             f"{strategy.name} renamed parameters, which breaks checkpoints: {sorted(renamed)[:3]}"
         )
     changed = new is not old or vars(new).get("forward") is not before
-    if changed and "model" not in strategy.contract.touches:
-        raise PlanError(_undeclared(strategy, {"model"}))
+    deeds = {"model"} if changed else set()
+    if job.wire is not wire:
+        deeds.add("wire")
+    if undeclared := deeds - strategy.contract.touches:
+        raise PlanError(_undeclared(strategy, undeclared))
     return new
+
+
+def _names(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every parameter under each of its names; those of a tied one are several."""
+    return dict(model.named_parameters(remove_duplicate=False))
 
 
 def _checked(strategy: Strategy, old: Step, new: Step) -> Step:

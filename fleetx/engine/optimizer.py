@@ -39,6 +39,10 @@ class DistributedOptimizer(Optimizer):
         self._inner = engine.attach(self._inner)
         self._engine = engine
 
+    def steers(self, engine: Engine) -> bool:
+        """Whether it moves that engine's model."""
+        return self._engine is engine
+
     @property
     def parameters(self) -> list[Tensor]:
         """Every parameter of every group."""

@@ -1,20 +1,26 @@
 """The calls of a user's script: ``init``, ``distributed_model`` and ``distributed_optimizer``."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import LBFGS, Optimizer
 
 from fleetx import roles
 from fleetx.config.distributed_strategy import DistributedStrategy
+from fleetx.engine.batches import give_batch_calls
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
 from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.engine.weights import load_whole_state, whole_state
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.error import PlanError
+from fleetx.plan.plan import Plan
+from fleetx.roles import subgroups
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=nn.Module)
@@ -27,6 +33,10 @@ class Session:
     strategy: DistributedStrategy
     engines: list[Engine] = field(default_factory=list)
     waiting: list[DistributedOptimizer] = field(default_factory=list)
+    meshes: dict[tuple[tuple[str, int], ...], DeviceMesh] = field(default_factory=dict)
+    """Axes -> mesh, so that equal plans share their process groups."""
+    dealt: int | None = None
+    """Among how many workers a loader has dealt the data already."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +87,19 @@ def init(
         _session = Session(chosen)
 
 
-def distributed_model(model: Model) -> Model:
+def distributed_model(
+    model: Model,
+    *,
+    criterion: Callable[[Any, Any], Tensor] | None = None,
+    sample: Any = None,
+) -> Model:
     """Lay the model out over the workers and return it: the same module, with the same names.
 
     Args:
         model: any module; it is moved to this worker's device and starts equal on every worker.
+        criterion: outputs and targets -> loss, for ``model.train_batch`` and ``model.eval_batch``.
+        sample: inputs of one small batch, by which a pipeline is balanced when nobody says where
+            to cut.
     """
     session = _current("distributed_model")
     if not isinstance(model, nn.Module):
@@ -91,8 +109,9 @@ def distributed_model(model: Model) -> Model:
             "fleet.distributed_model() was called twice with the same module, which is distributed "
             "already; use what the first call returned."
         )
-    engine = _engine(session, model)
+    engine = _engine(session, model, criterion=criterion, sample=sample)
     session.engines.append(engine)
+    give_batch_calls(engine.job.model, engine)
     for optimizer in [*session.waiting]:
         if _owns(engine, optimizer):
             optimizer.bind(engine)
@@ -139,7 +158,65 @@ def _current(call: str) -> Session:
     return _session
 
 
-def _engine(session: Session, model: nn.Module) -> Engine:
+def full_state_dict(model: nn.Module, *, everywhere: bool = False) -> dict[str, Tensor]:
+    """Every parameter and buffer of a distributed model, complete and on the host.
+
+    The names are those of the plain model, whatever the layout. All workers must call it; worker 0
+    gets the state and can save it, the others an empty dict.
+
+    Args:
+        model: what ``distributed_model`` returned.
+        everywhere: every worker gets the state.
+    """
+    return whole_state(_engine_of(model, "full_state_dict"), everywhere=everywhere)
+
+
+def load_full_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Give a distributed model the weights of the plain one; each worker keeps its part.
+
+    Args:
+        model: what ``distributed_model`` returned.
+        state: that of the plain model, or what ``full_state_dict`` returned, on all workers.
+    """
+    load_whole_state(_engine_of(model, "load_full_state_dict"), state)
+
+
+def _engine_of(model: nn.Module, call: str) -> Engine:
+    for engine in _current(call).engines:
+        if engine.job.model is model:
+            return engine
+    raise PlanError(
+        f"fleet.{call}() got a module that is not distributed; pass what "
+        "fleet.distributed_model() returned."
+    )
+
+
+def data_group() -> ProcessGroup | None:
+    """The workers that share the data of a job that is planned already; None before that.
+
+    Ranks of one pipeline, and of one tensor-parallel group, see the same samples.
+    """
+    if _session is None or not roles.started() or not roles.identity().is_collective:
+        return None
+    plan = compose(_watched(_session.strategy.request()), roles.worker_num())
+    _session.dealt = _sharers(plan)
+    if plan.mesh["pp"] * plan.mesh["tp"] == 1:
+        return None
+    return subgroups.data_group(_mesh(_session, plan))
+
+
+def _sharers(plan: Plan) -> int:
+    return plan.mesh["dp"] * plan.mesh["sharding"]
+
+
+def _mesh(session: Session, plan: Plan) -> DeviceMesh:
+    axes = tuple(plan.mesh.items())
+    if axes not in session.meshes:
+        session.meshes[axes] = roles.mesh(plan.mesh)
+    return session.meshes[axes]
+
+
+def _engine(session: Session, model: nn.Module, **given: Any) -> Engine:
     identity = roles.identity()
     if not identity.is_collective:
         raise PlanError(
@@ -147,9 +224,15 @@ def _engine(session: Session, model: nn.Module) -> Engine:
             "jobs; call fleet.init(is_collective=True) and start without servers."
         )
     plan = compose(_watched(session.strategy.request()), identity.worker_num)
+    if session.dealt not in (None, _sharers(plan)):
+        raise PlanError(
+            f"fleet.distributed_loader() dealt the data out among {session.dealt} workers before "
+            f"the strategy was known, by which {_sharers(plan)} share it; pass the strategy to "
+            "fleet.init()."
+        )
     session.strategy.lock()
-    mesh = roles.mesh(plan.mesh)
-    engine = Engine(plan, model, device=roles.device(), mesh=mesh)
+    mesh = _mesh(session, plan)
+    engine = Engine(plan, model, device=roles.device(), mesh=mesh, **given)
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
     return engine

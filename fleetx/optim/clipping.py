@@ -3,13 +3,16 @@
 import torch
 from torch import Tensor
 
+from fleetx.comm.local import local
+
 
 @torch.no_grad()
 def by_value(gradients: list[Tensor], lowest: float, highest: float) -> None:
     """Force every number into ``[lowest, highest]``, in place."""
     for group in _alike(gradients):
-        torch._foreach_clamp_max_(group, highest)
-        torch._foreach_clamp_min_(group, lowest)
+        parts = [local(gradient) for gradient in group]
+        torch._foreach_clamp_max_(parts, highest)
+        torch._foreach_clamp_min_(parts, lowest)
 
 
 @torch.no_grad()
@@ -17,18 +20,27 @@ def by_norm(gradients: list[Tensor], limit: float) -> None:
     """Shrink every tensor whose norm is above ``limit`` to it, in place."""
     for group in _alike(gradients):
         factors = shrink(_norms(group), limit).to(group[0].dtype)
-        torch._foreach_mul_(group, list(factors.unbind()))
+        torch._foreach_mul_([local(gradient) for gradient in group], list(factors.unbind()))
 
 
 @torch.no_grad()
-def by_global_norm(gradients: list[Tensor], limit: float) -> Tensor | None:
-    """Shrink all tensors together if their common norm is above ``limit``; return that norm."""
+def by_global_norm(
+    gradients: list[Tensor], limit: float, norm: Tensor | None = None
+) -> Tensor | None:
+    """Shrink all tensors together if their common norm is above ``limit``; return that norm.
+
+    Args:
+        gradients: Those of this rank.
+        limit: The largest norm that is left alone.
+        norm: The common norm, where other ranks hold gradients of the same model.
+    """
     if not gradients:
-        return None
-    total = global_norm(gradients)
+        return norm
+    total = global_norm(gradients) if norm is None else norm
     factor = shrink(total, limit)
     for group in _alike(gradients):
-        torch._foreach_mul_(group, factor.to(device=group[0].device, dtype=group[0].dtype))
+        parts = [local(gradient) for gradient in group]
+        torch._foreach_mul_(parts, factor.to(device=parts[0].device, dtype=parts[0].dtype))
     return total
 
 
@@ -50,7 +62,8 @@ def _norms(group: list[Tensor]) -> Tensor:
     from fleetx.optim.norms import norms
 
     wide = {torch.float32, torch.float64}
-    return norms([t if t.dtype in wide else t.float() for t in group], group)
+    parts = [local(tensor) for tensor in group]
+    return norms([t if t.dtype in wide else t.float() for t in parts], group)
 
 
 def _alike(tensors: list[Tensor]) -> list[list[Tensor]]:

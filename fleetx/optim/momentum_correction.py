@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from fleetx.comm.local import local
+
 
 class Rule(NamedTuple):
     """A parameter, and what happens to its gradient besides the learning rate."""
@@ -38,7 +40,7 @@ class Ledger:
     def recall(self, rule: Rule) -> Kept:
         """What is valid now."""
         if rule.name not in self._kept:
-            like = rule.parameter.detach()
+            like = local(rule.parameter.detach())
             self._kept[rule.name] = Kept(torch.zeros_like(like), torch.zeros_like(like))
         return self._kept[rule.name]
 
@@ -71,7 +73,7 @@ class Ledger:
 
     def load_state_dict(self, state: Mapping[str, Any], rules: Iterable[Rule]) -> None:
         """Take back what ``state_dict`` returned."""
-        known = {rule.name: rule.parameter.detach() for rule in rules}
+        known = {rule.name: local(rule.parameter.detach()) for rule in rules}
         if unknown := sorted(state["u"].keys() - known.keys()):
             raise ValueError(
                 f"the saved state holds momentum of {unknown[:3]}, which this job does not "

@@ -41,7 +41,8 @@ def norms(tensors: Sequence[Tensor], params: Sequence[Tensor]) -> Tensor:
         everywhere = len(positions) == len(params)
         part = squares if everywhere else squares[positions]
         dist.all_reduce(part, group=mesh.get_group(axis))
-        squares[positions] = part
+        if not everywhere:
+            squares[positions] = part
     return squares.sqrt_()
 
 

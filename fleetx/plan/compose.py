@@ -40,9 +40,12 @@ class Request:
     """Axis -> ranks, for the axes whose degree was set."""
 
     def without(self, *names: str) -> "Request":
-        """The same request with some strategies left out."""
+        """The same request with some strategies left out, and the axes along which they spread."""
         kept = {name: given for name, given in self.strategies.items() if name not in names}
-        return replace(self, strategies=kept)
+        freed = {REGISTRY[name].contract.axis for name in self.strategies if name not in kept}
+        freed = {"dp", *freed} if freed - {None} else set()
+        degrees = {axis: degree for axis, degree in self.degrees.items() if axis not in freed}
+        return replace(self, strategies=kept, degrees=degrees)
 
 
 def compose(request: Request, world: int) -> Plan:

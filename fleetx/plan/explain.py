@@ -17,6 +17,7 @@ def explain(plan: Plan, model: nn.Module | None = None) -> str:
     return "\n".join(
         (
             _head(plan),
+            f"  {_batch(plan)}",
             *_rows(plan),
             *_remarks(plan),
             *_traffic(plan, weights, known),
@@ -29,6 +30,26 @@ def _head(plan: Plan) -> str:
     workers = prod(plan.mesh.values())
     shape = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
     return f"Plan for {workers} worker{'s' * (workers != 1)}: {shape}"
+
+
+def _batch(plan: Plan) -> str:
+    """The global batch, the gradient of whose mean every update follows."""
+    known: dict[str, int] = {}
+    for strategy in plan.strategies:
+        known |= strategy.batch()
+    shares, merged = plan.mesh["dp"] * plan.mesh["sharding"], known.get("batches", 1)
+    parts = ["one worker's batch"]
+    if shares > 1:
+        axes = [f"{axis} {plan.mesh[axis]}" for axis in ("dp", "sharding") if plan.mesh[axis] > 1]
+        parts.append(f"{shares} shares of the data ({' x '.join(axes)})")
+    if merged > 1:
+        parts.append(f"{merged} batches per update")
+    micro = ""
+    if "micro_batch" in known:
+        micro = f"; each batch runs in micro-batches of {known['micro_batch']}"
+    elif "micro_batches" in known:
+        micro = f"; each batch runs in {known['micro_batches']} micro-batches"
+    return f"Global batch: {' x '.join(parts)}{micro}."
 
 
 def _rows(plan: Plan) -> Iterator[str]:

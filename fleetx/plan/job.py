@@ -1,5 +1,6 @@
 """What a strategy may look at: the job, never another strategy."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -30,19 +31,58 @@ class Job:
     contexts: list[Callable[[], AbstractContextManager[Any]]] = field(default_factory=list)
     """What every forward of the model runs under, its replay in the backward pass included."""
 
+    wire: torch.dtype | None = None
+    """The number format in which gradients travel; None is their own. Whoever reduces obeys it."""
+
+    elsewhere: set[nn.Module] = field(default_factory=set)
+    """Submodules that run on other ranks: their names are known here, their weights are not."""
+
+    borrowed: set[str] = field(default_factory=set)
+    """Names of parameters that another rank holds, too, and counts as its own."""
+
     step: Step | None = None
     """The finished step, for verbs that must see what strategies of later phases made of another;
     None while the plan is being folded."""
 
     criterion: Callable[[Any, Any], Tensor] | None = None
+    """Outputs and targets -> loss, for batches that are given as a whole."""
+
+    sample: Any = None
+    """Inputs of one small batch, for strategies that look at shapes or measure."""
+
     optimizer: Optimizer | None = None
 
     def size(self, axis: str) -> int:
         """The number of ranks along a mesh axis."""
         return self.mesh[axis].size()
 
+    def call(self, inputs: Any) -> Any:
+        """The model's outputs for the inputs of a batch."""
+        args, kwargs = arguments(self.model, inputs)
+        return self.model(*args, **kwargs)
+
+    def own_parameters(self) -> list[nn.Parameter]:
+        """The parameters that this rank counts where ranks add up what each of them holds."""
+        named = self.model.named_parameters()
+        return [parameter for name, parameter in named if name not in self.borrowed]
+
     def option(self, name: str, kind: type[T]) -> T:
         """One option of the whole job, of a known type."""
         value = self.options[name]
         assert isinstance(value, kind), f"{name} is {value!r}, not a {kind.__name__}"
         return value
+
+
+def arguments(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """How a model is called with the inputs of a batch.
+
+    A tuple is several arguments; a dict is arguments by their names, unless the model's forward
+    does not know these names and wants the dict itself.
+    """
+    if isinstance(inputs, tuple):
+        return inputs, {}
+    if isinstance(inputs, dict):
+        known = inspect.signature(type(model).forward).parameters
+        if all(name in known for name in inputs):
+            return (), inputs
+    return (inputs,), {}

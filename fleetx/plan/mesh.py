@@ -37,9 +37,20 @@ def shape(axes: Mapping[str, str], asked: Mapping[str, Degree], world: int) -> d
     taken = prod(fixed.values())
     if world % taken or (not open_axes and taken != world):
         raise PlanError(_does_not_fit(asked, fixed, open_axes, world))
-    # The innermost axis without a degree takes the rest, so that sharding goes before replication.
-    rest = {axis: world // taken if axis == open_axes[-1] else 1 for axis in open_axes}
+    # Of the axes without a degree the innermost one takes the rest, replication only if no other
+    # axis is open: a strategy that was switched on shall have something to do.
+    taker = next((axis for axis in reversed(open_axes) if axis != "dp"), "dp")
+    rest = {axis: world // taken if axis == taker else 1 for axis in open_axes}
     return {axis: (fixed | rest).get(axis, 1) for axis in AXES}
+
+
+def data_place(axes: Mapping[str, int], rank: int) -> tuple[int, int]:
+    """Which share of the data a rank works on, and how many shares there are.
+
+    Ranks of one pipeline, and of one tensor-parallel group, work on the same share.
+    """
+    shares = axes["dp"] * axes["sharding"]
+    return rank // axes["tp"] % shares, shares
 
 
 def _instead(axis: str) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.futures import Future
@@ -22,6 +21,9 @@ class Step:
     drive: Callable[["Step", Any], Tensor]
     """Run forward and backward for one batch, leaving ``.grad``; return the plain loss."""
 
+    evaluate: Callable[[Any], Any]
+    """The outputs for the inputs of one batch, on every rank; called without gradients."""
+
     due: Callable[[], bool]
     """Count one batch; does it end in an update?"""
 
@@ -34,12 +36,13 @@ class Step:
     None is the carrier's own reduction, which runs without a detour through Python.
     """
 
-    wire: torch.dtype | None
-    """The number format in which gradients travel; None is their own. Whoever reduces obeys it."""
-
     agree: Callable[[Tensor], Tensor]
     """One flag of this rank (a tensor of one number) -> the largest of all ranks that update
     together; what a rank decides by it, all of them decide."""
+
+    total: Callable[[Tensor], Tensor]
+    """A sum over this rank's own parameters -> over those of all ranks that hold others of the
+    same model, in place or not. A tensor that is spread over ranks counts whole on each."""
 
     update: Callable[[], bool]
     """Move the parameters; False when the update was skipped."""

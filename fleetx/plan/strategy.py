@@ -78,6 +78,10 @@ class Strategy:
         """What ranks send, given what the strategies of later phases make them send."""
         return known
 
+    def batch(self) -> Mapping[str, int]:
+        """What is known about batches: ``micro_batch``, ``micro_batches`` or ``batches``."""
+        return {}
+
     def memory(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Memory, ...]:
         """What the strategy keeps on each rank between steps, for a model of that size."""
         return ()

@@ -22,6 +22,26 @@ def two_levels(
     return _mine(blocks), _mine(across)
 
 
+def along(mesh: DeviceMesh, axis: str, places: tuple[int, ...]) -> dist.ProcessGroup | None:
+    """The ranks at some places of this rank's row along an axis; None if it is at another."""
+    mine = None
+    for row in _rows(mesh, axis):
+        members = [row[place] for place in places]
+        group = dist.new_group(members)
+        if dist.get_rank() in members:
+            mine = group
+    return mine
+
+
+def data_group(mesh: DeviceMesh) -> dist.ProcessGroup:
+    """The ranks that run the same layers on different samples: the axes dp and sharding."""
+    for axis, other in (("dp", "sharding"), ("sharding", "dp")):
+        if mesh[other].size() == 1:
+            return mesh[axis].get_group()
+    # torch keeps it under its name, so that all callers share one group.
+    return mesh["dp", "sharding"]._flatten("data").get_group()
+
+
 def _rows(mesh: DeviceMesh, axis: str) -> list[list[int]]:
     """Every group of ranks along the axis, in an order that all ranks know."""
     assert mesh.mesh_dim_names is not None

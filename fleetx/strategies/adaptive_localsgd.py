@@ -52,7 +52,7 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
-        start_equal(model, job.mesh["dp"].get_group())
+        start_equal(model.to(job.device), job.mesh["dp"].get_group())
         return model
 
     @override

@@ -127,18 +127,19 @@ class Amp(Strategy, name="amp"):
         _check_weights(model)
         self._check_guard()
         self._warn(model, job)
+        if self.config.pure:
+            job.wire = self.config.low
         if self.config.low == torch.float16:
             self._state = LossScale.starting_at(self.config.init_loss_scaling, job.device)
-        job.contexts.extend(self._contexts(model, job.device.type))
+        job.contexts.extend(self._contexts(model, job))
         replace_forward(model, self._between_formats)
         return model
 
     @override
     def step(self, step: Step, job: Job) -> Step:
-        wire = self.config.low if self.config.pure and step.wire is None else step.wire
         state = self._state
         if state is None:
-            return replace(step, wire=wire)
+            return step
 
         def scale(loss: Tensor) -> Tensor:
             return step.scale(loss) * state.scale
@@ -151,7 +152,7 @@ class Amp(Strategy, name="amp"):
             # The one place where the host must know what the device found.
             return False if overflow.item() else step.update()
 
-        return replace(step, wire=wire, scale=scale, update=update)
+        return replace(step, scale=scale, update=update)
 
     @override
     def exchanges(
@@ -197,10 +198,10 @@ class Amp(Strategy, name="amp"):
         return run
 
     def _contexts(
-        self, model: nn.Module, device: str
+        self, model: nn.Module, job: Job
     ) -> list[Callable[[], AbstractContextManager[Any]]]:
-        low, pure = self.config.low, self.config.pure
-        (white, black), held = self.config.lists(), self._held(model)
+        low, pure, device = self.config.low, self.config.pure, job.device.type
+        (white, black), held = self.config.lists(), self._held(model, job)
         casts = Casts(
             device=device,
             low=low,
@@ -216,12 +217,13 @@ class Amp(Strategy, name="amp"):
             contexts.append(lambda: OperatorCasts(casts))
         return contexts
 
-    def _held(self, model: nn.Module) -> list[tuple[nn.Module, str]]:
+    def _held(self, model: nn.Module, job: Job) -> list[tuple[nn.Module, str]]:
         """Owner and attribute of each parameter that ``custom_black_varnames`` names."""
         patterns = self.config.custom_black_varnames
         held = {pattern: parameters_named(model, pattern) for pattern in patterns}
         for pattern, places in held.items():
-            if not places:
+            # Where the model is cut into stages, other ranks may have what is named.
+            if not places and not job.elsewhere:
                 reason = "is no parameter of the model and no submodule that has some"
                 message = f"{self.config.spelled('custom_black_varnames')} has {pattern!r}, which "
                 known = [name for name, _ in model.named_parameters()]

@@ -4,9 +4,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+import torch
+from torch import Tensor
 from typing_extensions import override
 
-from fleetx.optim.clipping import by_global_norm, by_norm, by_value
+from fleetx.optim.clipping import by_global_norm, by_norm, by_value, global_norm
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.job import Job
@@ -56,7 +58,7 @@ class Clip(Strategy, name="clip"):
             moved = (p for group in job.optimizer.param_groups for p in group["params"])
             gradients = [p.grad for p in moved if p.grad is not None]
             if by == "global_norm":
-                by_global_norm(gradients, limit)
+                by_global_norm(gradients, limit, norm=_common_norm(job))
             elif by == "norm":
                 by_norm(gradients, limit)
             else:
@@ -69,3 +71,16 @@ class Clip(Strategy, name="clip"):
     def remarks(self) -> tuple[str, ...]:
         by = self.config.by.replace("_", " ")
         return (f"Gradients are limited by {by} at {self.config.limit:g} (clip_configs).",)
+
+
+def _common_norm(job: Job) -> Tensor | None:
+    """The norm over all ranks that hold other parameters of the model; None if none does."""
+    assert job.step is not None
+    assert job.optimizer is not None
+    if job.size("pp") == 1:
+        return None
+    own = {id(parameter) for parameter in job.own_parameters()}
+    moved = (p for group in job.optimizer.param_groups for p in group["params"] if id(p) in own)
+    gradients = [p.grad for p in moved if p.grad is not None]
+    norm = global_norm(gradients) if gradients else torch.zeros((), device=job.device)
+    return job.step.total(norm.square()).sqrt()

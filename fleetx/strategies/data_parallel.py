@@ -13,6 +13,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
+from fleetx.comm.late_buckets import exchange, fill_missing
 from fleetx.comm.reduction import flat, two_level
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
 from fleetx.plan.contract import Contract, Phase
@@ -46,7 +47,7 @@ class DataParallel(Strategy, name="data_parallel"):
     internal = True
     contract = Contract(
         phase=Phase.CARRIER,
-        touches=frozenset({"model", "sync", "reduce", "agree", "settle"}),
+        touches=frozenset({"model", "sync", "reduce", "agree", "update", "settle"}),
         provides=frozenset({"carrier", "gradient_exchange", "buckets"}),
         reads=frozenset(
             {
@@ -63,7 +64,12 @@ class DataParallel(Strategy, name="data_parallel"):
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
+        model.to(job.device)
         if job.size("dp") == 1:
+            return model
+        if job.size("pp") * job.size("tp") > 1:
+            # DDP knows neither tensors that are spread over ranks nor the order of a pipeline.
+            start_equal(model, job.mesh["dp"].get_group())
             return model
         if not any(p.requires_grad for p in model.parameters()):
             # DDP, which else does this, refuses a model without gradients.
@@ -81,12 +87,8 @@ class DataParallel(Strategy, name="data_parallel"):
 
     @override
     def step(self, step: Step, job: Job) -> Step:
-        replica = self._replica
-        if replica is None:
+        if job.size("dp") == 1 or not any(p.requires_grad for p in job.model.parameters()):
             return step
-        reduce = step.reduce or _reduction(step, job)
-        if reduce is not None:
-            replica.register_comm_hook(None, _as_hook(reduce))
         group, parameters = job.mesh["dp"].get_group(), list(job.model.parameters())
         trained = [p.requires_grad for p in parameters]
 
@@ -94,11 +96,9 @@ class DataParallel(Strategy, name="data_parallel"):
             step.sync(armed)
             if trained != [p.requires_grad for p in parameters]:
                 raise PlanError(_THAWED)
-            if replica.require_backward_grad_sync is not armed:  # setting it is not for free
-                replica.require_backward_grad_sync = armed
 
         def agree(flag: Tensor) -> Tensor:
-            flag = flag.detach().clone()
+            flag = step.agree(flag).detach().clone()
             dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
             return flag
 
@@ -110,7 +110,8 @@ class DataParallel(Strategy, name="data_parallel"):
 
         stateful = next(job.model.buffers(), None) is not None
         settle_all = settle if stateful else step.settle
-        return replace(step, sync=sync, reduce=reduce, agree=agree, settle=settle_all)
+        common = replace(step, sync=sync, agree=agree, settle=settle_all)
+        return _late(common, job) if self._replica is None else _early(common, job, self._replica)
 
     @override
     def exchanges(
@@ -183,14 +184,55 @@ def _with_gradients(replica: DistributedDataParallel, forward: Forward) -> Forwa
     return run
 
 
-def _reduction(step: Step, job: Job) -> Reduce | None:
+def _early(step: Step, job: Job, replica: DistributedDataParallel) -> Step:
+    """Average the gradients while the backward pass goes on."""
+    reduce = step.reduce or _reduction(job)
+    if reduce is not None:
+        replica.register_comm_hook(None, _as_hook(reduce))
+
+    def sync(armed: bool) -> None:
+        step.sync(armed)
+        if replica.require_backward_grad_sync is not armed:  # setting it is not for free
+            replica.require_backward_grad_sync = armed
+
+    return replace(step, sync=sync, reduce=reduce)
+
+
+def _late(step: Step, job: Job) -> Step:
+    """Average the gradients after the backward pass."""
+    reduce = step.reduce or _reduction(job) or _plainly(job)
+
+    def update() -> bool:
+        _exchange(job, reduce)
+        return step.update()
+
+    return replace(step, reduce=reduce, update=update)
+
+
+def _exchange(job: Job, reduce: Reduce) -> None:
+    trained: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
+    if job.option("find_unused_parameters", bool):
+        trained = fill_missing(trained, job.mesh["dp"].get_group())
+    elif any(p.grad is None for p in trained):
+        raise PlanError(_UNUSED)
+    megabytes = job.option("fuse_grad_size_in_MB", int)
+    limit = megabytes * 2**20 if job.option("fuse_all_reduce_ops", bool) else 1
+    exchange(trained, reduce, limit)
+
+
+def _plainly(job: Job) -> Reduce:
+    average = flat(job.mesh["dp"].get_group(), job.wire)
+    return lambda bucket: average(bucket.buffer())
+
+
+def _reduction(job: Job) -> Reduce | None:
     """What averages a bucket; None leaves it to DDP, which needs no Python for the plain case."""
     channels = job.option("nccl_comm_num", int)
     if job.option("use_hierarchical_allreduce", bool):
         block = job.option("hierarchical_allreduce_inter_nranks", int)
-        averages = [two_level(*two_levels(job.mesh, "dp", block), step.wire)]
-    elif channels > 1 or step.wire is not None:
-        averages = [flat(group, step.wire) for group in copies(job.mesh, "dp", channels)]
+        averages = [two_level(*two_levels(job.mesh, "dp", block), job.wire)]
+    elif channels > 1 or job.wire is not None:
+        averages = [flat(group, job.wire) for group in copies(job.mesh, "dp", channels)]
     else:
         return None
 

@@ -13,6 +13,7 @@ from torch.optim import SGD
 from typing_extensions import override
 
 from fleetx.comm import sparse
+from fleetx.comm.local import local
 from fleetx.comm.reduction import flat
 from fleetx.optim.momentum_correction import Kept, Ledger, Rule, correct, local_gradient, moved_by
 from fleetx.plan import option
@@ -22,6 +23,7 @@ from fleetx.plan.exchange import Exchange, Memory
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import Group, OptimizerSpec
 from fleetx.plan.option import AtLeast, Below
+from fleetx.plan.plan import Plan
 from fleetx.plan.step import Reduce, Step
 from fleetx.plan.strategy import Strategy
 
@@ -75,16 +77,25 @@ class DGC(Strategy, name="dgc"):
         self._ledger = Ledger()
 
     @override
+    def examine(self, plan: Plan) -> None:
+        if self.config.local_grad_clip_norm and plan.mesh["tp"] > 1:
+            raise PlanError(
+                "dgc_configs['local_grad_clip_norm'] limits the norm of whole gradients before "
+                "they are sent, and tensor_parallel leaves parts of them on each rank. Set it to 0 "
+                "and use strategy.clip, or set strategy.tensor_parallel = False."
+            )
+
+    @override
     def optimizer(self, spec: OptimizerSpec, job: Job) -> OptimizerSpec:
         for group in spec.groups:
             _refuse_other_rules(spec, group)
         if job.size("dp") == 1:
             return spec  # nothing travels: the optimizer's own momentum is all there is to do
-        large = {name: p for name, p in job.model.named_parameters() if _is_large(p)}
+        large = {name: p for name, p in job.model.named_parameters() if _is_large(_part(p))}
         for group in spec.groups:
             rules = [_rule(name, large[name], group) for name in group.names if name in large]
             self._rules |= {rule.parameter: rule for rule in rules}
-        if not self._rules:
+        if not self._rules and not job.elsewhere:
             raise PlanError(
                 "strategy.dgc = True would compress nothing: no parameter of the optimizer is "
                 f"float32 with at least {SMALLEST} elements, and all others travel whole. Set "
@@ -121,7 +132,7 @@ class DGC(Strategy, name="dgc"):
 
     def _reduction(self, step: Step, job: Job, factor: Factor) -> Reduce:
         group = job.mesh["dp"].get_group()
-        average, wire = flat(group, step.wire), step.wire or torch.float32
+        average, wire = flat(group, job.wire), job.wire or torch.float32
 
         @torch.no_grad()
         def reduce(bucket: GradBucket) -> Future[Tensor]:
@@ -154,7 +165,7 @@ class DGC(Strategy, name="dgc"):
         for (rule, at), (u, v) in zip(large, parts, strict=True):
             gradient = local_gradient(
                 buffer[at],
-                _flat(rule.parameter.detach()),
+                _flat(_part(rule.parameter)),
                 factor=factor,
                 limit=self.config.local_grad_clip_norm,
                 workers=workers,
@@ -162,15 +173,17 @@ class DGC(Strategy, name="dgc"):
             )
             old = Kept(*(_flat(kept) for kept in self._ledger.recall(rule)))
             correct(rule, old, gradient, velocity=u, waiting=v)
-            self._ledger.enter(rule, _laid_out(u, rule.parameter), _laid_out(v, rule.parameter))
+            like = _part(rule.parameter)
+            self._ledger.enter(rule, _laid_out(u, like), _laid_out(v, like))
         return velocities, waiting, sizes
 
     def _move_by_velocity(self, factor: Tensor | None) -> None:
         """The warm-up: plain momentum, on means that arrived whole."""
         for rule in self._rules.values():
-            if (mean := rule.parameter.grad) is None:
+            if rule.parameter.grad is None:
                 continue
-            gradient = local_gradient(mean, rule.parameter, factor=factor, decay=rule.decay)
+            mean, weights = local(rule.parameter.grad), _part(rule.parameter)
+            gradient = local_gradient(mean, weights, factor=factor, decay=rule.decay)
             old = self._ledger.recall(rule)
             velocity, move = moved_by(rule, old.velocity, gradient)
             self._ledger.enter(rule, velocity, old.waiting)
@@ -246,6 +259,11 @@ def _is_large(parameter: Tensor) -> bool:
     # DDP lays a dense parameter out in a bucket in the order of memory, which we rely on.
     dense = torch.empty_like(parameter, device="meta").stride() == parameter.stride()
     return parameter.numel() >= SMALLEST and parameter.dtype == torch.float32 and dense
+
+
+def _part(parameter: Tensor) -> Tensor:
+    """What lies on this rank of a parameter that may be cut over ranks."""
+    return local(parameter.detach())
 
 
 def _flat(tensor: Tensor) -> Tensor:

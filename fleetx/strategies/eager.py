@@ -18,7 +18,9 @@ class Eager(Strategy, name="eager"):
 
     internal = True
     contract = Contract(
-        phase=Phase.DRIVE, touches=frozenset({"drive"}), provides=frozenset({"drive"})
+        phase=Phase.DRIVE,
+        touches=frozenset({"drive", "evaluate"}),
+        provides=frozenset({"drive"}),
     )
 
     @override
@@ -26,13 +28,13 @@ class Eager(Strategy, name="eager"):
         def drive(step: Step, batch: Any) -> Tensor:
             if job.criterion is None:
                 raise PlanError(
-                    "a whole batch was given to the engine, but no criterion turns outputs into a "
-                    "loss; make the engine with one, or write the loop with "
+                    "a whole batch was given to train, but no criterion turns outputs into a loss; "
+                    "call fleet.distributed_model(model, criterion=...), or write the loop with "
                     "optimizer.minimize(loss)."
                 )
             inputs, targets = batch
-            loss = job.criterion(job.model(inputs), targets)
+            loss = job.criterion(job.call(inputs), targets)
             step.scale(loss).backward()
             return loss.detach()
 
-        return replace(step, drive=drive)
+        return replace(step, drive=drive, evaluate=job.call)

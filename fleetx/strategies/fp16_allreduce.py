@@ -1,15 +1,14 @@
 """fp16 all-reduce: gradients travel in half precision and are used in their own."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
+from torch import nn
 from typing_extensions import override
 
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.job import Job
-from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
 
 
@@ -24,8 +23,9 @@ class FP16AllReduce(Strategy, name="fp16_allreduce"):
     )
 
     @override
-    def step(self, step: Step, job: Job) -> Step:
-        return replace(step, wire=torch.float16)
+    def model(self, model: nn.Module, job: Job) -> nn.Module:
+        job.wire = torch.float16
+        return model
 
     @override
     def exchanges(

@@ -61,6 +61,10 @@ class GradientMerge(Strategy, name="gradient_merge"):
         )
 
     @override
+    def batch(self) -> Mapping[str, int]:
+        return {"batches": self.config.k_steps}
+
+    @override
     def waiting(self) -> bool:
         return self._batches % self.config.k_steps != 0
 

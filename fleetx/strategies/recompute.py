@@ -85,6 +85,8 @@ class Recompute(Strategy, name="recompute"):
             self.host = HostCopies(job.device)
         for name in segments(model, self.config.checkpoints):
             module = model.get_submodule(name)
+            if module in job.elsewhere:
+                continue
             segment = _Segment(name, module, job, self.host)
             replace_forward(module, partial(segment.around, shape=self.config.checkpoint_shape))
             self._segments.append(segment)

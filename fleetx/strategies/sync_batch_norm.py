@@ -1,7 +1,6 @@
 """Synchronised batch normalisation: statistics are those of the samples of all replicas."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,6 +15,7 @@ from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.strategy import Strategy
+from fleetx.roles.subgroups import data_group
 
 PAIR_BYTES = 2 * 4
 """Two numbers in single precision are sent per channel, forward and backward."""
@@ -39,7 +39,7 @@ class SyncBatchNorm(Strategy, name="sync_batch_norm"):
         for name, layer in layers.items():
             _refuse_own_forward(name, layer)
         if job.size("dp") * job.size("sharding") > 1:
-            group = _replicas(job)
+            group = data_group(job.mesh)
             for layer in layers.values():
                 replace_forward(layer, _synchronised(layer, group, job.device))
         return model
@@ -75,17 +75,6 @@ def _refuse_own_forward(name: str, layer: nn.Module) -> None:
             f"{type(layer).__name__} has a forward of its own, which would be lost. Use a layer of "
             "torch.nn there, or set strategy.sync_batch_norm = False."
         )
-
-
-def _replicas(job: Job) -> dist.ProcessGroup:
-    """The ranks that run the same layers on different samples."""
-    if job.size("sharding") == 1:
-        own: dist.ProcessGroup = job.mesh["dp"].get_group()
-        return own
-    # pp, dp, sharding, tp -> one row for each pair of stage and tp rank.
-    rows = job.mesh.mesh.movedim((1, 2), (2, 3)).flatten(2).flatten(0, 1).tolist()
-    found: tuple[dist.ProcessGroup, Any] = dist.new_subgroups_by_enumeration(rows)
-    return found[0]
 
 
 def _synchronised(

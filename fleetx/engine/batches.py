@@ -1,0 +1,126 @@
+"""``model.train_batch`` and ``model.eval_batch``: whole batches, whatever the plan."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_map
+from typing_extensions import override
+
+from fleetx.engine.engine import Engine
+from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.plan.error import PlanError
+
+
+def give_batch_calls(model: nn.Module, engine: Engine) -> None:
+    """Add the two calls to the module, unless its class has calls of these names."""
+    for call in (TrainBatch, EvalBatch):
+        if not hasattr(type(model), call.name):
+            vars(model)[call.name] = call(engine)
+
+
+class _BatchCall:
+    """A call that belongs to one job; copies of the module get one that explains itself."""
+
+    name: str
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def _ready(self) -> Engine:
+        if self._engine.step is None:
+            raise RuntimeError(
+                f"model.{self.name}() was called before its optimizer was distributed; call "
+                "optimizer = fleet.distributed_optimizer(optimizer) first."
+            )
+        return self._engine
+
+    def _moved(self, data: Any) -> tuple[Any, Any]:
+        if not isinstance(data, (tuple, list)) or len(data) != 2:
+            kind = type(data).__name__
+            raise ValueError(
+                f"model.{self.name}() takes one pair (inputs, targets), got a {kind}; put several "
+                "inputs into a tuple or a dict of their own."
+            )
+        device = self._engine.job.device
+        inputs, targets = tree_map(
+            lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tuple(data)
+        )
+        return inputs, targets
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Stray, (self.name,)
+
+
+class TrainBatch(_BatchCall):
+    """Forward, backward and, when one is due, the update for one batch."""
+
+    name = "train_batch"
+
+    def __call__(
+        self,
+        data: Any,
+        optimizer: DistributedOptimizer | None = None,
+        lr_scheduler: LRScheduler | None = None,
+    ) -> Tensor:
+        """Train on one pair of inputs and targets; the mean loss is returned on every rank.
+
+        Args:
+            data: inputs and targets of this worker's batch; ranks that share a replica of the
+                model (a pipeline, a tensor-parallel group) give the same one.
+            optimizer: the model's distributed optimizer, for scripts that name it; it is known.
+            lr_scheduler: stepped when the parameters have moved.
+        """
+        engine = self._ready()
+        if optimizer is not None and not optimizer.steers(engine):
+            raise ValueError(
+                "model.train_batch() got an optimizer that moves another model; pass what "
+                "fleet.distributed_optimizer() returned for this one, or leave it out."
+            )
+        before = engine.updates
+        loss = engine.train_batch(self._moved(data))
+        if lr_scheduler is not None and engine.updates > before:
+            lr_scheduler.step()
+        return loss
+
+
+class EvalBatch(_BatchCall):
+    """The loss or the outputs for one batch, without gradients and in evaluation mode."""
+
+    name = "eval_batch"
+
+    def __call__(self, data: Any, compute_loss: bool = True) -> Any:
+        """Evaluate one pair of inputs and targets; every rank gets the result.
+
+        Args:
+            data: as for ``train_batch``.
+            compute_loss: return the loss; False returns the outputs of the model.
+        """
+        engine = self._ready()
+        inputs, targets = self._moved(data)
+        outputs = engine.eval_batch(inputs)
+        if not compute_loss:
+            return outputs
+        if engine.job.criterion is None:
+            raise PlanError(
+                "model.eval_batch() computes the loss, but no criterion is known; call "
+                "fleet.distributed_model(model, criterion=...), or eval_batch(data, "
+                "compute_loss=False) for the outputs."
+            )
+        with torch.no_grad():
+            return engine.job.criterion(outputs, targets)
+
+
+class _Stray:
+    """What a copy of a distributed module has instead: it belongs to no job."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            f"{self._name}() was called on a copy of a distributed model, which belongs to no job; "
+            "call fleet.distributed_model() on the copy first."
+        )

@@ -1,0 +1,86 @@
+"""The whole weights of a model that is spread over ranks, and back again."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fleetx.comm.messages import describe, described, tell
+from fleetx.engine.engine import Engine
+
+
+@torch.no_grad()
+def whole_state(engine: Engine, *, everywhere: bool = False) -> dict[str, Tensor]:
+    """Every parameter and buffer, complete and on the host, under the names of the plain model.
+
+    All ranks must call it. Worker 0 gets the state; the others an empty dict, unless it is wanted
+    everywhere. One tensor at a time is whole on each rank.
+    """
+    wanted = everywhere or not dist.is_initialized() or dist.get_rank() == 0
+    found: dict[str, Tensor] = {}
+    for name, value in _along_pipeline(engine):
+        if wanted and name not in found:
+            found[name] = value.detach().cpu().clone()
+    return {name: found[name] for name in engine.saved_names if name in found}
+
+
+def _along_pipeline(engine: Engine) -> Iterable[tuple[str, Tensor]]:
+    """All tensors of all stages, each gathered from the ranks over which it is spread."""
+    own = engine.job.model.state_dict()
+    if engine.job.size("pp") == 1:
+        yield from ((name, _whole(value)) for name, value in own.items())
+        return
+    group, device = engine.job.mesh["pp"].get_group(), engine.job.device
+    for stage in range(engine.job.size("pp")):
+        mine = dist.get_rank(group) == stage
+        names = tell(list(own) if mine else None, source=stage, group=group, device=device)
+        for name in names:
+            value = _whole(own[name]) if mine else None
+            kind = describe(value) if value is not None else None
+            kind = tell(kind, source=stage, group=group, device=device)
+            value = described(kind, device).detach() if value is None else value.contiguous()
+            dist.broadcast(value, group=group, group_src=stage)
+            yield name, value
+
+
+def _whole(value: Tensor) -> Tensor:
+    spread: Any = value
+    whole: Tensor = spread.full_tensor() if hasattr(spread, "full_tensor") else value
+    return whole.detach()
+
+
+@torch.no_grad()
+def load_whole_state(engine: Engine, state: Mapping[str, Tensor]) -> None:
+    """Take the whole weights of the plain model; every rank keeps its part of them.
+
+    All ranks must call it with the same state.
+    """
+    missing = sorted(set(engine.saved_names) - state.keys())
+    strange = sorted(state.keys() - set(engine.saved_names))
+    if missing or strange:
+        raise ValueError(
+            f"the state does not belong to this model: it lacks {missing[:3]} and has unknown "
+            f"{strange[:3]}; pass the state_dict() of the plain model, or what "
+            "fleet.full_state_dict() returned."
+        )
+    for name, value in engine.job.model.state_dict().items():
+        if value.shape != state[name].shape:
+            raise ValueError(
+                f"{name!r} has the shape {list(state[name].shape)} in the state and "
+                f"{list(value.shape)} in the model; load the state of the same model."
+            )
+        value.copy_(spread_like(state[name], value))
+
+
+def spread_like(whole: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor, laid out over ranks as another one is."""
+    if not hasattr(like, "full_tensor"):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    laid: Any = like
+    # Every rank has the whole value, so nothing needs to be sent.
+    moved = whole.to(laid.device)
+    return distribute_tensor(moved, laid.device_mesh, laid.placements, src_data_rank=None)

@@ -1,0 +1,280 @@
+"""The stages of a pipeline on this rank, run by the schedules of ``torch.distributed``."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import pipelining
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from typing_extensions import override
+
+from fleetx.comm.messages import Described, describe, described, spread, tell
+from fleetx.graph.parts import Part, run
+
+Criterion = Callable[[Any, int], tuple[Tensor, Tensor]]
+"""Outputs and the number of their micro-batch -> the plain loss, and what to differentiate."""
+
+_PREFIX = "given_"
+"""Before the names of model inputs, which must not meet the arguments of a schedule."""
+
+
+class Stages:
+    """This rank's stages, and what one batch needs to flow through all of them."""
+
+    running: Part | None = None
+    """The part that a call of the model runs now."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parts: Mapping[bool, Sequence[Part]],
+        *,
+        group: dist.ProcessGroup,
+        device: torch.device,
+        schedule: str,
+    ) -> None:
+        self._model, self._parts, self._schedule = model, parts, schedule
+        self.group, self.device = group, device
+        self._runners: dict[Any, _Runner] = {}
+
+    @property
+    def count(self) -> int:
+        """Stages on all ranks together."""
+        return len(self._parts[True])
+
+    def owner(self, stage: int) -> int:
+        """The rank of a stage."""
+        return stage % dist.get_world_size(self.group)
+
+    def mine(self) -> list[int]:
+        """The stages of this rank."""
+        rank = dist.get_rank(self.group)
+        return [stage for stage in range(self.count) if self.owner(stage) == rank]
+
+    def run(self, *received: Any, **inputs: Any) -> Any:
+        """The stage that is due, on the model as it is now."""
+        assert self.running is not None
+        return run(self.running, self._model, inputs, received)
+
+    def call(self, stage: int, received: Sequence[Any], inputs: Mapping[str, Any]) -> Any:
+        """Call the model for one stage, so that everything around its forward acts."""
+        part = self._parts[self._model.training][stage]
+        self.running = part
+        try:
+            return self._model(*received, **{name: inputs[name] for name in part.inputs})
+        finally:
+            self.running = None
+
+    def parameters(self, stage: int) -> Iterator[nn.Parameter]:
+        """The parameters of one stage as they are now."""
+        part = self._parts[self._model.training][stage]
+        for path in sorted(part.modules):
+            yield from self._model.get_submodule(path).parameters()
+        for path in sorted(part.attributes):
+            owner, _, name = path.rpartition(".")
+            found = self._model.get_submodule(owner)._parameters.get(name)
+            if found is not None:
+                yield found
+
+    def train(
+        self,
+        inputs: Mapping[str, Any],
+        count: int,
+        criterion: Criterion,
+        before_backward: Callable[[bool], None],
+    ) -> Tensor:
+        """Forward and backward of one batch in ``count`` parts; the mean loss on every rank."""
+        runner = self._runner(inputs, count, backward=True)
+        losses = runner.step(inputs, criterion, before_backward)
+        mean = torch.stack(losses).mean() if losses else torch.zeros((), device=self.device)
+        dist.broadcast(mean, group=self.group, group_src=self.owner(self.count - 1))
+        return mean
+
+    def evaluate(self, inputs: Mapping[str, Any], count: int) -> Any:
+        """The outputs of one batch, on every rank."""
+        runner = self._runner(inputs, count, backward=False)
+        outputs: dict[int, Any] = {}
+
+        def keep(found: Any, number: int) -> tuple[Tensor, Tensor]:
+            outputs[number] = found
+            nothing = torch.zeros((), device=self.device)
+            return nothing, nothing
+
+        runner.step(inputs, keep, lambda last: None)
+        joined = _joined([outputs[number] for number in sorted(outputs)]) if outputs else None
+        last = self.owner(self.count - 1)
+        return spread(joined, source=last, group=self.group, device=self.device)
+
+    def _runner(self, inputs: Mapping[str, Any], count: int, backward: bool) -> "_Runner":
+        leaves = [leaf for leaf in tree_leaves(dict(inputs)) if isinstance(leaf, Tensor)]
+        shapes = tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
+        key = (shapes, count, backward, self._model.training)
+        if key not in self._runners:
+            self._runners[key] = self._made(inputs, count, backward)
+        return self._runners[key]
+
+    def _made(self, inputs: Mapping[str, Any], count: int, backward: bool) -> "_Runner":
+        if backward:
+            _check_count(self._schedule, count, self.count)
+        share = tree_map(
+            lambda leaf: leaf.chunk(count)[0] if isinstance(leaf, Tensor) else leaf, dict(inputs)
+        )
+        wires = self._wires(share, backward)
+        stages = [_Stage(self, stage, wires[stage], wires[stage + 1]) for stage in self.mine()]
+        return _Runner(stages, _schedule(self._schedule, stages, count, backward), count)
+
+    def _wires(self, share: Mapping[str, Any], backward: bool) -> list[list[Described]]:
+        """What travels into each stage, found by running each once on numbers without meaning."""
+        wires: list[list[Described]] = [[]]
+        for stage in range(self.count - 1):
+            found = self._tried(stage, wires[-1], share, backward) if stage in self.mine() else None
+            owner = self.owner(stage)
+            wires.append(tell(found, source=owner, group=self.group, device=self.device))
+        return [*wires, []]
+
+    def _tried(
+        self, stage: int, wire: list[Described], share: Mapping[str, Any], backward: bool
+    ) -> list[Described]:
+        received = [described(known, self.device) for known in wire]
+        with as_before(self._model, self.device), torch.set_grad_enabled(backward):
+            sent = self.call(stage, received, share)
+        part = self._parts[self._model.training][stage]
+        for name, value in zip(part.sends, sent, strict=True):
+            if not isinstance(value, Tensor):
+                raise ValueError(
+                    f"stage {stage} would send {name!r}, a {type(value).__name__}, to the next "
+                    "one, and only tensors travel; cut elsewhere, or make a tensor of it."
+                )
+        return [describe(value) for value in sent]
+
+
+class _Shell(nn.Module):
+    """What torch sees of one stage: the model with the part that belongs to it."""
+
+    criterion: Criterion
+    losses: list[Tensor]
+
+    def __init__(self, stages: Stages, number: int) -> None:
+        super().__init__()
+        vars(self).update(_stages=stages, _number=number, losses=[])
+
+    @override
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        stages: Stages = vars(self)["_stages"]
+        return stages.parameters(vars(self)["_number"])
+
+    @override
+    def forward(self, *received: Tensor, micro_batch: Tensor, **inputs: Any) -> Any:
+        stages, number = vars(self)["_stages"], vars(self)["_number"]
+        given = {name.removeprefix(_PREFIX): value for name, value in inputs.items()}
+        found = stages.call(number, received, given)
+        if number < stages.count - 1:
+            return found
+        loss, scaled = self.criterion(found, int(micro_batch))
+        self.losses.append(loss.detach())
+        return scaled
+
+
+class _Stage(pipelining.PipelineStage):
+    """torch's stage, which says when a backward pass begins."""
+
+    before_backward: Callable[[bool], None]
+
+    def __init__(
+        self, stages: Stages, number: int, received: list[Described], sent: list[Described]
+    ) -> None:
+        self.shell = _Shell(stages, number)
+        last = number == stages.count - 1
+        super().__init__(
+            self.shell,
+            number,
+            stages.count,
+            stages.device,
+            input_args=tuple(described(known, "meta") for known in received),
+            output_args=(torch.zeros((), device="meta", requires_grad=True),)
+            if last
+            else tuple(described(known, "meta") for known in sent),
+            group=stages.group,
+        )
+
+    @override
+    def backward_one_chunk(
+        self,
+        bwd_chunk_id: int,
+        loss: Any = None,
+        full_backward: bool = True,
+        last_backward: bool = False,
+    ) -> Any:
+        self.before_backward(last_backward)
+        return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+
+
+class _Runner:
+    """A schedule for batches of one shape."""
+
+    def __init__(self, stages: list[_Stage], schedule: Any, count: int) -> None:
+        self._stages, self._schedule, self._count = stages, schedule, count
+
+    def step(
+        self,
+        inputs: Mapping[str, Any],
+        criterion: Criterion,
+        before_backward: Callable[[bool], None],
+    ) -> list[Tensor]:
+        """Run one batch; the losses of its micro-batches where the last stage is, else none."""
+        for stage in self._stages:
+            stage.before_backward, stage.shell.criterion = before_backward, criterion
+            stage.shell.losses.clear()
+        numbers = torch.arange(self._count)
+        given = {f"{_PREFIX}{name}": value for name, value in inputs.items()}
+        self._schedule.step(target=numbers, micro_batch=numbers, return_outputs=False, **given)
+        return [loss for stage in self._stages for loss in stage.shell.losses]
+
+
+def _schedule(mode: str, stages: list[_Stage], count: int, backward: bool) -> Any:
+    # The loss is computed inside the last stage, which may return anything.
+    loss = (lambda scaled, number: scaled) if backward else None
+    if len(stages) == 1 and mode != "zero-bubble":
+        single = pipelining.Schedule1F1B if mode == "1F1B" else pipelining.ScheduleGPipe
+        kind = single if backward else pipelining.ScheduleGPipe
+        return kind(stages[0], count, loss_fn=loss, scale_grads=False)
+    many = {
+        "interleaved": pipelining.ScheduleInterleaved1F1B,
+        "zero-bubble": pipelining.ScheduleInterleavedZeroBubble,
+    }[mode if backward else "interleaved"]
+    return many(stages, count, loss_fn=loss, scale_grads=False)  # type: ignore[arg-type]
+
+
+def _check_count(mode: str, count: int, stages: int) -> None:
+    if mode == "1F1B" and count < stages:
+        raise ValueError(
+            f"the schedule 1F1B keeps {stages} stages busy with at least {stages} micro-batches, "
+            f"and a batch has {count}; raise pipeline_configs['accumulate_steps'], or set "
+            "'schedule_mode' to 'F-then-B'."
+        )
+
+
+def _joined(outputs: list[Any]) -> Any:
+    """The outputs of all micro-batches as those of one batch."""
+    flat = [tree_flatten(output)[0] for output in outputs]
+    spec = tree_flatten(outputs[0])[1]
+    leaves = [
+        torch.cat(list(same)) if isinstance(same[0], Tensor) and same[0].dim() else same[0]
+        for same in zip(*flat, strict=True)
+    ]
+    return tree_unflatten(leaves, spec)
+
+
+@contextmanager
+def as_before(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Leave running statistics and the random state as they are now."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    cards = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cards):
+        yield
+    with torch.no_grad():
+        for buffer, value in buffers:
+            buffer.copy_(value)

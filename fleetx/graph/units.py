@@ -1,0 +1,149 @@
+"""Cutting a tree of modules into units whose parameters travel together."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from torch import nn
+
+Path = str
+
+
+@dataclass
+class Unit:
+    """Modules that run one after the other."""
+
+    modules: list[nn.Module] = field(default_factory=list)
+    names: list[Path] = field(default_factory=list)
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A module that is never cut."""
+
+    name: Path
+    module: nn.Module
+    size: int
+    replayed: bool
+    """Whether it lies inside a module whose forward was replaced, so it may run by itself."""
+
+
+def by_size(model: nn.Module, limit: float, apart: Collection[nn.Module] = ()) -> list[Unit]:
+    """Units that are closed as soon as they hold ``limit`` bytes.
+
+    Args:
+        model: Whose submodules are dealt out; what belongs to the model itself stays with it.
+        limit: Bytes of parameters.
+        apart: Modules that do not run here; a unit does not reach over them.
+    """
+    units = [Unit()]
+    for atom in _atoms(model, limit, (), set(apart)):
+        if units[-1].size >= limit or atom is None or atom.replayed:
+            units.append(Unit())
+        if atom is not None:
+            _add(units[-1], atom)
+        if atom is not None and atom.replayed:
+            units.append(Unit())
+    return [unit for unit in units if unit.modules]
+
+
+def by_anchors(
+    model: nn.Module, anchors: Collection[Path], apart: Collection[nn.Module] = ()
+) -> list[Unit]:
+    """Units that end with the modules of these names, or with the last piece up to there."""
+    units = [Unit()]
+    atoms = list(_atoms(model, float("inf"), anchors, set(apart)))
+    ends = _ends(model, [atom.name for atom in atoms if atom is not None], anchors)
+    for atom in atoms:
+        if atom is None or atom.replayed:
+            units.append(Unit())
+        if atom is None:
+            continue
+        _add(units[-1], atom)
+        if atom.replayed or atom.name in ends:
+            units.append(Unit())
+    return [unit for unit in units if unit.modules]
+
+
+def without_shared(units: Collection[Unit]) -> list[Unit]:
+    """The units without modules that use a parameter of another unit: those belong to the model."""
+    uses = Counter(
+        parameter
+        for unit in units
+        for parameter in {p for module in unit.modules for p in module.parameters()}
+    )
+    kept = []
+    for unit in units:
+        alone = Unit()
+        for module, name in zip(unit.modules, unit.names, strict=True):
+            if all(uses[parameter] == 1 for parameter in module.parameters()):
+                size = sum(p.numel() * p.element_size() for p in module.parameters())
+                _add(alone, Atom(name, module, size, replayed=False))
+        kept.append(alone)
+    return [unit for unit in kept if unit.modules]
+
+
+def _add(unit: Unit, atom: Atom) -> None:
+    unit.modules.append(atom.module)
+    unit.names.append(atom.name)
+    unit.size += atom.size
+
+
+def _ends(model: nn.Module, atoms: list[Path], anchors: Collection[Path]) -> set[Path]:
+    """The atoms that end a unit: an anchor may be opened itself, or have no parameters."""
+    order = {name: at for at, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
+    lasts = (max(order[name] for name in order if _inside(name, anchor)) for anchor in anchors)
+    passed = ([name for name in atoms if order[name] <= last] for last in lasts)
+    return {names[-1] for names in passed if names}
+
+
+def _inside(name: Path, outer: Path) -> bool:
+    return name == outer or name.startswith(f"{outer}.")
+
+
+def _atoms(
+    model: nn.Module, limit: float, anchors: Collection[Path], apart: set[nn.Module]
+) -> Iterator[Atom | None]:
+    """The modules to deal out, in their order; None where one runs elsewhere."""
+    seen: set[nn.Module] = set()
+
+    def walk(module: nn.Module, name: Path, replayed: bool) -> Iterator[Atom | None]:
+        if module in seen:
+            return
+        seen.add(module)
+        if module in apart:
+            yield None
+            return
+        size = sum(p.numel() * p.element_size() for p in module.parameters())
+        if name and size and not _opened(module, name, size, limit, anchors):
+            yield Atom(name, module, size, replayed)
+            return
+        inside = replayed or (bool(name) and "forward" in vars(module))
+        for child, submodule in module.named_children():
+            yield from walk(submodule, f"{name}.{child}" if name else child, inside)
+
+    yield from walk(model, "", False)
+
+
+def _opened(
+    module: nn.Module, name: Path, size: int, limit: float, anchors: Collection[Path]
+) -> bool:
+    """Whether a module is dealt out in parts."""
+    if type(module).forward is nn.Module.forward:
+        return True  # a list of modules is never called itself
+    if not any(True for child in module.children() for _ in child.parameters()):
+        return False
+    if is_compound(module):
+        return False
+    if any(anchor.startswith(f"{name}.") for anchor in anchors):
+        return True
+    return size > limit
+
+
+def is_compound(module: nn.Module) -> bool:
+    """Layers of torch.nn that read the weights of their children without calling them."""
+    mixed = type(module).__mro__
+    own = next((cls for cls in mixed if cls.__module__.startswith("torch.nn.modules")), nn.Module)
+    plain = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder)
+    return own is not nn.Module and not isinstance(module, (*plain, nn.TransformerDecoder))

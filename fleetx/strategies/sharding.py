@@ -1,0 +1,323 @@
+"""Sharding: parameters, gradients and optimizer state are spread over ranks (ZeRO 1 to 3)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from typing_extensions import override
+
+from fleetx.comm.replicas import copy_from_first_rank, start_equal
+from fleetx.graph.units import Unit, by_anchors, by_size, without_shared
+from fleetx.plan import option
+from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.error import PlanError
+from fleetx.plan.exchange import Exchange
+from fleetx.plan.job import Job
+from fleetx.plan.option import Above, AtLeast, Below, OneOf, Unset
+from fleetx.plan.plan import Plan
+from fleetx.plan.step import Step
+from fleetx.plan.strategy import Strategy
+from fleetx.roles.subgroups import data_group
+
+Count = Annotated[int, AtLeast(1)]
+Segmentation = Annotated[str, OneOf(("segment_broadcast_MB", "segment_anchors"))]
+
+_IDLE = {
+    "optimize_cast": "weights keep 32 bits between steps, and amp casts them at use",
+    "enable_tuning": "there is nothing to tune",
+    "use_calc_stream": "torch overlaps communication on streams of its own",
+}
+"""Option of old files -> why it has no effect here."""
+
+
+class Sharding(Strategy, name="sharding"):
+    """On torch's fully_shard: each rank keeps a share and gathers what a layer needs."""
+
+    contract = Contract(
+        phase=Phase.CARRIER,
+        touches=frozenset({"model", "sync", "agree", "settle"}),
+        provides=frozenset({"carrier", "gradient_exchange"}),
+        tolerance=1e-5,
+        axis="sharding",
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(option.Config):
+        """How much is spread, over how many ranks, and in which units it travels."""
+
+        sharding_segment_strategy: Segmentation = "segment_broadcast_MB"
+        """By what the model is cut into units: by their size, or by names."""
+        segment_broadcast_MB: Annotated[float, Above(0)] = 32.0
+        """A unit is closed as soon as its parameters have this size."""
+        segment_anchors: tuple[str, ...] = ()
+        """Names or patterns of submodules; each ends a unit."""
+        sharding_degree: Annotated[int, Unset(-1), AtLeast(1)] = -1
+        """Ranks that share one copy of everything; what the other degrees leave if unset."""
+        mp_degree: Count = 1
+        """Ranks along which ``tensor_parallel`` cuts layers."""
+        dp_degree: Count = 1
+        """Copies of the sharded model."""
+        hybrid_dp: bool = False
+        """Old: insists on more than one copy of the sharded model."""
+        gradient_merge_acc_step: Count = 1
+        """Batches per update: ``gradient_merge`` with this ``k_steps``."""
+        optimize_offload: bool = False
+        """Optimizer state waits on the host and comes to the device for the update."""
+        pp_allreduce_in_optimize: bool = False
+        """With a pipeline: reduce gradients once per batch, not after every micro-batch."""
+        pp_degree: Count = 1
+        """Stages of ``pipeline``."""
+        optimize_cast: bool = False
+        """Refused: see amp."""
+        stage: Annotated[int, AtLeast(1), Below(4)] = 3
+        """1: optimizer state is spread; 2: gradients, too; 3: parameters, too."""
+        enable_tuning: bool = False
+        """Refused: there is nothing to tune."""
+        use_calc_stream: bool = False
+        """Refused: torch chooses its streams."""
+
+        @override
+        def consistent(self) -> None:
+            for name, reason in _IDLE.items():
+                if getattr(self, name):
+                    raise ValueError(
+                        f"{self.spelled(name)} = True cannot be in force: {reason}. Set it to "
+                        "False."
+                    )
+            by_name = self.sharding_segment_strategy == "segment_anchors"
+            if by_name and not self.segment_anchors:
+                raise ValueError(
+                    "sharding_configs['sharding_segment_strategy'] = 'segment_anchors' without "
+                    "'segment_anchors' would leave the model in one piece; name submodules that "
+                    "end a unit, such as ['layers.3', 'layers.7']."
+                )
+
+    config: Config
+    _units: tuple[Unit, ...] = ()
+
+    @property
+    def units(self) -> list[list[str]]:
+        """The names of the modules in each unit; what is left travels with the model itself."""
+        return [unit.names for unit in self._units]
+
+    @override
+    def cuts(self) -> tuple[str, ...]:
+        return self.config.segment_anchors
+
+    @override
+    def examine(self, plan: Plan) -> None:
+        degree, workers = plan.mesh["sharding"], 1
+        for size in plan.mesh.values():
+            workers *= size
+        if degree == 1 and workers > 1:
+            raise PlanError(
+                f"strategy.sharding = True with 1 rank along the axis sharding ({plan.mesh}) would "
+                "spread nothing. Set sharding_configs['sharding_degree'] to 2 or more, lower the "
+                "other degrees, or set strategy.sharding = False."
+            )
+        if self.config.hybrid_dp and plan.mesh["dp"] == 1 and workers > 1:
+            raise PlanError(
+                "sharding_configs['hybrid_dp'] = True asks for several copies of the sharded "
+                f"model, and the {workers} workers hold one. Set "
+                f"sharding_configs['sharding_degree'] below {degree}, or hybrid_dp = False."
+            )
+        if self.config.pp_allreduce_in_optimize and plan.mesh["pp"] == 1:
+            raise PlanError(
+                "sharding_configs['pp_allreduce_in_optimize'] = True speaks of a pipeline's "
+                "micro-batches, and there is no pipeline. Set strategy.pipeline = True with a "
+                "pp_degree above 1, or leave it False."
+            )
+
+    @override
+    def model(self, model: nn.Module, job: Job) -> nn.Module:
+        units = without_shared(self._cut(model, job))
+        if job.size("dp") * job.size("sharding") == 1:
+            return model.to(job.device)
+        # Loaded here: FSDP takes a second that jobs without sharding do not pay.
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        start_equal(model, data_group(job.mesh))
+        common: dict[str, Any] = {
+            "mesh": _mesh(job),
+            "reshard_after_forward": self.config.stage == 3,
+            "mp_policy": MixedPrecisionPolicy(reduce_dtype=job.wire),
+        }
+        for unit in units:
+            fully_shard(unit.modules, **common)
+        fully_shard(model, **common)
+        left = [name for name, p in model.named_parameters() if not _is_spread(p)]
+        assert not left, f"{left} would be neither spread nor exchanged"
+        self._units = tuple(units)
+        return model
+
+    def _cut(self, model: nn.Module, job: Job) -> list[Unit]:
+        anchors = [name for entry in self.config.segment_anchors for name in _named(model, entry)]
+        if anchors:
+            return by_anchors(model, anchors, job.elsewhere)
+        return by_size(model, self.config.segment_broadcast_MB * 2**20, job.elsewhere)
+
+    @override
+    def step(self, step: Step, job: Job) -> Step:
+        self._job = job
+        if self.config.optimize_offload and job.device.type != "cpu":
+            step = _offloaded(step, job)
+        if job.size("dp") * job.size("sharding") == 1:
+            return step
+        group = data_group(job.mesh)
+        # Whole gradients wait for the end of a group of batches only where they are kept whole.
+        waits = self.config.stage == 1 or self.config.pp_allreduce_in_optimize
+
+        def sync(armed: bool) -> None:
+            step.sync(armed)
+            if waits:
+                job.model.set_requires_gradient_sync(armed)  # type: ignore[operator]
+
+        def agree(flag: Tensor) -> Tensor:
+            flag = step.agree(flag).detach().clone()
+            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
+            return flag
+
+        return replace(
+            step,
+            sync=sync if waits else step.sync,
+            agree=agree,
+            settle=_settled(step, job, group),
+        )
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Whole gradients that wait for the end of their group; parts of them wait in ``.grad``."""
+        held = {name: _waiting(record) for name, record in _records(self._job.model)}
+        kept = {name: value.detach().clone() for name, value in held.items() if value is not None}
+        return {"gradients": kept} if kept else {}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, record in _records(self._job.model):
+            if name in state["gradients"]:
+                record.unsharded_accumulated_grad = state["gradients"][name].to(self._job.device)
+
+    @override
+    def exchanges(
+        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
+    ) -> tuple[Exchange, ...]:
+        ranks, copies = mesh["sharding"], mesh["dp"]
+        if ranks == 1:
+            return known
+        here = parameter_bytes // (mesh["pp"] * mesh["tp"])
+        part = (ranks - 1) * here // ranks
+        stage = f"sharding_configs['stage'] = {self.config.stage}"
+        again = self.config.stage == 3
+        gathered = Exchange(
+            collective="all-gather",
+            what="parameters",
+            when="in each forward and again in each backward" if again else "in each forward",
+            sent_bytes=part * (2 if again else 1),
+            decided_by=stage,
+        )
+        waits = self.config.stage == 1 or self.config.pp_allreduce_in_optimize
+        scattered = Exchange(
+            collective="reduce-scatter",
+            what="gradients",
+            when="in the backward of each update" if waits else "in each backward",
+            sent_bytes=part,
+            wide_bytes=part,
+            decided_by=stage,
+        )
+        share = 2 * (copies - 1) * here // (ranks * copies)
+        summed = Exchange(
+            collective="all-reduce",
+            what="each rank's share of the gradients",
+            when=scattered.when,
+            sent_bytes=share,
+            wide_bytes=share,
+            decided_by=f"dp_degree = {copies}",
+        )
+        return (*known, gathered, scattered, *((summed,) if copies > 1 else ()))
+
+    @override
+    def remarks(self) -> tuple[str, ...]:
+        spread = {
+            1: "Optimizer state is",
+            2: "Gradients and optimizer state are",
+            3: "Parameters, gradients and optimizer state are",
+        }[self.config.stage]
+        return (f"{spread} spread over the axis sharding (sharding_configs).",)
+
+
+def _is_spread(parameter: Any) -> bool:
+    mesh = getattr(parameter, "device_mesh", None)
+    return mesh is not None and "sharding" in (mesh.mesh_dim_names or ())
+
+
+def _mesh(job: Job) -> DeviceMesh:
+    """Shard along one axis, replicate along the other where there is one."""
+    return job.mesh["dp", "sharding"] if job.size("dp") > 1 else job.mesh["sharding"]
+
+
+def _settled(step: Step, job: Job, group: dist.ProcessGroup) -> Callable[[Tensor | None], None]:
+    stateful = next(job.model.buffers(), None) is not None
+
+    def settle(loss: Tensor | None) -> None:
+        step.settle(loss)
+        # A forward without gradients, between backward and update, leaves old weights gathered.
+        for module in _sharded(job.model):
+            module.reshard()
+        if stateful:
+            copy_from_first_rank(job.model.buffers(), group)
+
+    return settle
+
+
+def _offloaded(step: Step, job: Job) -> Step:
+    """Optimizer state is on the host in every forward, also after a checkpoint brought it back."""
+    from fleetx.optim.state_offload import OffloadedState
+
+    assert job.optimizer is not None
+    state = OffloadedState(job.optimizer)
+
+    def sync(armed: bool) -> None:
+        step.sync(armed)
+        state.send()
+
+    return replace(step, sync=sync)
+
+
+def _sharded(model: nn.Module) -> Iterator[Any]:
+    from torch.distributed.fsdp import FSDPModule
+
+    yield from (module for module in model.modules() if isinstance(module, FSDPModule))
+
+
+def _records(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Name and torch's own record of each parameter, which knows gradients before their exchange.
+
+    There is no public way to them.
+    """
+    paths = {module: f"{path}." if path else "" for path, module in model.named_modules()}
+    groups = {module._get_fsdp_state()._fsdp_param_group: None for module in _sharded(model)}
+    for group in groups:
+        for record in group.fsdp_params if group is not None else ():
+            yield f"{paths[record._module_info.module]}{record._module_info.param_name}", record
+
+
+def _waiting(record: Any) -> Tensor | None:
+    whole: Tensor | None = record.unsharded_accumulated_grad
+    return (
+        whole
+        if whole is not None
+        else getattr(getattr(record, "_unsharded_param", None), "grad", None)
+    )
+
+
+def _named(model: nn.Module, entry: str) -> list[str]:
+    known = [name for name, _ in model.named_modules() if name]
+    found = [entry] if entry in known else [name for name in known if fnmatchcase(name, entry)]
+    if not found:
+        message = f"sharding_configs['segment_anchors'] names {entry!r}, and the model has no such "
+        raise PlanError(option.unknown(f"{message}submodule", entry, known))
+    return found
