@@ -120,6 +120,12 @@ class Pipeline(Strategy, name="pipeline"):
                 "spread nothing. Set hybrid_configs['pp_degree'] to the number of stages, lower "
                 "the other degrees, or set strategy.pipeline = False."
             )
+        if self.config.schedule_mode == "zero-bubble" and plan.mesh["sharding"] > 1:
+            raise PlanError(
+                "pipeline_configs['schedule_mode'] = 'zero-bubble' computes gradients of weights "
+                "long after those of activations, and sharded weights are not there any more. Set "
+                "'schedule_mode' to '1F1B' or 'interleaved', or strategy.sharding = False."
+            )
         stages = ranks * self.config.chunks
         if ranks > 1 and self.config.split and len(self.config.split) + 1 != stages:
             raise PlanError(

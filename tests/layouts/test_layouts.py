@@ -1,4 +1,4 @@
-"""Every way to lay four or eight workers out trains as one process does, and saves the same names."""
+"""Every layout of four or eight workers trains as one process does and saves the same names."""
 
 import itertools
 from typing import Any
@@ -42,7 +42,7 @@ def layouts(workers: int) -> list[Layout]:
 
 
 def strategy(layout: Layout, extras: tuple[str, ...]) -> fleet.DistributedStrategy:
-    chosen = fleet.DistributedStrategy()
+    chosen: Any = fleet.DistributedStrategy()
     chosen.hybrid_configs = {
         "pp_degree": layout["pp"],
         "dp_degree": layout["dp"],
@@ -77,7 +77,7 @@ def trained(
 def _trained(layout: Layout, extras: tuple[str, ...]) -> tuple[list[float], dict[str, Tensor]]:
     fleet.init(is_collective=True, strategy=strategy(layout, extras))
     plain = transformer.build(tied=True, seed=fleet.worker_index())
-    model = fleet.distributed_model(plain, criterion=transformer.loss)
+    model: Any = fleet.distributed_model(plain, criterion=transformer.loss)
     optimizer = fleet.distributed_optimizer(transformer.OPTIMIZERS["sgd"](model.parameters()))
     place, shares = data_place(layout, fleet.worker_index())
     losses = []
