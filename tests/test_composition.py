@@ -20,7 +20,9 @@ from fleetx import roles
 from fleetx.checking.eager import Trial
 from fleetx.checking.outcome import Outcome
 from fleetx.checking.report import Verdict, judge
-from fleetx.config.composition import flags, page, refusal
+from fleetx.config.composition import DOCUMENTED, flags, page, refusal
+from fleetx.plan.compose import compose
+from fleetx.plan.mesh import data_place
 from fleetx.testing import world
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -34,22 +36,34 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lars": {"lars_coeff": 0.1},
     "localsgd": {"k_steps": 3, "begin_step": 3},
     "recompute": {"checkpoints": ["body"]},
+    "sharding": {"segment_broadcast_MB": 0.05},
     "sync_batch_norm": {},
 }
+SPREAD: dict[str, dict[str, Any]] = {
+    # One micro-batch, because batch norm would see the difference.
+    "pipeline": {"split": ["mlp"], "micro_batch_size": 8, "schedule_mode": "F-then-B"},
+    "tensor_parallel": {"tensor_parallel_degree": 2, "column": ["mlp.0"], "row": ["mlp.2"]},
+}
+"""Flags under which several workers share a batch."""
 BATCHES = 6
 """Workers that train alone meet at the third and the sixth update; both may be the last one."""
 
 
-def job() -> Trial:
+def job(names: frozenset[str], place: int) -> Trial:
     """A model with something for every flag: wide layers, batch norm, dropout, a named part."""
     torch.manual_seed(0)
+    # Ranks that share a batch draw other numbers than a rank alone.
+    dropped = 0.0 if names & SPREAD.keys() else 0.1
     # Without a bias: before a batch norm its gradient is nothing but rounding errors, which rules
     # that normalise the update blow up.
     linear = nn.Linear(128, 128, bias=False)
-    body = nn.Sequential(linear, nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(0.1))
-    parts = {"stem": nn.Linear(8, 128), "body": body, "head": nn.Linear(128, 4)}
+    body = nn.Sequential(linear, nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(dropped))
+    mlp = nn.Sequential(nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 128))
+    parts = {"stem": nn.Linear(8, 128), "body": body, "mlp": mlp, "head": nn.Linear(128, 4)}
+    if not names & SPREAD.keys():
+        del parts["mlp"]
     model = nn.Sequential(OrderedDict(parts))
-    generator = torch.Generator().manual_seed(1 + roles.worker_index())
+    generator = torch.Generator().manual_seed(1 + place)
     batches = [
         (
             torch.randn(8, 8, generator=generator),
@@ -63,28 +77,38 @@ def job() -> Trial:
 
 def request(names: Iterable[str]) -> Any:
     strategy = fleet.DistributedStrategy()
+    settings = SETTINGS | SPREAD
     for name in names:
         setattr(strategy, name, True)
-        if SETTINGS[name]:
-            setattr(strategy, f"{name}_configs", SETTINGS[name])
+        if settings[name]:
+            setattr(strategy, f"{name}_configs", settings[name])
     return strategy.request()
 
 
-def outcomes(sets: list[tuple[str, ...]]) -> dict[tuple[frozenset[str], bool], Outcome]:
+Key = tuple[frozenset[str], bool, frozenset[str]]
+"""Flags, whether it is Adam's rule, and the flags under which workers share batches."""
+
+
+def keys(names: tuple[str, ...]) -> dict[str, Key]:
+    """What to train for one set: everything under "", and everything but each flag."""
+    shared = frozenset(names).intersection(SPREAD)
+    return {
+        left_out: (frozenset(names) - {left_out}, "lamb" in names, shared)
+        for left_out in ("", *names)
+    }
+
+
+def outcomes(sets: list[tuple[str, ...]]) -> dict[Key, Outcome]:
     """Train every set and every set with one flag less, each once."""
     roles.start(is_collective=True)
-    found: dict[tuple[frozenset[str], bool], Outcome] = {}
-    for names in sets:
-        adam = "lamb" in names
-        for left_out in ("", *names):
-            kept = frozenset(names) - {left_out}
-            if (kept, adam) not in found:
-                found[kept, adam] = train(kept, adam)
-    return found
+    wanted = dict.fromkeys(key for names in sets for key in keys(names).values())
+    return {key: train(*key) for key in wanted}
 
 
-def train(names: frozenset[str], adam: bool) -> Outcome:
-    trial = job()
+def train(names: frozenset[str], adam: bool, shared: frozenset[str]) -> Outcome:
+    # Who shares a batch in the whole set does so in every part of it.
+    mesh = compose(request(sorted(shared)), roles.worker_num()).mesh
+    trial = job(shared, data_place(mesh, roles.worker_index())[0])
     if adam:
         optimizer = torch.optim.Adam(trial.model.parameters(), lr=0.002)
         trial = Trial(trial.model, optimizer, trial.batches, trial.criterion, trial.seed)
@@ -93,14 +117,13 @@ def train(names: frozenset[str], adam: bool) -> Outcome:
     return outcome
 
 
-def faults(sets: list[tuple[str, ...]]) -> list[str]:
-    found = world(2, timeout=280).run(outcomes, sets)[0]
+def faults(sets: list[tuple[str, ...]], workers: int = 2) -> list[str]:
+    found = world(workers, timeout=280).run(outcomes, sets)[0]
     complaints = []
     for names in sets:
-        adam = "lamb" in names
-        without = {name: found[frozenset(names) - {name}, adam] for name in names}
-        everything = found[frozenset(names), adam]
-        report = judge(everything, without, workers=2)
+        without = {left_out: found[key] for left_out, key in keys(names).items()}
+        everything = without.pop("")
+        report = judge(everything, without, workers=workers)
         idle = [f.subject for f in report.findings if f.verdict is Verdict.NO_EFFECT]
         apart = [f.subject for f in report.findings if f.verdict is Verdict.APART]
         if not report.ok or idle or apart or everything.moved < 0.01:
@@ -108,20 +131,17 @@ def faults(sets: list[tuple[str, ...]]) -> list[str]:
     return complaints
 
 
-def legal(size: int) -> list[tuple[str, ...]]:
-    return [
-        names for names in itertools.combinations(sorted(SETTINGS), size) if not refusal(*names)
-    ]
+def legal(size: int, among: Iterable[str] = SETTINGS) -> list[tuple[str, ...]]:
+    return [names for names in itertools.combinations(sorted(among), size) if not refusal(*names)]
 
 
 def test_every_flag_of_this_version_takes_part() -> None:
-    assert flags() == sorted(SETTINGS)
+    assert flags() == sorted(SETTINGS | SPREAD)
 
 
-def test_at_least_45_pairs_train_and_those_of_the_document_are_among_them() -> None:
-    pairs = legal(2)
-    assert len(list(itertools.combinations(SETTINGS, 2))) == 55
-    assert len(pairs) >= 45
+def test_at_least_55_pairs_train_and_those_of_the_document_are_among_them() -> None:
+    assert len(list(itertools.combinations(DOCUMENTED, 2))) == 66
+    assert len(legal(2, DOCUMENTED)) >= 55
     document = (
         ("amp", "recompute"),
         ("dgc", "recompute"),
@@ -142,6 +162,20 @@ def test_pairs() -> None:
     assert faults(legal(2)) == []
 
 
+@pytest.mark.parametrize("spread", sorted(SPREAD))
+def test_pairs_in_which_workers_share_batches(spread: str) -> None:
+    pairs = [names for names in legal(2, SETTINGS | SPREAD) if spread in names]
+    assert len(pairs) == len(SETTINGS) + 1
+    assert faults(pairs, workers=4) == []
+
+
+def test_larger_sets_in_which_workers_share_batches_at_random() -> None:
+    both = set(SPREAD)
+    larger = [names for names in legal(4, SETTINGS | SPREAD) if both <= set(names)]
+    chosen = random.Random(0).sample(larger, 8)
+    assert faults(chosen, workers=8) == []
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_triples(part: int) -> None:
     triples = legal(3)
@@ -156,7 +190,7 @@ def test_larger_sets_at_random() -> None:
 
 
 def test_a_refusal_gives_its_reason_and_does_not_depend_on_the_order() -> None:
-    for pair in itertools.combinations(sorted(SETTINGS), 2):
+    for pair in itertools.combinations(sorted(SETTINGS | SPREAD), 2):
         reason = refusal(*pair)
         assert (reason is None) == (refusal(*reversed(pair)) is None)
         if reason is not None:

@@ -22,15 +22,6 @@ class ASyncConfigs(TypedDict, total=False):
     lr_decay_steps: int
     use_ps_gpu: int
 
-class TensorParallelConfigs(TypedDict, total=False):
-    tensor_parallel_degree: int
-    tensor_init_seed: int
-    plan: Literal["", "mlp", "transformer"]
-    column: Sequence[str]
-    row: Sequence[str]
-    vocabulary: Sequence[str]
-    sequence: Sequence[str]
-
 class AdaptiveLocalsgdConfigs(TypedDict, total=False):
     init_k_steps: int
     begin_step: int
@@ -112,6 +103,15 @@ class ShardingConfigs(TypedDict, total=False):
     enable_tuning: bool
     use_calc_stream: bool
 
+class TensorParallelConfigs(TypedDict, total=False):
+    tensor_parallel_degree: int
+    tensor_init_seed: int
+    plan: Literal["", "mlp", "transformer"]
+    column: Sequence[str]
+    row: Sequence[str]
+    vocabulary: Sequence[str]
+    sequence: Sequence[str]
+
 class HybridConfigs(TypedDict, total=False):
     dp_degree: int
     mp_degree: int
@@ -125,7 +125,6 @@ class GradientScaleConfigs(TypedDict, total=False):
 
 class DistributedStrategy:
     a_sync: bool
-    tensor_parallel: bool
     adaptive_localsgd: bool
     amp: bool
     clip: bool
@@ -139,6 +138,7 @@ class DistributedStrategy:
     recompute: bool
     sharding: bool
     sync_batch_norm: bool
+    tensor_parallel: bool
     mode: Literal["collective", "ps"]
     elastic: bool
     auto: bool
@@ -168,10 +168,6 @@ class DistributedStrategy:
     def a_sync_configs(self) -> Block: ...
     @a_sync_configs.setter
     def a_sync_configs(self, value: ASyncConfigs | Block) -> None: ...
-    @property
-    def tensor_parallel_configs(self) -> Block: ...
-    @tensor_parallel_configs.setter
-    def tensor_parallel_configs(self, value: TensorParallelConfigs | Block) -> None: ...
     @property
     def adaptive_localsgd_configs(self) -> Block: ...
     @adaptive_localsgd_configs.setter
@@ -216,6 +212,10 @@ class DistributedStrategy:
     def sharding_configs(self) -> Block: ...
     @sharding_configs.setter
     def sharding_configs(self, value: ShardingConfigs | Block) -> None: ...
+    @property
+    def tensor_parallel_configs(self) -> Block: ...
+    @tensor_parallel_configs.setter
+    def tensor_parallel_configs(self, value: TensorParallelConfigs | Block) -> None: ...
     @property
     def hybrid_configs(self) -> Block: ...
     @hybrid_configs.setter

@@ -30,17 +30,8 @@ class ASync(Config):
     use_ps_gpu: Annotated[int, AtLeast(0)] = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class TensorParallel(Config):
-    """Single layers spread over ranks."""
-
-    tensor_parallel_degree: Count = 1
-    tensor_init_seed: Annotated[int, AtLeast(-1)] = -1
-
-
 PENDING: dict[str, type[Config]] = {
     "a_sync": ASync,
-    "tensor_parallel": TensorParallel,
 }
 
 for _name, _config in PENDING.items():

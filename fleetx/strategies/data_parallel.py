@@ -1,5 +1,6 @@
 """Data parallel: every rank holds the whole model, and gradients are averaged during backward."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,11 @@ from fleetx.roles.subgroups import copies, two_levels
 ONE_TENSOR_PER_BUCKET = 1e-6
 """A bucket this small (MB) is closed by the first tensor that enters it."""
 
+# Copied after each update instead; torch 2.13 has a new word for it.
+_WORDS = inspect.signature(DistributedDataParallel).parameters
+_NO_BUFFERS: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in _WORDS else "broadcast_buffers": False
+}
 _THAWED = (
     "requires_grad of a parameter changed after fleet.distributed_model(), and gradients of a "
     "parameter that was frozen then are not exchanged between workers; freeze and thaw before "
@@ -164,7 +170,7 @@ def _replicate(model: nn.Module, job: Job) -> DistributedDataParallel:
         bucket_cap_mb=megabytes,
         find_unused_parameters=job.option("find_unused_parameters", bool),
         gradient_as_bucket_view=True,
-        broadcast_buffers=False,  # done after each update instead
+        **_NO_BUFFERS,
     )
 
 
