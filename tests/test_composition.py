@@ -58,7 +58,8 @@ def job(names: frozenset[str], place: int) -> Trial:
     # that normalise the update blow up.
     linear = nn.Linear(128, 128, bias=False)
     body = nn.Sequential(linear, nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(dropped))
-    mlp = nn.Sequential(nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 128))
+    # Too small for dgc, which would look for the largest entries of each part of a cut layer.
+    mlp = nn.Sequential(nn.Linear(128, 64), nn.GELU(), nn.Linear(64, 128))
     parts = {"stem": nn.Linear(8, 128), "body": body, "mlp": mlp, "head": nn.Linear(128, 4)}
     if not names & SPREAD.keys():
         del parts["mlp"]

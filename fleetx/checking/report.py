@@ -13,6 +13,10 @@ EQUAL = 1e-6
 """Runs closer than this differ by the order of additions alone."""
 
 
+ROUNDING = 1e-4
+"""A strategy that promises this much changes where numbers lie and not what they are."""
+
+
 class Verdict(Enum):
     """What a comparison found."""
 
@@ -84,7 +88,7 @@ def _on_flag(name: str, everything: Outcome, without: Outcome) -> Finding:
     distance, limit = everything.away_from(without), everything.tolerances[name]
     if not math.isfinite(distance):
         return Finding(name, Verdict.WRONG, "the weights are not finite")
-    if distance == 0 and (limit is None or limit > EQUAL):
+    if distance == 0 and (limit is None or limit > ROUNDING):
         return Finding(name, Verdict.NO_EFFECT, "the same weights as without it, bit for bit")
     if limit is None:
         words = f"changes the update by design; {distance:.1e} away from the run without it"

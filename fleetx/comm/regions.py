@@ -1,4 +1,4 @@
-"""Regions of a model whose tensors are spread over ranks, and the parameters in and around them.
+"""Regions of a model whose tensors are spread over ranks.
 
 Inside a region tensors are DTensors of their whole shape, so code that knows the number of heads
 or features of the complete model stays right. Outside everything is plain.
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.backends import mha
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
@@ -23,7 +23,9 @@ from typing_extensions import override
 
 Forward = Callable[..., Any]
 Change = Callable[[Forward], Forward]
-Show = Callable[[Any], Tensor | None]
+
+POSITION = 1
+"""The dimension of activations along which positions of a sequence lie."""
 
 
 class Border:
@@ -77,8 +79,12 @@ class Border:
         """Each rank computes some of the output features of a linear layer, from all inputs."""
         return lambda x: forward(self._complete(x))
 
-    def row(self, between: Placement) -> Change:
-        """Each rank multiplies some of the input features of a linear layer; the sum is placed."""
+    def row(self, *, by_position: bool) -> Change:
+        """Each rank multiplies some of the input features of a linear layer.
+
+        The sum is complete on every rank, or cut by position where its neighbours are.
+        """
+        between = Shard(POSITION) if by_position else Replicate()
 
         def change(forward: Forward) -> Forward:
             return lambda x: placed(forward(placed(x, self._mesh, Shard(-1))), self._mesh, between)
@@ -90,11 +96,10 @@ class Border:
         return lambda x: placed(forward(self._complete(x)), self._mesh, Replicate())
 
     def sequence(self, forward: Forward) -> Forward:
-        """Each rank computes some of the positions, which lie along dimension 1."""
-        cut = Shard(1)
+        """Each rank computes some of the positions."""
 
         def run(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-            return forward(placed(x, self._mesh, cut), *args, **kwargs)
+            return forward(placed(x, self._mesh, Shard(POSITION)), *args, **kwargs)
 
         return run
 
@@ -281,108 +286,3 @@ def _mask(mask: DTensor, mesh: DeviceMesh, heads: int, by_heads: bool) -> Tensor
         return placed(mask, mesh, Shard(1)).to_local()
     whole = placed(mask, mesh, Replicate())
     return whole.to_local(grad_placements=[Partial()] if by_heads else None)
-
-
-def plain_parameters(owners: Iterable[nn.Module]) -> Change:
-    """Let a forward outside of regions see parameters as plain tensors, if each rank has all."""
-    return partial(_showing, owners=_with_parameters(owners), show=_plain)
-
-
-def settled_parameters(owners: Iterable[nn.Module]) -> Change:
-    """Let the gradients of parameters in a region be complete and lie like the parameters.
-
-    A parameter that all ranks hold, but use on other positions each, would else be left with sums
-    that are still to be made, which everybody but torch mistakes for gradients.
-    """
-    return partial(_showing, owners=_with_parameters(owners), show=_settled)
-
-
-def _with_parameters(owners: Iterable[nn.Module]) -> list[nn.Module]:
-    return [owner for owner in owners if owner._parameters]
-
-
-def _plain(parameter: Any) -> Tensor | None:
-    if not isinstance(parameter, DTensor):
-        return None
-    whole = all(placement.is_replicate() for placement in parameter.placements)
-    return parameter.to_local() if whole else None
-
-
-def _settled(parameter: Any) -> Tensor | None:
-    if not isinstance(parameter, DTensor) or not parameter.is_leaf or not parameter.requires_grad:
-        return None
-    # Moves nothing now; its backward brings the gradient to the same places.
-    return parameter.redistribute(placements=parameter.placements)
-
-
-def _showing(forward: Forward, owners: list[nn.Module], show: Show) -> Forward:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with _shown(owners, show):
-            return forward(*args, **kwargs)
-
-    return run
-
-
-@contextmanager
-def _shown(owners: list[nn.Module], show: Show) -> Iterator[None]:
-    """Exchange parameters for what ``show`` makes of them; None leaves one alone.
-
-    They are looked up at each call: whoever shards them in addition exchanges the parameters of a
-    module shortly before it runs.
-    """
-    seen, exchanged = dict[int, Tensor | None](), list[tuple[nn.Module, str, Any]]()
-    for owner in owners:
-        for name, parameter in owner._parameters.items():
-            if id(parameter) not in seen:
-                seen[id(parameter)] = _as_parameter(show(parameter))
-            if (shown := seen[id(parameter)]) is not None:
-                exchanged.append((owner, name, parameter))
-                _put(owner, name, shown)
-    try:
-        yield
-    finally:
-        for owner, name, parameter in exchanged:
-            # Somebody may have exchanged it again meanwhile.
-            if owner._parameters.get(name) is seen[id(parameter)]:
-                _put(owner, name, parameter)
-
-
-def _as_parameter(shown: Tensor | None) -> Tensor | None:
-    if shown is not None:
-        # torch's sign for isinstance(shown, nn.Parameter), which mixed precision asks.
-        vars(shown)["_is_param"] = True
-    return shown
-
-
-def _put(owner: nn.Module, name: str, parameter: Any) -> None:
-    owner._parameters[name] = parameter
-    if isinstance(owner, nn.RNNBase):  # which keeps a list of them beside
-        position = owner._flat_weights_names.index(name)
-        owner._flat_weights[position] = parameter
-
-
-class SharedRandomness:
-    """Random numbers that a group of ranks has in common, whatever their own seeds are.
-
-    Replicated activations need the same dropout mask on each rank.
-    """
-
-    def __init__(self, seed: int, device: torch.device) -> None:
-        self._seed, self._device = seed, device
-        self.count = 0
-        """Forwards so far."""
-
-    def around(self, forward: Forward) -> Forward:
-        """Run each forward that will have a backward from a state of its own, and put back ours."""
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if not torch.is_grad_enabled():
-                return forward(*args, **kwargs)
-            devices = [] if self._device.type == "cpu" else [self._device]
-            with torch.random.fork_rng(devices, device_type=self._device.type):
-                # Twins of a seed and of a count must not meet: hence the hash.
-                torch.manual_seed(hash((self._seed, self.count)) & (2**63 - 1))
-                self.count += 1
-                return forward(*args, **kwargs)
-
-        return run
