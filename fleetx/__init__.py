@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from fleetx.engine.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
     from fleetx.engine.optimizer import DistributedOptimizer
     from fleetx.engine.session import (
+        data_index,
+        data_num,
         distributed_model,
         distributed_optimizer,
         full_state_dict,
@@ -73,6 +75,8 @@ __all__ = [
     "all_reduce",
     "barrier_worker",
     "check",
+    "data_index",
+    "data_num",
     "device",
     "distributed_loader",
     "distributed_model",
@@ -114,6 +118,8 @@ _HOMES = {
     "ClipGradByNorm": "fleetx.engine.grad_clip",
     "ClipGradByValue": "fleetx.engine.grad_clip",
     "DistributedOptimizer": "fleetx.engine.optimizer",
+    "data_index": "fleetx.engine.session",
+    "data_num": "fleetx.engine.session",
     "distributed_model": "fleetx.engine.session",
     "distributed_optimizer": "fleetx.engine.session",
     "full_state_dict": "fleetx.engine.session",

@@ -66,11 +66,14 @@ def _at_rest(model: nn.Module, module: nn.Module, name: str) -> Any:
     Where fully_shard cuts it a second time, it may be gathered since the last forward; torch puts
     it back before loading, but only after this has looked.
     """
+    # Loaded here: FSDP takes a second that jobs which load nothing do not pay.
+    from torch.distributed.fsdp import FSDPModule
+
     parameter = module._parameters[name]
-    sharded = hasattr(model, "reshard")
-    if sharded and isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1:
+    gathered = isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1
+    if gathered and isinstance(model, FSDPModule):
         for unit in model.modules():
-            if hasattr(unit, "reshard"):
+            if isinstance(unit, FSDPModule):
                 unit.reshard()
     return module._parameters[name]
 

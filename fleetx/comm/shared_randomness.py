@@ -37,13 +37,14 @@ class SharedRandomness:
         return run
 
 
-def common_seed(own: int, mesh: DeviceMesh, device: torch.device) -> int:
+def common_seed(asked: int, mesh: DeviceMesh, device: torch.device) -> int:
     """A seed that the ranks of the mesh have in common and those of no other mesh have.
 
-    It is made of the first rank's own.
+    It is made of the one that was asked for, or of the first rank's own if that is below 0.
     """
+    own = (asked if asked >= 0 else torch.initial_seed()) % 2**63
     group = mesh.get_group()
-    first, shared = dist.get_global_rank(group, 0), torch.tensor(own % 2**63, device=device)
+    first, shared = dist.get_global_rank(group, 0), torch.tensor(own, device=device)
     dist.broadcast(shared, src=first, group=group)
     if device.type != "cpu":
         # Loaded here: distributed tensors, which whoever configures a job does not need.

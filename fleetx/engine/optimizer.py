@@ -143,6 +143,7 @@ class DistributedOptimizer(Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take back what ``state_dict`` returned, here or in a run without fleetx."""
         engine = self._bound("load_state_dict")
+        _check_layout(self._inner, state_dict)
         self._inner.load_state_dict(cast(dict[str, Any], dict(state_dict)))
         kept = dict(state_dict.get("strategies", {}))
         for strategy in engine.plan.strategies:
@@ -172,3 +173,33 @@ class DistributedOptimizer(Optimizer):
     @override
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self._inner!r})"
+
+
+def _check_layout(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Refuse the state of another layout, which would be assigned to the wrong numbers."""
+    groups = zip(optimizer.param_groups, state["param_groups"], strict=False)
+    counts = [(len(ours["params"]), len(theirs["params"])) for ours, theirs in groups]
+    other = "it was saved under another layout; load it under the strategy that saved it"
+    for ours, theirs in counts:
+        if ours != theirs:
+            raise ValueError(
+                f"the optimizer state speaks of {theirs} parameters, and this rank holds {ours}: "
+                f"{other}, on the same rank."
+            )
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    keys = [key for group in state["param_groups"] for key in group["params"]]
+    for parameter, key in zip(held, keys, strict=False):
+        for name, value in state["state"].get(key, {}).items():
+            if isinstance(value, Tensor) and _is_spread(parameter) != _is_spread(value):
+                if value.dim() == 0:
+                    continue  # a count of steps
+                which = ("whole", "spread") if _is_spread(parameter) else ("spread", "whole")
+                raise ValueError(
+                    f"the optimizer state {name!r} is {which[0]}, and its parameter is {which[1]} "
+                    f"over ranks here: {other}. The weights alone fit every layout "
+                    "(fleet.full_state_dict, fleet.load_full_state_dict)."
+                )
+
+
+def _is_spread(tensor: Tensor) -> bool:
+    return hasattr(tensor, "to_local")

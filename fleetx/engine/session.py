@@ -19,6 +19,7 @@ from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.engine.weights import load_whole_state, whole_state
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.error import PlanError
+from fleetx.plan.mesh import data_place
 from fleetx.plan.plan import Plan
 from fleetx.roles import subgroups
 
@@ -158,6 +159,20 @@ def _current(call: str) -> Session:
     return _session
 
 
+def data_index() -> int:
+    """Which share of the data this worker works on; workers of one pipeline have the same."""
+    return data_place(_plan("data_index").mesh, roles.worker_index())[0]
+
+
+def data_num() -> int:
+    """How many shares the data is dealt into: the axes dp and sharding."""
+    return data_place(_plan("data_num").mesh, roles.worker_index())[1]
+
+
+def _plan(call: str) -> Plan:
+    return compose(_watched(_current(call).strategy.request()), roles.worker_num())
+
+
 def full_state_dict(model: nn.Module, *, everywhere: bool = False) -> dict[str, Tensor]:
     """Every parameter and buffer of a distributed model, complete and on the host.
 
@@ -198,7 +213,7 @@ def data_group() -> ProcessGroup | None:
     """
     if _session is None or not roles.started() or not roles.identity().is_collective:
         return None
-    plan = compose(_watched(_session.strategy.request()), roles.worker_num())
+    plan = _plan("distributed_loader")
     _session.dealt = _sharers(plan)
     if plan.mesh["pp"] * plan.mesh["tp"] == 1:
         return None

@@ -16,7 +16,7 @@ class Exchange:
     what: str
     when: str
     sent_bytes: int
-    """Bytes that one rank sends each time."""
+    """Bytes that one rank sends each time; 0 where they depend on the batch."""
 
     decided_by: str = ""
     """The options that made it so."""

@@ -79,7 +79,8 @@ def _traffic(plan: Plan, weights: int, known: bool) -> Iterator[str]:
         return
     yield "  Exchanged:"
     for exchange in exchanges:
-        size = f", {_bytes(exchange.sent_bytes)} sent by each rank" if known else ""
+        told = known and exchange.sent_bytes
+        size = f", {_bytes(exchange.sent_bytes)} sent by each rank" if told else ""
         what = f"{exchange.collective} of {exchange.what} {exchange.when}"
         yield f"    {what}{size}{_because(exchange.decided_by)}"
 

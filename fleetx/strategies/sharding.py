@@ -173,8 +173,7 @@ class Sharding(Strategy, name="sharding"):
 
         def sync(armed: bool) -> None:
             step.sync(armed)
-            if waits:
-                job.model.set_requires_gradient_sync(armed)  # type: ignore[operator]
+            job.model.set_requires_gradient_sync(armed)  # type: ignore[operator]
 
         def agree(flag: Tensor) -> Tensor:
             flag = step.agree(flag).detach().clone()

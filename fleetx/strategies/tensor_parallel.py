@@ -4,9 +4,8 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -15,7 +14,7 @@ from typing_extensions import override
 from fleetx.comm.replicas import copy_from_first_rank
 from fleetx.comm.shared_randomness import SharedRandomness, common_seed
 from fleetx.graph import layer_kinds
-from fleetx.graph.layer_kinds import KINDS, PLANS, PLANS_WITH_VOCABULARY, Cuts
+from fleetx.graph.layer_kinds import KINDS, PLANS, PLANS_WITH_VOCABULARY, Cuts, Layers
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -25,10 +24,6 @@ from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast, OneOf
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
-
-if TYPE_CHECKING:
-    # Regions, cut and shown parameters load distributed tensors: whoever cuts nothing does not pay.
-    from fleetx.comm.regions import Border
 
 logger = logging.getLogger(__name__)
 Names = tuple[str, ...]
@@ -89,9 +84,8 @@ class TensorParallel(Strategy, name="tensor_parallel"):
         _spread(model, here, cuts, job)
         for module, change in _changes(model, here, cuts, job):
             replace_forward(module, change)
-        asked = self.config.tensor_init_seed
-        own = asked if asked >= 0 else torch.initial_seed()
-        self._random = SharedRandomness(common_seed(own, job.mesh["tp"], job.device), job.device)
+        seed = common_seed(self.config.tensor_init_seed, job.mesh["tp"], job.device)
+        self._random = SharedRandomness(seed, job.device)
         replace_forward(model, self._random.around)
         return model
 
@@ -190,9 +184,7 @@ def chosen(
     return cuts
 
 
-def _asked(
-    known: Mapping[str, nn.Module], config: TensorParallel.Config
-) -> Iterator[tuple[str, str]]:
+def _asked(known: Layers, config: TensorParallel.Config) -> Iterator[tuple[str, str]]:
     """What the patterns name; one that names nothing is refused."""
     names = [path for path in known if path]
     for kind in KINDS:
@@ -207,6 +199,7 @@ def _asked(
 
 def _spread(model: nn.Module, here: Collection[nn.Module], cuts: Cuts, job: Job) -> None:
     """Make every parameter a DTensor, and all ranks start equal."""
+    # Loaded here: distributed tensors take a second that jobs which cut nothing do not pay.
     from fleetx.comm import cut_parameters
 
     mesh, present = job.mesh["tp"], set(here)
@@ -235,11 +228,10 @@ def _changes(
 ) -> Iterator[tuple[nn.Module, Change]]:
     """How each module runs from now on."""
     from fleetx.comm.regions import Border
-    from fleetx.comm.shown_parameters import plain_parameters
+    from fleetx.comm.shown_parameters import plain_parameters, settled_parameters
 
     border = Border(job.mesh["tp"])
-    by_position = layer_kinds.around_positions(model, cuts)
-    between = layer_kinds.with_descendants(by_position)
+    between = layer_kinds.with_descendants(layer_kinds.around_positions(model, cuts))
     inside = layer_kinds.with_descendants(layer_kinds.regions(model, cuts)) | between
     for module, kind in cuts.items():
         row = border.row(by_position=module in between)
@@ -247,18 +239,11 @@ def _changes(
         yield module, ways.get(kind, border.sequence)
     for module in filter(layer_kinds.runs, here):
         if module in inside:
-            yield from ((module, change) for change in _inside(module, border))
+            # What keeps statistics or is one kernel needs plain tensors.
+            alone = isinstance(module, ALONE)
+            yield module, (plain_parameters if alone else settled_parameters)(module.modules())
+            if alone:
+                yield module, border.alone
+            yield module, border.around
         elif not isinstance(module, nn.Sequential):
             yield module, plain_parameters([m for m in module.modules() if m not in inside])
-
-
-def _inside(module: nn.Module, border: "Border") -> Iterator[Change]:
-    """How a module of a region runs: what keeps statistics or is one kernel needs plain tensors."""
-    from fleetx.comm.shown_parameters import plain_parameters, settled_parameters
-
-    if isinstance(module, ALONE):
-        yield plain_parameters(module.modules())
-        yield border.alone
-    else:
-        yield settled_parameters(module.modules())
-    yield border.around

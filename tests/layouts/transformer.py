@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-VOCABULARY, WIDTH, HEADS, LENGTH, LAYERS = 32, 16, 4, 6, 4
+VOCABULARY, WIDTH, HEADS, LENGTH, LAYERS = 32, 16, 8, 6, 4
 BATCH = 16
 """Samples in a global batch, whatever the layout."""
 
