@@ -49,9 +49,11 @@ def _keep_parts(
     model: nn.Module, module: nn.Module, state: dict[str, Any], prefix: str, *args: Any
 ) -> None:
     for name in module._parameters:
-        value, parameter = state.get(prefix + name), _at_rest(model, module, name)
-        plain = isinstance(value, Tensor) and not isinstance(value, DTensor)
-        if plain and isinstance(parameter, DTensor) and value.shape == parameter.shape:
+        value = state.get(prefix + name)
+        if not isinstance(value, Tensor) or isinstance(value, DTensor):
+            continue
+        parameter = _at_rest(model, module, name)
+        if isinstance(parameter, DTensor) and value.shape == parameter.shape:
             state[prefix + name] = distribute_tensor(
                 value.to(parameter.device),
                 parameter.device_mesh,

@@ -1,6 +1,7 @@
 """The calls of a user's script: ``init``, ``distributed_model`` and ``distributed_optimizer``."""
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -32,12 +33,19 @@ class Session:
     """What one ``init`` began: the strategy, the models under it, optimizers without a model."""
 
     strategy: DistributedStrategy
-    engines: list[Engine] = field(default_factory=list)
+    laid_out: list[weakref.ref[Engine]] = field(default_factory=list)
+    """Weakly, because a model that nobody uses any more shall free its memory."""
     waiting: list[DistributedOptimizer] = field(default_factory=list)
     meshes: dict[tuple[tuple[str, int], ...], DeviceMesh] = field(default_factory=dict)
     """Axes -> mesh, so that equal plans share their process groups."""
     dealt: int | None = None
     """Among how many workers a loader has dealt the data already."""
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Those whose model is still in use."""
+        found = (known() for known in self.laid_out)
+        return [engine for engine in found if engine is not None]
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,7 @@ def distributed_model(
             "already; use what the first call returned."
         )
     engine = _engine(session, model, criterion=criterion, sample=sample)
-    session.engines.append(engine)
+    session.laid_out.append(weakref.ref(engine))
     give_batch_calls(engine.job.model, engine)
     for optimizer in [*session.waiting]:
         if _owns(engine, optimizer):

@@ -1,6 +1,6 @@
 """Sharding: parameters, gradients and optimizer state are spread over ranks (ZeRO 1 to 3)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
+from fleetx.comm.held_gradients import records, sharded, waiting
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
 from fleetx.graph.units import Unit, by_anchors, by_size, without_shared
 from fleetx.plan import option
@@ -88,6 +89,12 @@ class Sharding(Strategy, name="sharding"):
                         f"{self.spelled(name)} = True cannot be in force: {reason}. Set it to "
                         "False."
                     )
+            if self.segment_anchors and self.segment_broadcast_MB != 32.0:
+                raise ValueError(
+                    f"sharding_configs['segment_broadcast_MB'] = {self.segment_broadcast_MB:g} "
+                    "cuts the model by size and 'segment_anchors' by names, and it is cut once; "
+                    "leave one of them out."
+                )
             by_name = self.sharding_segment_strategy == "segment_anchors"
             if by_name and not self.segment_anchors:
                 raise ValueError(
@@ -190,13 +197,13 @@ class Sharding(Strategy, name="sharding"):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Whole gradients that wait for the end of their group; parts of them wait in ``.grad``."""
-        held = {name: _waiting(record) for name, record in _records(self._job.model)}
+        held = {name: waiting(record) for name, record in records(self._job.model)}
         kept = {name: value.detach().clone() for name, value in held.items() if value is not None}
         return {"gradients": kept} if kept else {}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, record in _records(self._job.model):
+        for name, record in records(self._job.model):
             if name in state["gradients"]:
                 record.unsharded_accumulated_grad = state["gradients"][name].to(self._job.device)
 
@@ -264,7 +271,7 @@ def _settled(step: Step, job: Job, group: dist.ProcessGroup) -> Callable[[Tensor
     def settle(loss: Tensor | None) -> None:
         step.settle(loss)
         # A forward without gradients, between backward and update, leaves old weights gathered.
-        for module in _sharded(job.model):
+        for module in sharded(job.model):
             module.reshard()
         if stateful:
             copy_from_first_rank(job.model.buffers(), group)
@@ -284,33 +291,6 @@ def _offloaded(step: Step, job: Job) -> Step:
         state.send()
 
     return replace(step, sync=sync)
-
-
-def _sharded(model: nn.Module) -> Iterator[Any]:
-    from torch.distributed.fsdp import FSDPModule
-
-    yield from (module for module in model.modules() if isinstance(module, FSDPModule))
-
-
-def _records(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Name and torch's own record of each parameter, which knows gradients before their exchange.
-
-    There is no public way to them.
-    """
-    paths = {module: f"{path}." if path else "" for path, module in model.named_modules()}
-    groups = {module._get_fsdp_state()._fsdp_param_group: None for module in _sharded(model)}
-    for group in groups:
-        for record in group.fsdp_params if group is not None else ():
-            yield f"{paths[record._module_info.module]}{record._module_info.param_name}", record
-
-
-def _waiting(record: Any) -> Tensor | None:
-    whole: Tensor | None = record.unsharded_accumulated_grad
-    return (
-        whole
-        if whole is not None
-        else getattr(getattr(record, "_unsharded_param", None), "grad", None)
-    )
 
 
 def _named(model: nn.Module, entry: str) -> list[str]:

@@ -90,8 +90,10 @@ def test_every_known_name_makes_a_pair_with_every_other(table: dict[str, str], p
 def test_pairs_of_a_sequence_have_activations_alone_between(
     layers: str, expected: dict[str, str]
 ) -> None:
-    kinds = {"L": lambda: nn.Linear(4, 4), "a": nn.ReLU, "n": lambda: nn.LayerNorm(4)}
-    assert found(nn.Sequential(*(kinds[layer]() for layer in layers)), "mlp") == expected
+    def layer(letter: str) -> nn.Module:
+        return {"L": nn.Linear(4, 4), "a": nn.ReLU(), "n": nn.LayerNorm(4)}[letter]
+
+    assert found(nn.Sequential(*map(layer, layers)), "mlp") == expected
 
 
 def reason(module: nn.Module, path: str, kind: str, degree: int = 2) -> str | None:
