@@ -122,8 +122,13 @@ class Border:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except NotImplementedError as error:
-        if "sharding strategy" not in str(error):
+    except RuntimeError as error:
+        if "unevenly sharded" in str(error):
+            raise ValueError(
+                "a dimension that tensor_parallel cuts, such as that of the heads, cannot be dealt "
+                f"out evenly to the ranks; choose an mp_degree that divides it ({error})"
+            ) from error
+        if not isinstance(error, NotImplementedError) or "sharding strategy" not in str(error):
             raise
         raise ValueError(
             f"{error} It is used in a module some of whose layers tensor_parallel cuts. Leave "
@@ -199,6 +204,8 @@ class _Mixing(TorchFunctionMode):
             args, kwargs = tree_map_only(
                 Tensor, lambda tensor: as_spread(tensor, self._mesh), (args, kwargs)
             )
+        if func in PRODUCTS and (by_batch := _cut_alike(args, kwargs)):
+            return alike(self._mesh, func, by_batch, *args)
         if func is F.scaled_dot_product_attention:
             return attention(self._mesh, *args, **kwargs)
         if func is F.dropout and self._mesh.device_type == "cpu":
@@ -229,6 +236,39 @@ def _refuse_lost_gradient(
             "cuts, and the gradient would be lost; make the tensor with x.new_zeros(...) of such a "
             "result x, or put the parts together with torch.cat, torch.stack or torch.where."
         )
+
+
+PRODUCTS = frozenset({torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm})
+"""Products of matrices, of which a rank computes those that it has both factors of."""
+
+
+def _cut_alike(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Placement | None:
+    """How both factors are cut, if it is by the same dimension in front of the matrices."""
+    if kwargs or len(args) != 2 or not all(map(_is_spread, args)):
+        return None
+    left, right = args
+    (where,) = left.placements
+    if (
+        right.placements != (where,)
+        or left.ndim != right.ndim
+        or left.shape[:-2] != right.shape[:-2]
+    ):
+        return None
+    by_batch = isinstance(where, Shard) and where.dim < left.ndim - 2
+    return where if by_batch else None
+
+
+def alike(mesh: DeviceMesh, func: Callable[..., Any], where: Placement, *args: DTensor) -> DTensor:
+    """What each rank computes from its own parts, and what is cut as they are."""
+    found = func(*(part.to_local() for part in args))
+    shape = torch.Size((*args[0].shape[:-1], args[1].shape[-1]))
+    return DTensor.from_local(
+        found, mesh, [where], run_check=False, shape=shape, stride=_stride(shape)
+    )
+
+
+def _stride(shape: torch.Size) -> tuple[int, ...]:
+    return torch.empty(shape, device="meta").stride()
 
 
 def whole(mesh: DeviceMesh, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

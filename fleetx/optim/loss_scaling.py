@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from fleetx.comm.local import local
 
 
 class LossScale(NamedTuple):
@@ -87,8 +88,7 @@ def _by_device(gradients: Iterable[Tensor]) -> dict[torch.device, list[Tensor]]:
 
 def _numbers(gradient: Tensor) -> Tensor:
     """The real numbers that this rank holds of a gradient, as a view."""
-    if isinstance(gradient, DTensor):
-        gradient = gradient.to_local()
+    gradient = local(gradient)
     if gradient.is_sparse:
         gradient = gradient._values()
     return torch.view_as_real(gradient) if gradient.is_complex() else gradient

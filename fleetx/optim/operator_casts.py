@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
@@ -100,7 +99,7 @@ class OperatorCasts(TorchFunctionMode):
         """Models ask a weight for its format to bring their inputs to it."""
         low = self._casts.parameters and _is_parameter(tensor) and dtype == torch.float32
         # Whoever spreads a parameter over ranks asks, too, and must hear the truth.
-        if not low or isinstance(tensor, DTensor) or self._kept_among((tensor,), {}):
+        if not low or hasattr(tensor, "to_local") or self._kept_among((tensor,), {}):
             return dtype
         return self._casts.low
 
