@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
@@ -15,6 +15,7 @@ from fleetx.engine.grad_clip import GradClip
 from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.error import PlanError
+from fleetx.plan.plan import Plan
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=nn.Module)
@@ -91,13 +92,13 @@ def distributed_model(model: Model) -> Model:
             "fleet.distributed_model() was called twice with the same module, which is distributed "
             "already; use what the first call returned."
         )
-    engine = _engine(session, model)
-    session.engines.append(engine)
+    laid_out = engine(plan(), model)
+    session.engines.append(laid_out)
     for optimizer in [*session.waiting]:
-        if _owns(engine, optimizer):
-            optimizer.bind(engine)
+        if _owns(laid_out, optimizer):
+            optimizer.bind(laid_out)
             session.waiting.remove(optimizer)
-    return engine.job.model  # type: ignore[return-value]
+    return laid_out.job.model  # type: ignore[return-value]
 
 
 def distributed_optimizer(
@@ -125,9 +126,9 @@ def distributed_optimizer(
     if grad_clip is not None and not _watched(Request(strategies={"clip": {}})).strategies:
         grad_clip = None
     wrapped = DistributedOptimizer(optimizer, grad_clip)
-    for engine in session.engines:
-        if _owns(engine, wrapped):
-            wrapped.bind(engine)
+    for owner in session.engines:
+        if _owns(owner, wrapped):
+            wrapped.bind(owner)
             return wrapped
     session.waiting.append(wrapped)
     return wrapped
@@ -139,17 +140,25 @@ def _current(call: str) -> Session:
     return _session
 
 
-def _engine(session: Session, model: nn.Module) -> Engine:
+def plan() -> Plan:
+    """What the strategy of this job makes of any model."""
+    session = _current("distributed_optimizer")
     identity = roles.identity()
     if not identity.is_collective:
         raise PlanError(
             "this is a parameter-server job, and this version of fleetx trains only collective "
             "jobs; call fleet.init(is_collective=True) and start without servers."
         )
-    plan = compose(_watched(session.strategy.request()), identity.worker_num)
-    session.strategy.lock()
+    return compose(_watched(session.strategy.request()), identity.worker_num)
+
+
+def engine(
+    plan: Plan, model: nn.Module, *, criterion: Callable[[Any, Any], Tensor] | None = None
+) -> Engine:
+    """The engine of a plan over all workers of this job."""
+    _current("distributed_model").strategy.lock()
     mesh = roles.mesh(plan.mesh)
-    engine = Engine(plan, model, device=roles.device(), mesh=mesh)
+    engine = Engine(plan, model, device=roles.device(), mesh=mesh, criterion=criterion)
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
     return engine

@@ -1,0 +1,55 @@
+"""A graph as a Python function, with the regions in which gradients and formats differ."""
+
+import itertools
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+
+Code = Callable[..., Any]
+"""Takes the module whose parts it uses, then the inputs of the graph."""
+
+_numbers = itertools.count()
+
+
+def code(graph: fx.Graph) -> Code:
+    """Compile a graph to a function; its lines show up in tracebacks."""
+    _mark_regions(graph)
+    written = graph.python_code("self")
+    name = f"<program {next(_numbers)}>"
+    linecache.cache[name] = len(written.src), None, written.src.splitlines(True), name
+    scope: dict[str, Any] = dict(written.globals)
+    exec(compile(written.src, name, "exec"), scope)
+    made: Code = scope["forward"]
+    return made
+
+
+def _mark_regions(graph: fx.Graph) -> None:
+    """Insert what enters and leaves torch.no_grad() and torch.autocast() as they were recorded."""
+    gradients, region, token = True, None, None
+    for node in list(graph.nodes):
+        if not node.op.startswith("call") and node.op != "output":
+            continue
+        inside = node.op != "output" and not node.meta.get("size")
+        wants = node.meta.get("grad", True) if inside else True
+        wanted = node.meta.get("autocast") if inside else None
+        with graph.inserting_before(node):
+            if wanted != region:
+                token = _switch(graph, token, wanted)
+                region = wanted
+            if wants != gradients:
+                graph.call_function(torch._C._set_grad_enabled, (wants,))
+                gradients = wants
+
+
+def _switch(
+    graph: fx.Graph, token: fx.Node | None, wanted: tuple[str, torch.dtype] | None
+) -> fx.Node | None:
+    if token is not None:
+        graph.call_function(_exit_autocast, (token,))
+    if wanted is None:
+        return None
+    return graph.call_function(_enter_autocast, (*wanted, True, True))

@@ -1,0 +1,176 @@
+"""``minimize``: from a loss to a program that trains."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch import optim as torch_optim
+
+from fleetx.engine.engine import Engine
+from fleetx.plan.compose import extend
+from fleetx.plan.plan import Plan
+from fleetx.static.backward import GRADIENT, check_loss, trainable
+from fleetx.static.error import ProgramError
+from fleetx.static.optimizer import Optimizer
+from fleetx.static.program import Program
+from fleetx.static.variable import Variable
+
+if TYPE_CHECKING:
+    from fleetx.engine.grad_clip import GradClip
+    from fleetx.static.runs import TrainingRun
+
+Entries = Iterable[Variable | str | nn.Parameter]
+
+
+@dataclass
+class Training:
+    """That a program ends in an update, and everything that the update needs."""
+
+    loss: str
+    optimizer: Optimizer | torch_optim.Optimizer
+    trained: tuple[str, ...]
+    """Names of the parameters that move."""
+    plan: Plan | None = None
+    """What the strategies make of it; None trains alone."""
+    grad_clip: "GradClip | None" = None
+    ticks: int = 0
+    """Runs so far, which learning-rate schedules count."""
+    run: "TrainingRun | None" = None
+    origin: "Training | None" = None
+    """The training whose optimizer this one uses, when it does the same without exchange."""
+
+    @property
+    def distributed(self) -> bool:
+        """Whether other workers take part."""
+        return self.plan is not None and self.origin is None
+
+    def flags(self, program: Program) -> list[tuple[nn.Parameter, bool]]:
+        """Every parameter of the program, and whether it moves."""
+        names = set(self.trained)
+        return [(p, name in names) for name, p in program.state.trained().items()]
+
+    def build(self, program: Program, engine: Engine) -> torch_optim.Optimizer:
+        """The optimizer that the engine is given."""
+        if self.origin is not None:
+            return self._of_origin()
+        if self.grad_clip is not None:
+            engine.plan = extend(engine.plan, "clip", self.grad_clip.options())
+        if isinstance(self.optimizer, Optimizer):
+            parameters = program.state.trained()
+            return self.optimizer.build([parameters[name] for name in self.trained])
+        return self.optimizer
+
+    def _of_origin(self) -> torch_optim.Optimizer:
+        assert self.origin is not None
+        if self.origin.run is None:
+            raise ProgramError(
+                "fleet._origin_program continues the training of fleet.main_program, which has not "
+                "begun; run fleet.main_program first, as in the loop of LocalSGD, where step 0 is "
+                "one that all workers take together."
+            )
+        return self.origin.run.optimizer
+
+    def tick(self, optimizer: torch_optim.Optimizer) -> None:
+        """Set the learning rate of this run."""
+        clock = self.origin or self
+        schedule = getattr(self.optimizer, "schedule", None)
+        if schedule is not None:
+            for group in optimizer.param_groups:
+                group["lr"] = schedule(clock.ticks)
+        clock.ticks += 1
+
+    def attached(self, engine: Engine) -> None:
+        """Called when the engine has its optimizer."""
+
+    def rate(self, optimizer: torch_optim.Optimizer) -> float:
+        """The learning rate in force."""
+        return float(optimizer.param_groups[0]["lr"])
+
+    @property
+    def rate_name(self) -> str:
+        """The name under which the learning rate is fetched."""
+        return getattr(self.optimizer, "rate_name", "learning_rate_0")
+
+    def provided(self, program: Program) -> set[str]:
+        """Names that are fetched from the training itself, not from an operator."""
+        own = {self.rate_name, *(f"{name}{GRADIENT}" for name in self.trained)}
+        return own - program.names.keys()
+
+    def gradient(self, name: str, model: nn.Module) -> Tensor:
+        """A copy of a parameter's gradient as it stands."""
+        gradient = model.get_parameter(name).grad
+        assert gradient is not None, f"{name} has no gradient"
+        return gradient.detach().clone()
+
+
+def minimize(
+    optimizer: Optimizer | torch_optim.Optimizer,
+    loss: Variable,
+    startup_program: Program | None = None,
+    parameter_list: Entries | None = None,
+    no_grad_set: Iterable[Variable | str] | None = None,
+    *,
+    plan: Plan | None = None,
+    grad_clip: "GradClip | None" = None,
+) -> tuple[list[Any], list[tuple[str, str]]]:
+    """Let every run of the loss's program end in an update by ``optimizer``.
+
+    Args:
+        optimizer: ``static.Optimizer(torch.optim.SGD, lr=0.1)``, or a torch optimizer over
+            parameters of the program.
+        loss: the variable to make small.
+        startup_program: the one that initialises; None for the default one.
+        parameter_list: train these alone; all that the loss depends on if None.
+        no_grad_set: variables that gradients do not pass.
+        plan: what strategies make of it.
+        grad_clip: limits gradients before they are used.
+
+    Returns:
+        An empty list, for the place of the operators that Paddle returns, and the names of
+        parameters with those of their gradients, which can be fetched.
+    """
+    check_loss(loss)
+    program = loss.program
+    if program.training is not None:
+        raise ProgramError(
+            "minimize() was called on a program that has an optimizer already, and a run makes one "
+            "update; clone the program before the first minimize() for a second optimizer."
+        )
+    if startup_program is not None and not isinstance(startup_program, Program):
+        raise TypeError(f"startup_program is a static.Program, got {startup_program!r}")
+    names = _trained(program, loss, optimizer, parameter_list, no_grad_set)
+    program.training = Training(loss.name, optimizer, names, plan, grad_clip)
+    program.changed()
+    return [], [(name, f"{name}{GRADIENT}") for name in names]
+
+
+def _trained(
+    program: Program,
+    loss: Variable,
+    optimizer: Optimizer | torch_optim.Optimizer,
+    parameter_list: Entries | None,
+    no_grad_set: Iterable[Variable | str] | None,
+) -> tuple[str, ...]:
+    if parameter_list is None and isinstance(optimizer, torch_optim.Optimizer):
+        parameter_list = [p for group in optimizer.param_groups for p in group["params"]]
+    excluded = _stopped(program, no_grad_set)
+    names = [n for n in trainable(program, loss.node, parameter_list) if n not in excluded]
+    if not names:
+        raise ProgramError(
+            f"the loss {loss.name!r} depends on no parameter that may be trained, so minimize() "
+            "would change nothing; look at parameter_list, no_grad_set and requires_grad."
+        )
+    return tuple(names)
+
+
+def _stopped(program: Program, entries: Sequence[Any] | Iterable[Any] | None) -> set[str]:
+    """Stop gradients at variables; return the names of parameters among them."""
+    names: set[str] = set()
+    for entry in entries or ():
+        node = program.find(entry)
+        if node.op == "get_attr":
+            names.add(program.name_of(node))
+        else:
+            node.meta["stopped"] = True
+    return names

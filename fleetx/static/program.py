@@ -1,0 +1,195 @@
+"""``Program``: operators in the order in which they were recorded, and the state they use."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+from typing_extensions import override
+
+from fleetx.plan.option import unknown
+from fleetx.static.error import ProgramError
+from fleetx.static.shapes import Shapes
+from fleetx.static.state import Names, State
+from fleetx.static.variable import Variable
+
+if TYPE_CHECKING:
+    from fleetx.static.minimize import Training
+    from fleetx.static.runs import Run
+    from fleetx.static.startup import Initial
+
+
+class Program:
+    """What ``Executor.run`` runs. As a start-up program it holds first values instead."""
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.state = State()
+        self.shapes = Shapes()
+        self.layer_names = Names()
+        self.initial: dict[str, Initial] = {}
+        """Name of a layer -> how its first values are made, when this is a start-up program."""
+        self.names: dict[str, fx.Node] = {}
+        """Names that users gave, and the paths of modules for what they return."""
+        self.device: str | None = None
+        """The ``device_guard`` that is in force."""
+        self.sizes: dict[Any, Any] = {}
+        """Expression over free dimensions -> the node that computes it."""
+        self.training: Training | None = None
+        self.for_test = False
+        self.random_seed = 0
+        """Seeds the first run when it is not 0."""
+        self.readers: list[Any] = []
+        self.layers: dict[str, Initial] = {}
+        """The layers of the program, with how they start."""
+        self.runs: dict[torch.device, Run] = {}
+        self.version = 0
+        self._by_name: dict[str, fx.Node] = {}
+
+    def changed(self) -> None:
+        """Note that lowered forms of the program are out of date."""
+        self.version += 1
+
+    # Inputs, names and variables.
+
+    def inputs(self) -> dict[str, fx.Node]:
+        """Name -> node of everything that is fed."""
+        return {str(n.target): n for n in self.graph.nodes if n.op == "placeholder"}
+
+    def name_of(self, node: fx.Node) -> str:
+        """The name of a node's variable."""
+        if node.op in {"placeholder", "get_attr"}:
+            return str(node.target)
+        return str(node.meta.get("name", node.name))
+
+    def rename(self, node: fx.Node, name: str) -> None:
+        """Give a variable a name of its own."""
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"a variable is named by a string, got {name!r}")
+        if node.op in {"placeholder", "get_attr"}:
+            raise ProgramError(
+                f"{self.name_of(node)!r} is the name under which it is fed or saved, so it cannot "
+                f"become {name!r}; name it where it is made."
+            )
+        if self.names.get(name, node) is not node or name in self.inputs():
+            raise ProgramError(f"two variables cannot be called {name!r}; choose another name.")
+        node.meta["name"] = name
+        self.names[name] = node
+        self.changed()
+
+    def node(self, name: str) -> fx.Node:
+        """The node of a variable by name."""
+        if name in self.names:
+            return self.names[name]
+        if len(self._by_name) < len(self.graph.nodes):
+            self._by_name = {self.name_of(node): node for node in self.graph.nodes}
+        if name in self._by_name:
+            return self._by_name[name]
+        if name in self.state.persistent():
+            return self.read(name)
+        known = [*self.names, *self._by_name]
+        raise ProgramError(unknown(f"the program has no variable {name!r}", name, known))
+
+    def find(self, variable: "Variable | str") -> fx.Node:
+        """The node of a variable of this program, or of one of the same name in another."""
+        if isinstance(variable, Variable):
+            if variable.program is self:
+                return variable.node
+            return self.node(variable.name)
+        if not isinstance(variable, str):
+            raise TypeError(f"a variable is given by object or by name, got {variable!r}")
+        return self.node(variable)
+
+    def var(self, name: str) -> Variable:
+        """A variable by name."""
+        node = self.node(name)
+        return Variable(node.meta["val"], node, self)
+
+    def list_vars(self) -> list[Variable]:
+        """Every variable, parameters and buffers included, each once."""
+        for name in self.state.persistent():
+            self.node(name)
+        found = {self.name_of(n): n for n in self.graph.nodes if _is_tensor(n)}
+        return [Variable(node.meta["val"], node, self) for node in found.values()]
+
+    def all_parameters(self) -> list[Variable]:
+        """The parameters as variables, for fetching."""
+        return [self.var(name) for name in self.state.trained()]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters themselves, for ``torch.optim``."""
+        return list(self.state.trained().values())
+
+    def read(self, path: str) -> fx.Node:
+        """A node for a parameter, buffer or constant."""
+        tensor = self.state.root
+        for part in path.split("."):
+            tensor = getattr(tensor, part)
+        assert isinstance(tensor, Tensor)
+        node = self.graph.get_attr(path)
+        node.meta.update(val=self.shapes.of(tensor), device=self.device)
+        return node
+
+    # Other forms.
+
+    def clone(self, for_test: bool = False) -> "Program":
+        """The same operators over the same state.
+
+        Args:
+            for_test: leave out training, and freeze dropout and batch normalisation.
+        """
+        copy, _ = self._copied(self.graph.nodes)
+        copy.for_test = for_test or self.for_test
+        copy.training = None if for_test else self.training
+        return copy
+
+    def prune(self, feeds: Iterable["Variable | str"], targets: Sequence["Variable | str"]) -> "Program":
+        """A program with only the operators that lead from these feeds to these targets."""
+        from fleetx.static.liveness import live_nodes
+
+        nodes = [self.find(target) for target in targets]
+        given = {self.find(feed) for feed in feeds}
+        kept = live_nodes(self.graph, nodes, stop=given)
+        copy, _ = self._copied([n for n in self.graph.nodes if n in kept])
+        copy.for_test = self.for_test
+        return copy
+
+    def _copied(self, nodes: Iterable[fx.Node]) -> tuple["Program", dict[fx.Node, fx.Node]]:
+        copy = Program()
+        copy.state, copy.shapes, copy.layer_names = self.state, self.shapes, self.layer_names
+        copy.random_seed, copy.readers, copy.layers = self.random_seed, self.readers, self.layers
+        mapped: dict[fx.Node, fx.Node] = {}
+        for node in nodes:
+            mapped[node] = copy.graph.node_copy(node, mapped.__getitem__)
+        copy.names = {name: mapped[node] for name, node in self.names.items() if node in mapped}
+        copy.sizes = {
+            expression: mapped.get(value, value) if isinstance(value, fx.Node) else value
+            for expression, value in self.sizes.items()
+            if not isinstance(value, fx.Node) or value in mapped
+        }
+        return copy, mapped
+
+    @override
+    def __str__(self) -> str:
+        from fleetx.static.drawing import text
+
+        return text(self)
+
+    def draw(self, path: str) -> None:
+        """Write the operators as a graph in the DOT language."""
+        from fleetx.static.drawing import dot
+
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(dot(self))
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), Tensor)
+
+
+def dtype_of(given: torch.dtype | str) -> torch.dtype:
+    """A dtype by object or by its name in torch."""
+    found = getattr(torch, given, None) if isinstance(given, str) else given
+    if not isinstance(found, torch.dtype):
+        raise TypeError(f"dtype is a torch.dtype or a name such as 'float32', got {given!r}")
+    return found

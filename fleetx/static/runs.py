@@ -1,0 +1,178 @@
+"""How a program is run: forward alone, or as a step of training through the engine."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from typing_extensions import override
+
+from fleetx.engine import session
+from fleetx.engine.engine import Engine
+from fleetx.plan.plan import Plan
+from fleetx.static.alone import LoneMesh, lone_plan
+from fleetx.static.backward import GRADIENT, differentiate
+from fleetx.static.error import ProgramError
+from fleetx.static.feeding import fed
+from fleetx.static.liveness import live_nodes
+from fleetx.static.lowered import Lowered
+from fleetx.static.minimize import Training
+from fleetx.static.program import Program
+from fleetx.static.startup import check_initialised
+from fleetx.static.variable import Variable
+
+Fetch = Variable | str
+
+
+class Run(ABC):
+    """A program on a device, lowered once for each set of fetches."""
+
+    def __init__(self, program: Program, device: torch.device) -> None:
+        self.device = device
+        self._needed: dict[tuple[Any, ...], dict[str, fx.Node]] = {}
+        check_initialised(program.layers)
+
+    @abstractmethod
+    def run(
+        self, program: Program, feed: Mapping[str, Any] | None, fetches: Sequence[Fetch], *, cached: bool
+    ) -> list[Any]:
+        """Run once and return the values of the fetches."""
+
+    def _feeds(
+        self,
+        program: Program,
+        feed: Mapping[str, Any] | None,
+        nodes: Sequence[fx.Node],
+        cached: bool,
+    ) -> tuple[Tensor | None, ...]:
+        if feed is None:
+            feed = next_batch(program)
+        key = (id(program), program.version, *(node.name for node in nodes))
+        seen = key in self._needed
+        if not seen:
+            self._needed[key] = {
+                str(node.target): node
+                for node in live_nodes(program.graph, nodes)
+                if node.op == "placeholder"
+            }
+        return fed(
+            program, feed, self._needed[key], device=self.device, checked=not (cached and seen)
+        )
+
+
+def next_batch(program: Program) -> Mapping[str, Any]:
+    """What the program's own reader gives; nothing when it has none."""
+    found: dict[str, Any] = {}
+    for reader in program.readers:
+        found |= reader.next_feed()
+    return found
+
+
+class ForwardRun(Run):
+    """A program without an optimizer."""
+
+    def __init__(self, program: Program, device: torch.device) -> None:
+        super().__init__(program, device)
+        program.state.to(device)
+        self._lowered = Lowered(program)
+        self._seeded = False
+
+    @override
+    def run(
+        self, program: Program, feed: Mapping[str, Any] | None, fetches: Sequence[Fetch], *, cached: bool
+    ) -> list[Any]:
+        nodes = [program.find(fetch) for fetch in fetches]
+        feeds = self._feeds(program, feed, nodes, cached)
+        if program.random_seed and not self._seeded:
+            torch.manual_seed(program.random_seed)
+            self._seeded = True
+        self._lowered.choose(program, nodes, device=self.device)
+        needs_gradients = any(node.target is differentiate for node in program.graph.nodes)
+        with torch.set_grad_enabled(needs_gradients):
+            return list(self._lowered(feeds))
+
+
+class TrainingRun(Run):
+    """A program with an optimizer: every run is a batch through the engine."""
+
+    def __init__(self, program: Program, training: Training, device: torch.device) -> None:
+        super().__init__(program, device)
+        self._training, self._outputs, self._seeded = training, (), False
+        plan = training.plan or lone_plan()
+        cuts = tuple(name for strategy in plan.strategies for name in strategy.cuts())
+        self.lowered = Lowered(program, cuts=cuts, by_device=plan.mesh["pp"] > 1)
+        self.lowered.choose(program, [program.node(training.loss)], device=device)
+        self._flags = training.flags(program)
+        self._thaw()
+        self.engine = self._make_engine(plan)
+        self.optimizer = self.engine.attach(training.build(program, self.engine))
+        training.attached(self.engine)
+
+    def _make_engine(self, plan: Plan) -> Engine:
+        if self._training.distributed:
+            return session.engine(plan, self.lowered, criterion=self._criterion)
+        return Engine(
+            plan, self.lowered, device=self.device, mesh=LoneMesh(), criterion=self._criterion
+        )
+
+    def on(self, device: torch.device) -> "TrainingRun":
+        """Itself, if it lives on that device."""
+        if device != self.device:
+            raise ProgramError(
+                f"the program was trained on {self.device} and cannot go on on {device}, because "
+                "its optimizer has state there; use one place for all executors that train it."
+            )
+        return self
+
+    def _criterion(self, outputs: Any, targets: Any) -> Tensor:
+        self._outputs = outputs
+        loss: Tensor = outputs[0]
+        return loss
+
+    def _thaw(self) -> None:
+        """Other programs may train other parts of the same parameters."""
+        for parameter, trained in self._flags:
+            if parameter.requires_grad is not trained:
+                parameter.requires_grad_(trained)
+
+    @override
+    def run(
+        self, program: Program, feed: Mapping[str, Any] | None, fetches: Sequence[Fetch], *, cached: bool
+    ) -> list[Any]:
+        loss = program.node(self._training.loss)
+        names = [fetch if isinstance(fetch, str) else fetch.name for fetch in fetches]
+        nodes = {
+            name: program.find(fetch)
+            for name, fetch in zip(names, fetches, strict=True)
+            if name not in self._training.provided(program)
+        }
+        wanted = [loss, *nodes.values()]
+        feeds = self._feeds(program, feed, wanted, cached)
+        if program.random_seed and not self._seeded:
+            torch.manual_seed(program.random_seed)
+            self._seeded = True
+        self.lowered.choose(program, wanted, device=self.device)
+        self._thaw()
+        found = self._step(feeds, [name for name in names if name not in nodes])
+        found |= dict(zip(nodes, self._outputs[1:], strict=True))
+        self._outputs = ()
+        return [found[name] for name in names]
+
+    def _step(self, feeds: tuple[Any, ...], provided: Sequence[str]) -> dict[str, Any]:
+        """One batch; between backward and update the gradients can be seen."""
+        engine, training = self.engine, self._training
+        assert engine.step is not None
+        training.tick(self.optimizer)
+        found: dict[str, Any] = {}
+        for name in provided:
+            found[name] = training.rate(self.optimizer)
+        engine.begin()
+        loss = engine.step.drive(engine.step, (feeds, ()))
+        for name in provided:
+            if name.endswith(GRADIENT):
+                found[name] = training.gradient(name.removesuffix(GRADIENT), self.lowered)
+        engine.finish(loss)
+        if not engine.holding:
+            self.optimizer.zero_grad()
+        return found
