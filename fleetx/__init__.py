@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from fleetx.engine.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
     from fleetx.engine.optimizer import DistributedOptimizer
     from fleetx.engine.session import distributed_model, distributed_optimizer, init
+    from fleetx.static.distributed import minimize
+    from fleetx.static.program import Program
     from fleetx.plan.error import PlanError
     from fleetx.roles import (
         MPISymetricRoleMaker,
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
         world_device_ids,
         world_size,
     )
+
+    main_program: Program
+    startup_program: Program
+    _origin_program: Program
 
 __version__ = "0.1.0"
 
@@ -79,6 +85,7 @@ __all__ = [
     "local_device_ids",
     "local_rank",
     "mesh",
+    "minimize",
     "node_num",
     "nranks",
     "rank",
@@ -86,6 +93,7 @@ __all__ = [
     "server_index",
     "server_num",
     "split_files",
+    "static",
     "util",
     "worker_endpoints",
     "worker_index",
@@ -109,11 +117,25 @@ _HOMES = {
     "distributed_model": "fleetx.engine.session",
     "distributed_optimizer": "fleetx.engine.session",
     "init": "fleetx.engine.session",
+    "minimize": "fleetx.static.distributed",
     "PlanError": "fleetx.plan.error",
 }
 
 
+# They change with every minimize(), so they are asked for each time.
+_PROGRAMS = {
+    "main_program": "main_program",
+    "startup_program": "startup_program",
+    "_origin_program": "origin_program",
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PROGRAMS:
+        programs = importlib.import_module("fleetx.static.distributed")
+        return getattr(programs, _PROGRAMS[name])()
+    if name == "static":
+        return importlib.import_module("fleetx.static")
     if name not in __all__:
         raise AttributeError(f"module 'fleetx' has no attribute {name!r}")
     room = importlib.import_module(_HOMES.get(name, "fleetx.roles"))

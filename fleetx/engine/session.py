@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
@@ -28,6 +28,16 @@ class Session:
     strategy: DistributedStrategy
     engines: list[Engine] = field(default_factory=list)
     waiting: list[DistributedOptimizer] = field(default_factory=list)
+    latest: Any = None
+    """The optimizer that was distributed last, for ``fleet.minimize``."""
+
+
+@runtime_checkable
+class Described(Protocol):
+    """An optimizer whose parameters are not known yet: a static program supplies them."""
+
+    def distributed(self, grad_clip: GradClip | None) -> Any:
+        """What ``distributed_optimizer`` returns for it."""
 
 
 @dataclass(frozen=True)
@@ -101,21 +111,41 @@ def distributed_model(model: Model) -> Model:
     return laid_out.job.model  # type: ignore[return-value]
 
 
+@overload
 def distributed_optimizer(
     optimizer: Optimizer,
     strategy: DistributedStrategy | None = None,
     *,
     grad_clip: GradClip | None = None,
-) -> DistributedOptimizer:
+) -> DistributedOptimizer: ...
+
+
+@overload
+def distributed_optimizer(
+    optimizer: Described,
+    strategy: DistributedStrategy | None = None,
+    *,
+    grad_clip: GradClip | None = None,
+) -> Any: ...
+
+
+def distributed_optimizer(
+    optimizer: Optimizer | Described,
+    strategy: DistributedStrategy | None = None,
+    *,
+    grad_clip: GradClip | None = None,
+) -> Any:
     """Let the optimizer's step go through the plan; may come before or after its model.
 
     Args:
-        optimizer: any torch optimizer over the parameters of one distributed model.
+        optimizer: any torch optimizer over the parameters of one distributed model, or
+            ``static.Optimizer`` for a static program.
         strategy: replaces the one given to ``init``, if no model is distributed yet.
         grad_clip: limits gradients before they are used, like the strategy ``clip``.
     """
     session = _current("distributed_optimizer")
-    _is_optimizer(optimizer)
+    if not isinstance(optimizer, Described):
+        _is_optimizer(optimizer)
     if grad_clip is not None and not isinstance(grad_clip, GradClip):
         raise TypeError(
             "fleet.distributed_optimizer() takes grad_clip=fleet.ClipGradByGlobalNorm(1.0), "
@@ -125,7 +155,10 @@ def distributed_optimizer(
         _replace_strategy(session, _is_strategy("distributed_optimizer", strategy))
     if grad_clip is not None and not _watched(Request(strategies={"clip": {}})).strategies:
         grad_clip = None
-    wrapped = DistributedOptimizer(optimizer, grad_clip)
+    if isinstance(optimizer, Described):
+        session.latest = optimizer.distributed(grad_clip)
+        return session.latest
+    wrapped = session.latest = DistributedOptimizer(optimizer, grad_clip)
     for owner in session.engines:
         if _owns(owner, wrapped):
             wrapped.bind(owner)
@@ -140,16 +173,25 @@ def _current(call: str) -> Session:
     return _session
 
 
+def request() -> Request:
+    """What the strategy of this job asks for."""
+    return _watched(_current("distributed_optimizer").strategy.request())
+
+
+def latest_optimizer(call: str) -> Any:
+    """What ``distributed_optimizer`` returned last; None if it was not called."""
+    return _current(call).latest
+
+
 def plan() -> Plan:
     """What the strategy of this job makes of any model."""
-    session = _current("distributed_optimizer")
-    identity = roles.identity()
+    identity = roles.identity("distributed_model")
     if not identity.is_collective:
         raise PlanError(
             "this is a parameter-server job, and this version of fleetx trains only collective "
             "jobs; call fleet.init(is_collective=True) and start without servers."
         )
-    return compose(_watched(session.strategy.request()), identity.worker_num)
+    return compose(request(), identity.worker_num)
 
 
 def engine(

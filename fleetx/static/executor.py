@@ -10,9 +10,10 @@ from torch import Tensor
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
+from fleetx.static.minimize import running
 from fleetx.static.places import Place, device_of
 from fleetx.static.program import Program
-from fleetx.static.runs import ForwardRun, Run, TrainingRun
+from fleetx.static.runs import ForwardRun, Run
 from fleetx.static.startup import initialise
 from fleetx.static.variable import Variable
 
@@ -62,9 +63,7 @@ class Executor:
     def _run_of(self, program: Program) -> Run:
         training = program.training
         if training is not None:
-            if training.run is None:
-                training.run = TrainingRun(program, training, self.device)
-            return training.run.on(self.device)
+            return running(program, self.device).on(self.device)
         run = program.runs.get(self.device)
         if run is None:
             run = program.runs[self.device] = ForwardRun(program, self.device)

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch import optim as torch_optim
 
 from fleetx.engine.engine import Engine
-from fleetx.plan.compose import extend
+from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.plan import Plan
 from fleetx.static.backward import GRADIENT, check_loss, trainable
 from fleetx.static.error import ProgramError
@@ -33,12 +34,14 @@ class Training:
     """Names of the parameters that move."""
     plan: Plan | None = None
     """What the strategies make of it; None trains alone."""
+    wrapper: DistributedOptimizer | None = None
+    """What the user holds of a distributed optimizer."""
     grad_clip: "GradClip | None" = None
     ticks: int = 0
     """Runs so far, which learning-rate schedules count."""
     run: "TrainingRun | None" = None
-    origin: "Training | None" = None
-    """The training whose optimizer this one uses, when it does the same without exchange."""
+    origin: Program | None = None
+    """The program whose training this one continues without exchange between workers."""
 
     @property
     def distributed(self) -> bool:
@@ -50,38 +53,33 @@ class Training:
         names = set(self.trained)
         return [(p, name in names) for name, p in program.state.trained().items()]
 
-    def build(self, program: Program, engine: Engine) -> torch_optim.Optimizer:
-        """The optimizer that the engine is given."""
+    def bind(self, program: Program, engine: Engine) -> torch_optim.Optimizer:
+        """Give the engine its optimizer; return the one that runs."""
         if self.origin is not None:
-            return self._of_origin()
-        if self.grad_clip is not None:
-            engine.plan = extend(engine.plan, "clip", self.grad_clip.options())
-        if isinstance(self.optimizer, Optimizer):
+            return engine.attach(running(self.origin, engine.job.device).optimizer)
+        optimizer = self.optimizer
+        if isinstance(optimizer, Optimizer):
             parameters = program.state.trained()
-            return self.optimizer.build([parameters[name] for name in self.trained])
-        return self.optimizer
-
-    def _of_origin(self) -> torch_optim.Optimizer:
-        assert self.origin is not None
-        if self.origin.run is None:
-            raise ProgramError(
-                "fleet._origin_program continues the training of fleet.main_program, which has not "
-                "begun; run fleet.main_program first, as in the loop of LocalSGD, where step 0 is "
-                "one that all workers take together."
-            )
-        return self.origin.run.optimizer
+            optimizer = optimizer.build([parameters[name] for name in self.trained])
+        self.wrapper = self.wrapper or DistributedOptimizer(optimizer, self.grad_clip)
+        self.wrapper.bind(engine)
+        assert engine.job.optimizer is not None
+        return engine.job.optimizer
 
     def tick(self, optimizer: torch_optim.Optimizer) -> None:
         """Set the learning rate of this run."""
-        clock = self.origin or self
+        clock = self._clock()
         schedule = getattr(self.optimizer, "schedule", None)
         if schedule is not None:
             for group in optimizer.param_groups:
                 group["lr"] = schedule(clock.ticks)
         clock.ticks += 1
 
-    def attached(self, engine: Engine) -> None:
-        """Called when the engine has its optimizer."""
+    def _clock(self) -> "Training":
+        if self.origin is None:
+            return self
+        assert self.origin.training is not None
+        return self.origin.training
 
     def rate(self, optimizer: torch_optim.Optimizer) -> float:
         """The learning rate in force."""
@@ -104,6 +102,16 @@ class Training:
         return gradient.detach().clone()
 
 
+def running(program: Program, device: torch.device) -> "TrainingRun":
+    """The run of a program that trains, begun if it has not."""
+    from fleetx.static.runs import TrainingRun
+
+    assert program.training is not None
+    if program.training.run is None:
+        program.training.run = TrainingRun(program, program.training, device)
+    return program.training.run
+
+
 def minimize(
     optimizer: Optimizer | torch_optim.Optimizer,
     loss: Variable,
@@ -112,6 +120,7 @@ def minimize(
     no_grad_set: Iterable[Variable | str] | None = None,
     *,
     plan: Plan | None = None,
+    wrapper: DistributedOptimizer | None = None,
     grad_clip: "GradClip | None" = None,
 ) -> tuple[list[Any], list[tuple[str, str]]]:
     """Let every run of the loss's program end in an update by ``optimizer``.
@@ -124,6 +133,7 @@ def minimize(
         parameter_list: train these alone; all that the loss depends on if None.
         no_grad_set: variables that gradients do not pass.
         plan: what strategies make of it.
+        wrapper: what the user holds of a distributed optimizer.
         grad_clip: limits gradients before they are used.
 
     Returns:
@@ -140,7 +150,7 @@ def minimize(
     if startup_program is not None and not isinstance(startup_program, Program):
         raise TypeError(f"startup_program is a static.Program, got {startup_program!r}")
     names = _trained(program, loss, optimizer, parameter_list, no_grad_set)
-    program.training = Training(loss.name, optimizer, names, plan, grad_clip)
+    program.training = Training(loss.name, optimizer, names, plan, wrapper, grad_clip)
     program.changed()
     return [], [(name, f"{name}{GRADIENT}") for name in names]
 

@@ -57,3 +57,9 @@ class Optimizer:
         return minimize(
             self, loss, startup_program, parameter_list, no_grad_set, grad_clip=self.grad_clip
         )
+
+    def distributed(self, grad_clip: "GradClip | None") -> Any:
+        """The same for all workers of the job; what ``fleet.distributed_optimizer`` returns."""
+        from fleetx.static.distributed import ProgramOptimizer
+
+        return ProgramOptimizer(self, grad_clip or self.grad_clip)

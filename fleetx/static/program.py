@@ -36,6 +36,8 @@ class Program:
         self.sizes: dict[Any, Any] = {}
         """Expression over free dimensions -> the node that computes it."""
         self.training: Training | None = None
+        self.alone: Program | None = None
+        """The same training without exchange between workers, once it was asked for."""
         self.for_test = False
         self.random_seed = 0
         """Seeds the first run when it is not 0."""

@@ -106,8 +106,7 @@ class TrainingRun(Run):
         self._flags = training.flags(program)
         self._thaw()
         self.engine = self._make_engine(plan)
-        self.optimizer = self.engine.attach(training.build(program, self.engine))
-        training.attached(self.engine)
+        self.optimizer = training.bind(program, self.engine)
 
     def _make_engine(self, plan: Plan) -> Engine:
         if self._training.distributed:

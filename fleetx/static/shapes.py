@@ -37,6 +37,17 @@ class Assumption:
         return bool(self.expression.subs(known) != sympy.false)
 
 
+@contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """Its operators have no fakes; torch's own switch for it warns about devices of others."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
 class Shapes:
     """The fake world of one program and its clones: no numbers, but sizes, formats and views."""
 
@@ -83,7 +94,7 @@ class Shapes:
             torch._C.DisableTorchFunction(),
             self.mode,
             enable_python_dispatcher(),
-            torch.backends.mkldnn.flags(enabled=False),
+            _without_mkldnn(),
         ):
             yield
         # Operators decide again at each run, with the real sizes; only Python code does not.

@@ -66,11 +66,11 @@ class Variable(Tensor):
         self.node.meta["stopped"] = bool(stop)
         self.program.changed()
 
-    def minimized(self, optimizer: Any, **options: Any) -> Any:
-        """Let ``optimizer`` train the program of this loss; see ``static.minimize``."""
-        from fleetx.static.minimize import minimize
+    def minimized(self, optimizer: Any, *program: Any, **options: Any) -> Any:
+        """Let a distributed torch optimizer train the program of this loss."""
+        from fleetx.static.distributed import minimize_distributed
 
-        return minimize(optimizer, self, **options)
+        return minimize_distributed(optimizer, self, *program, **options)
 
     @override
     def backward(self, *args: Any, **kwargs: Any) -> NoReturn:
