@@ -10,14 +10,16 @@ from torch import Tensor
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
+from fleetx.static.lr import Schedule
 from fleetx.static.minimize import running
 from fleetx.static.places import Place, device_of
 from fleetx.static.program import Program
 from fleetx.static.runs import ForwardRun, Run
+from fleetx.static.scope import global_scope
 from fleetx.static.startup import initialise
 from fleetx.static.variable import Variable
 
-Fetch = Variable | str
+Fetch = Variable | str | Schedule
 Feed = Mapping[str, Any]
 
 
@@ -53,6 +55,7 @@ class Executor:
         if not isinstance(program, Program):
             raise TypeError(f"Executor.run() takes a static.Program first, got {program!r}")
         fetches = _listed(fetch_list)
+        global_scope().know(program)
         if program.initial and not program.inputs() and not fetches:
             initialise(program, self.device)
             return []
@@ -76,7 +79,7 @@ class Executor:
 def _listed(fetches: Sequence[Fetch] | Fetch | None) -> list[Fetch]:
     if fetches is None:
         return []
-    return [fetches] if isinstance(fetches, Variable | str) else list(fetches)
+    return [fetches] if isinstance(fetches, Variable | str | Schedule) else list(fetches)
 
 
 def _one_feed(feed: Feed | Sequence[Feed] | None) -> Feed | None:

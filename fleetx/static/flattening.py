@@ -19,7 +19,7 @@ def flattened(program: Program, outputs: Sequence[fx.Node], device: torch.device
 
     Every input of the program stays an argument, so that all forms are called alike.
     """
-    kept = live_nodes(program.graph, outputs, with_state=not program.for_test)
+    kept = needed(program, outputs)
     graph, mapped = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in program.graph.nodes:
         if node in kept or node.op == "placeholder":
@@ -30,6 +30,11 @@ def flattened(program: Program, outputs: Sequence[fx.Node], device: torch.device
     _let_gradients_through(graph)
     _place_on(graph, device)
     return graph
+
+
+def needed(program: Program, outputs: Sequence[fx.Node]) -> set[fx.Node]:
+    """What a run computes: in training also what only writes into buffers."""
+    return live_nodes(program.graph, outputs, with_state=program.training is not None)
 
 
 def _freeze(graph: fx.Graph) -> None:

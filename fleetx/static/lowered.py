@@ -139,8 +139,8 @@ class Lowered(Part):
                 if node.op == "call_module":
                     _hang(part, str(node.target), self.get_submodule(str(node.target)))
                 elif node.op == "get_attr":
-                    path = str(node.target).rpartition(".")[0]
-                    _share(part, path, self.get_submodule(path))
+                    path, _, attribute = str(node.target).rpartition(".")
+                    _share(part, path, self.get_submodule(path), attribute)
         return parts
 
     def _ends(self, program: Program, graph: fx.Graph) -> dict[str, fx.Node]:
@@ -211,9 +211,11 @@ def _hang(part: nn.Module, path: str, module: nn.Module) -> None:
     _containers(part, above)._modules[last] = module
 
 
-def _share(part: nn.Module, path: str, owner: nn.Module) -> None:
+def _share(part: nn.Module, path: str, owner: nn.Module, attribute: str) -> None:
     """Let a part see the parameters that lie directly in a module, and nothing below it."""
     view = _containers(part, path.split("."))
+    if attribute in vars(owner):
+        vars(view)[attribute] = vars(owner)[attribute]
     view._parameters, view._buffers = owner._parameters, owner._buffers
 
 

@@ -13,6 +13,7 @@ from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.plan import Plan
 from fleetx.static.backward import GRADIENT, check_loss, trainable
 from fleetx.static.error import ProgramError
+from fleetx.static.lr import NAME
 from fleetx.static.optimizer import Optimizer
 from fleetx.static.program import Program
 from fleetx.static.variable import Variable
@@ -88,7 +89,7 @@ class Training:
     @property
     def rate_name(self) -> str:
         """The name under which the learning rate is fetched."""
-        return getattr(self.optimizer, "rate_name", "learning_rate_0")
+        return NAME
 
     def provided(self, program: Program) -> set[str]:
         """Names that are fetched from the training itself, not from an operator."""

@@ -15,14 +15,15 @@ from fleetx.static.alone import LoneMesh, lone_plan
 from fleetx.static.backward import GRADIENT, differentiate
 from fleetx.static.error import ProgramError
 from fleetx.static.feeding import fed
-from fleetx.static.liveness import live_nodes
+from fleetx.static.flattening import needed
 from fleetx.static.lowered import Lowered
+from fleetx.static.lr import Schedule
 from fleetx.static.minimize import Training
 from fleetx.static.program import Program
 from fleetx.static.startup import check_initialised
 from fleetx.static.variable import Variable
 
-Fetch = Variable | str
+Fetch = Variable | str | Schedule
 
 
 class Run(ABC):
@@ -53,12 +54,16 @@ class Run(ABC):
         if not seen:
             self._needed[key] = {
                 str(node.target): node
-                for node in live_nodes(program.graph, nodes)
+                for node in needed(program, nodes)
                 if node.op == "placeholder"
             }
         return fed(
             program, feed, self._needed[key], device=self.device, checked=not (cached and seen)
         )
+
+
+def _known(fetch: Fetch) -> Variable | str:
+    return fetch.name if isinstance(fetch, Schedule) else fetch
 
 
 def next_batch(program: Program) -> Mapping[str, Any]:
@@ -82,7 +87,7 @@ class ForwardRun(Run):
     def run(
         self, program: Program, feed: Mapping[str, Any] | None, fetches: Sequence[Fetch], *, cached: bool
     ) -> list[Any]:
-        nodes = [program.find(fetch) for fetch in fetches]
+        nodes = [program.find(_known(fetch)) for fetch in fetches]
         feeds = self._feeds(program, feed, nodes, cached)
         if program.random_seed and not self._seeded:
             torch.manual_seed(program.random_seed)
@@ -100,6 +105,7 @@ class TrainingRun(Run):
         super().__init__(program, device)
         self._training, self._outputs, self._seeded = training, (), False
         plan = training.plan or lone_plan()
+        program.state.to(device)
         cuts = tuple(name for strategy in plan.strategies for name in strategy.cuts())
         self.lowered = Lowered(program, cuts=cuts, by_device=plan.mesh["pp"] > 1)
         self.lowered.choose(program, [program.node(training.loss)], device=device)
@@ -142,7 +148,7 @@ class TrainingRun(Run):
         loss = program.node(self._training.loss)
         names = [fetch if isinstance(fetch, str) else fetch.name for fetch in fetches]
         nodes = {
-            name: program.find(fetch)
+            name: program.find(_known(fetch))
             for name, fetch in zip(names, fetches, strict=True)
             if name not in self._training.provided(program)
         }

@@ -89,6 +89,11 @@ class State:
 
 
 def _own_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-        if tensor is not None:
+    """Plain attributes too: a model may keep a mask, or count something of its own."""
+    for name, tensor in (
+        *module._parameters.items(),
+        *module._buffers.items(),
+        *vars(module).items(),
+    ):
+        if isinstance(tensor, Tensor):
             yield name, tensor
