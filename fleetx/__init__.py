@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from fleetx.engine.session import distributed_model, distributed_optimizer, init
     from fleetx.static.distributed import minimize
     from fleetx.static.program import Program
+    from fleetx.io import (
+        load_inference_model,
+        load_persistables,
+        load_vars,
+        save_inference_model,
+        save_persistables,
+    )
     from fleetx.plan.error import PlanError
     from fleetx.roles import (
         MPISymetricRoleMaker,
@@ -82,6 +89,9 @@ __all__ = [
     "is_first_worker",
     "is_server",
     "is_worker",
+    "load_inference_model",
+    "load_persistables",
+    "load_vars",
     "local_device_ids",
     "local_rank",
     "mesh",
@@ -89,6 +99,8 @@ __all__ = [
     "node_num",
     "nranks",
     "rank",
+    "save_inference_model",
+    "save_persistables",
     "server_endpoints",
     "server_index",
     "server_num",
@@ -118,6 +130,11 @@ _HOMES = {
     "distributed_optimizer": "fleetx.engine.session",
     "init": "fleetx.engine.session",
     "minimize": "fleetx.static.distributed",
+    "load_inference_model": "fleetx.io",
+    "load_persistables": "fleetx.io",
+    "load_vars": "fleetx.io",
+    "save_inference_model": "fleetx.io",
+    "save_persistables": "fleetx.io",
     "PlanError": "fleetx.plan.error",
 }
 

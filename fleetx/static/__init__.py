@@ -1,5 +1,8 @@
 """Static programs: build once, rewrite, run anywhere."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from fleetx.config.block import BuildStrategy, ExecutionStrategy
 from fleetx.static import lr, nn
 from fleetx.static.backward import append_backward, gradients
@@ -26,6 +29,16 @@ from fleetx.static.readers import DataLoader, EOFException, py_reader, read_file
 from fleetx.static.scope import global_scope
 from fleetx.static.variable import Variable
 
+if TYPE_CHECKING:
+    from fleetx.io import (
+        load,
+        load_inference_model,
+        load_program_state,
+        save,
+        save_inference_model,
+        set_program_state,
+    )
+
 __all__ = [
     "BuildStrategy",
     "CPUPlace",
@@ -50,6 +63,9 @@ __all__ = [
     "device_guard",
     "global_scope",
     "gradients",
+    "load",
+    "load_inference_model",
+    "load_program_state",
     "lr",
     "minimize",
     "nn",
@@ -57,5 +73,24 @@ __all__ = [
     "py_reader",
     "read_file",
     "reset",
+    "save",
+    "save_inference_model",
+    "set_program_state",
     "unique_name",
 ]
+
+_SAVED_BY = {
+    "load",
+    "load_inference_model",
+    "load_program_state",
+    "save",
+    "save_inference_model",
+    "set_program_state",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Saving is a room of its own, which uses this one.
+    if name in _SAVED_BY:
+        return getattr(importlib.import_module("fleetx.io"), name)
+    raise AttributeError(f"module 'fleetx.static' has no attribute {name!r}")

@@ -17,7 +17,7 @@ _numbers = itertools.count()
 
 def code(graph: fx.Graph) -> Code:
     """Compile a graph to a function; its lines show up in tracebacks."""
-    _mark_regions(graph)
+    mark_regions(graph)
     written = graph.python_code("self")
     name = f"<program {next(_numbers)}>"
     linecache.cache[name] = len(written.src), None, written.src.splitlines(True), name
@@ -27,7 +27,7 @@ def code(graph: fx.Graph) -> Code:
     return made
 
 
-def _mark_regions(graph: fx.Graph) -> None:
+def mark_regions(graph: fx.Graph) -> None:
     """Insert what enters and leaves torch.no_grad() and torch.autocast() as they were recorded."""
     gradients, region, token = True, None, None
     for node in list(graph.nodes):

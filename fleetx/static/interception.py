@@ -121,7 +121,7 @@ def is_leaf(module: nn.Module) -> bool:
     """Whether a module is one operator, so that strategies find it as a module."""
     if isinstance(module, (torch.jit.ScriptModule, _Opaque, nn.MultiheadAttention)):
         return True
-    if parametrize.is_parametrized(module):
+    if parametrize.is_parametrized(module) or getattr(module, "one_operator", False):
         return True
     return module.__module__.startswith("torch.nn") and not any(True for _ in module.children())
 

@@ -1,6 +1,6 @@
 """``minimize``: from a loss to a program that trains."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,8 @@ class Training:
     ticks: int = 0
     """Runs so far, which learning-rate schedules count."""
     run: "TrainingRun | None" = None
+    at_start: list[Callable[[], None]] = field(default_factory=list)
+    """What waits for the first run: state that was loaded before there was an optimizer."""
     origin: Program | None = None
     """The program whose training this one continues without exchange between workers."""
 
@@ -110,6 +112,9 @@ def running(program: Program, device: torch.device) -> "TrainingRun":
     assert program.training is not None
     if program.training.run is None:
         program.training.run = TrainingRun(program, program.training, device)
+        for restore in program.training.at_start:
+            restore()
+        program.training.at_start.clear()
     return program.training.run
 
 
