@@ -183,15 +183,21 @@ def latest_optimizer(call: str) -> Any:
     return _current(call).latest
 
 
-def plan() -> Plan:
-    """What the strategy of this job makes of any model."""
+def plan(obeyed: frozenset[str] = frozenset()) -> Plan:
+    """What the strategy of this job makes of any model.
+
+    Args:
+        obeyed: options of the whole job that the caller acts upon, whatever the plan does.
+    """
     identity = roles.identity("distributed_model")
     if not identity.is_collective:
         raise PlanError(
             "this is a parameter-server job, and this version of fleetx trains only collective "
             "jobs; call fleet.init(is_collective=True) and start without servers."
         )
-    return compose(request(), identity.worker_num)
+    asked = request()
+    changed = {name: normal for name, normal in asked.changed.items() if name not in obeyed}
+    return compose(replace(asked, changed=changed), identity.worker_num)
 
 
 def engine(

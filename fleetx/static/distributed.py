@@ -7,6 +7,7 @@ from fleetx.engine import session
 from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.error import PlanError
 from fleetx.static.alone import without_exchange
+from fleetx.static.build_options import OBEYED
 from fleetx.static.current import default_startup_program
 from fleetx.static.lowered import matching
 from fleetx.static.minimize import Training, minimize as minimize_program
@@ -105,7 +106,7 @@ def minimize(
 
 
 def _planned(optimizer: Any, loss: Variable, startup: Program | None, **options: Any) -> Any:
-    plan = session.plan()
+    plan = session.plan(obeyed=OBEYED)
     for strategy in plan.strategies:
         for entry in strategy.cuts():
             matching(loss.program, entry)

@@ -11,8 +11,10 @@ from typing_extensions import override
 
 from fleetx.plan.error import PlanError
 from fleetx.plan.option import unknown
+from fleetx.static.build_options import Build
 from fleetx.static.codegen import Code, code
 from fleetx.static.flattening import flattened
+from fleetx.static.in_place import activate_in_place
 from fleetx.static.program import Program
 from fleetx.static.splitting import Piece, numbered_by_device, numbered_by_names, split
 
@@ -30,6 +32,10 @@ class Part(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         return self.code(self, *inputs)
 
+    def children_are_parts(self) -> bool:
+        """Whether it was cut into segments or stages."""
+        return "segments" in self._modules or "stages" in self._modules
+
     @override
     def state_dict(self, *args: Any, destination: Any = None, **kwargs: Any) -> Any:
         """Nothing: what it uses is saved under the names of the program."""
@@ -45,9 +51,15 @@ class Lowered(Part):
     """
 
     def __init__(
-        self, program: Program, *, cuts: Sequence[str] = (), by_device: bool = False
+        self,
+        program: Program,
+        *,
+        cuts: Sequence[str] = (),
+        by_device: bool = False,
+        build: Build | None = None,
     ) -> None:
         super().__init__()
+        self._build = build or Build()
         self.meta: dict[str, Any] = {"segments": {}, "stages": (), "devices": ()}
         self._cuts, self._by_device = tuple(cuts), by_device
         self._variants: dict[Key, list[tuple[Part, Code]]] = {}
@@ -80,7 +92,8 @@ class Lowered(Part):
             return
         if key not in self._variants:
             self._refresh(program)
-            self._variants[key] = self._compiled(program, flattened(program, outputs, device))
+            made = self._generated(program, flattened(program, outputs, device))
+            self._variants[key] = self._compiled(made) if self._build.compile else made
         for part, made in self._variants[key]:
             part.code = made
         self._chosen = key
@@ -91,12 +104,23 @@ class Lowered(Part):
             if name not in self._modules and child is not None:
                 self._modules[name] = self._twins.of(child)
 
-    def _compiled(self, program: Program, graph: fx.Graph) -> list[tuple[Part, Code]]:
+    def _compiled(self, made: list[tuple[Part, Code]]) -> list[tuple[Part, Code]]:
+        """Whole, or part by part: what a strategy does between parts cannot be compiled."""
+        mode = "reduce-overhead" if self._build.cuda_graph else None
+        parts = {part for part, _ in made if not part.children_are_parts()}
+        return [
+            (part, torch.compile(found, mode=mode) if part in parts else found)
+            for part, found in made
+        ]
+
+    def _generated(self, program: Program, graph: fx.Graph) -> list[tuple[Part, Code]]:
         training = {
             str(n.target): n.meta["training"] for n in graph.nodes if n.op == "call_module"
         }
         for path, flag in training.items():
             self.get_submodule(path).training = flag and not program.for_test
+        if self._build.in_place:
+            activate_in_place(graph, self)
         if self._by_device:
             return self._in_stages(program, graph)
         return self._in_segments(program, graph, self, "")

@@ -56,14 +56,22 @@ class Training:
         names = set(self.trained)
         return [(p, name in names) for name, p in program.state.trained().items()]
 
-    def bind(self, program: Program, engine: Engine) -> torch_optim.Optimizer:
+    def bind(
+        self, program: Program, engine: Engine, *, fused: bool = False
+    ) -> torch_optim.Optimizer:
         """Give the engine its optimizer; return the one that runs."""
         if self.origin is not None:
             return engine.attach(running(self.origin, engine.job.device).optimizer)
         optimizer = self.optimizer
         if isinstance(optimizer, Optimizer):
             parameters = program.state.trained()
-            optimizer = optimizer.build([parameters[name] for name in self.trained])
+            chosen = [parameters[name] for name in self.trained]
+            optimizer = optimizer.build(chosen, fused=fused)
+        elif fused:
+            raise ProgramError(
+                "build_strategy.fuse_all_optimizer_ops = True speaks of the optimizer that a "
+                "program makes, but yours exists; make it with foreach=True instead."
+            )
         self.wrapper = self.wrapper or DistributedOptimizer(optimizer, self.grad_clip)
         self.wrapper.bind(engine)
         assert engine.job.optimizer is not None

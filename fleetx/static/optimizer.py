@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn, optim
 
+from fleetx.plan.error import PlanError
 from fleetx.static.variable import Variable
 
 if TYPE_CHECKING:
@@ -40,9 +41,16 @@ class Optimizer:
         first = lr(0) if callable(lr) else lr
         self.options: Mapping[str, Any] = options if first is None else {**options, "lr": first}
 
-    def build(self, parameters: Sequence[nn.Parameter]) -> optim.Optimizer:
-        """The optimizer over these parameters."""
-        return self.cls(list(parameters), **self.options)
+    def build(self, parameters: Sequence[nn.Parameter], *, fused: bool = False) -> optim.Optimizer:
+        """The optimizer over these parameters; ``fused`` moves all of them in few kernels."""
+        if not fused:
+            return self.cls(list(parameters), **self.options)
+        if "foreach" not in inspect.signature(self.cls).parameters:
+            raise PlanError(
+                f"build_strategy.fuse_all_optimizer_ops = True cannot be in force: "
+                f"{self.cls.__name__} moves parameters one by one. Leave it False."
+            )
+        return self.cls(list(parameters), **{"foreach": True, **self.options})
 
     def minimize(
         self,

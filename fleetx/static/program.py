@@ -1,6 +1,6 @@
 """``Program``: operators in the order in which they were recorded, and the state they use."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,6 +39,8 @@ class Program:
         self.alone: Program | None = None
         """The same training without exchange between workers, once it was asked for."""
         self.for_test = False
+        self.build: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+        """Options about how it is rewritten and run, from a ``CompiledProgram``."""
         self.random_seed = 0
         """Seeds the first run when it is not 0."""
         self.readers: list[Any] = []
@@ -51,6 +53,11 @@ class Program:
     def changed(self) -> None:
         """Note that lowered forms of the program are out of date."""
         self.version += 1
+
+    @property
+    def has_run(self) -> bool:
+        """Whether an executor has prepared it."""
+        return bool(self.runs) or (self.training is not None and self.training.run is not None)
 
     # Inputs, names and variables.
 
@@ -160,6 +167,7 @@ class Program:
         copy = Program()
         copy.state, copy.shapes, copy.layer_names = self.state, self.shapes, self.layer_names
         copy.random_seed, copy.readers, copy.layers = self.random_seed, self.readers, self.layers
+        copy.build = self.build
         mapped: dict[fx.Node, fx.Node] = {}
         for node in nodes:
             mapped[node] = copy.graph.node_copy(node, mapped.__getitem__)

@@ -13,6 +13,7 @@ from fleetx.engine.engine import Engine
 from fleetx.plan.plan import Plan
 from fleetx.static.alone import LoneMesh, lone_plan
 from fleetx.static.backward import GRADIENT, differentiate
+from fleetx.static.build_options import Build, read
 from fleetx.static.error import ProgramError
 from fleetx.static.feeding import fed
 from fleetx.static.flattening import needed
@@ -74,13 +75,29 @@ def next_batch(program: Program) -> Mapping[str, Any]:
     return found
 
 
+def prepared(program: Program, plan: Plan | None, device: torch.device) -> Build:
+    """Obey the options of a ``CompiledProgram``, or of the job's strategy, that act at once."""
+    options = plan.options if plan is not None else {}
+    build, execution = program.build or (
+        options.get("build_strategy"),
+        options.get("execution_strategy"),
+    )
+    found = read(build, execution, device)
+    if found.threads is not None:
+        torch.set_num_threads(found.threads)
+    if found.drawing:
+        program.draw(found.drawing)
+    return found
+
+
 class ForwardRun(Run):
     """A program without an optimizer."""
 
     def __init__(self, program: Program, device: torch.device) -> None:
         super().__init__(program, device)
         program.state.to(device)
-        self._lowered = Lowered(program)
+        self._build = prepared(program, None, device)
+        self._lowered = Lowered(program, build=self._build)
         self._seeded = False
 
     @override
@@ -95,6 +112,9 @@ class ForwardRun(Run):
         self._lowered.choose(program, nodes, device=self.device)
         needs_gradients = any(node.target is differentiate for node in program.graph.nodes)
         with torch.set_grad_enabled(needs_gradients):
+            for _ in range(self._build.iterations - 1):
+                self._lowered(feeds)
+                feeds = feeds if feed is not None else self._feeds(program, None, nodes, cached)
             return list(self._lowered(feeds))
 
 
@@ -107,12 +127,15 @@ class TrainingRun(Run):
         plan = training.plan or lone_plan()
         program.state.to(device)
         cuts = tuple(name for strategy in plan.strategies for name in strategy.cuts())
-        self.lowered = Lowered(program, cuts=cuts, by_device=plan.mesh["pp"] > 1)
+        self._build = prepared(program, plan, device)
+        self.lowered = Lowered(
+            program, cuts=cuts, by_device=plan.mesh["pp"] > 1, build=self._build
+        )
         self.lowered.choose(program, [program.node(training.loss)], device=device)
         self._flags = training.flags(program)
         self._thaw()
         self.engine = self._make_engine(plan)
-        self.optimizer = training.bind(program, self.engine)
+        self.optimizer = training.bind(program, self.engine, fused=self._build.fused_update)
 
     def _make_engine(self, plan: Plan) -> Engine:
         if self._training.distributed:
@@ -159,7 +182,11 @@ class TrainingRun(Run):
             self._seeded = True
         self.lowered.choose(program, wanted, device=self.device)
         self._thaw()
-        found = self._step(feeds, [name for name in names if name not in nodes])
+        provided = [name for name in names if name not in nodes]
+        for _ in range(self._build.iterations - 1):
+            self._step(feeds, [])
+            feeds = feeds if feed is not None else self._feeds(program, None, wanted, cached)
+        found = self._step(feeds, provided)
         found |= dict(zip(nodes, self._outputs[1:], strict=True))
         self._outputs = ()
         return [found[name] for name in names]
