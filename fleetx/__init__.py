@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from fleetx.engine.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
     from fleetx.engine.optimizer import DistributedOptimizer
     from fleetx.engine.session import distributed_model, distributed_optimizer, init
-    from fleetx.static.distributed import minimize
-    from fleetx.static.program import Program
     from fleetx.io import (
         load_inference_model,
         load_persistables,
@@ -53,6 +51,8 @@ if TYPE_CHECKING:
         world_device_ids,
         world_size,
     )
+    from fleetx.static.distributed import minimize
+    from fleetx.static.program import Program
 
     main_program: Program
     startup_program: Program

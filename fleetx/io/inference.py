@@ -29,11 +29,11 @@ SIZES = (3, 5, 7, 11, 13, 17)
 """What free dimensions are while a model is exported, by position; any other size works later."""
 
 
-def save_inference_model(
+def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     executor: Executor,
     dirname: Folder,
     feeded_var_names: Sequence[str] | str,
-    target_vars: Sequence[Variable | str] | Variable | str,
+    target_vars: Sequence[Tensor | str] | Tensor | str,
     main_program: Program | None = None,
     export_for_deployment: bool = True,
     *,
@@ -61,12 +61,14 @@ def save_inference_model(
     if format not in {"torch", "onnx"}:
         raise ValueError(f"save_inference_model() writes format 'torch' or 'onnx', got {format!r}")
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
-    one = isinstance(target_vars, Variable | str)
+    one = isinstance(target_vars, Tensor | str)
     targets: list[Any] = [target_vars] if one else list(target_vars)
     pruned = _pruned(program, feeds, targets, for_test=export_for_deployment)
     names = [program.name_of(program.find(target)) for target in targets]
     module = _graph_module(pruned, [pruned.find(name) for name in names], executor.device)
-    _export(module, pruned, Path(dirname), executor.device, also_onnx=format == "onnx", outputs=names)
+    _export(
+        module, pruned, Path(dirname), executor.device, also_onnx=format == "onnx", outputs=names
+    )
     return names
 
 
@@ -85,7 +87,7 @@ def _pruned(program: Program, feeds: list[str], targets: list[Any], *, for_test:
 
 
 def _graph_module(program: Program, outputs: list[fx.Node], device: torch.device) -> fx.GraphModule:
-    """One module whose arguments are the inputs by name, and whose state has the program's names."""
+    """A module that takes the inputs by name, and whose state has the program's names."""
     program.state.to(device)
     graph = flattened(program, outputs, device)
     mark_regions(graph)
@@ -119,7 +121,8 @@ def _export(
         torch.export.save(exported, archive)
         archive.replace(beside)
     if also_onnx:
-        _write_onnx(module, example, shapes, folder / ONNX, list(inputs), outputs)
+        names = list(inputs), [name.replace(".", "_") for name in outputs]
+        _write_onnx(module, example, shapes, folder / ONNX, names)
     signature = {"inputs": {n: _declared(node) for n, node in inputs.items()}, "outputs": outputs}
     with written(folder / SIGNATURE) as beside:
         beside.write_text(json.dumps(signature, indent=2), encoding="utf-8")
@@ -130,8 +133,7 @@ def _write_onnx(
     example: tuple[Tensor, ...],
     shapes: tuple[Any, ...],
     path: Path,
-    inputs: list[str],
-    outputs: list[str],
+    names: tuple[list[str], list[str]],
 ) -> None:
     try:
         import onnxscript  # noqa: F401
@@ -145,8 +147,8 @@ def _write_onnx(
             module,
             example,
             beside,
-            input_names=inputs,
-            output_names=[name.replace(".", "_") for name in outputs],
+            input_names=names[0],
+            output_names=names[1],
             dynamic_shapes=shapes,
             dynamo=True,
             external_data=False,

@@ -15,7 +15,7 @@ from fleetx.static.error import ProgramError
 from fleetx.static.executor import Executor
 from fleetx.static.minimize import Training
 from fleetx.static.program import Program
-from fleetx.static.variable import Variable
+from fleetx.static.variable import as_variable
 
 TICKS = "@ticks"
 """The name under which the runs so far are saved, which learning-rate schedules count."""
@@ -68,7 +68,8 @@ def save_vars(
     executor: Executor,
     dirname: Folder,
     main_program: Program | None = None,
-    vars: Iterable[Variable | str] | None = None,
+    *,
+    vars: Iterable[Tensor | str] | None = None,
     predicate: Predicate | None = None,
     filename: str | None = None,
 ) -> None:
@@ -111,7 +112,8 @@ def load_vars(
     executor: Executor,
     dirname: Folder,
     main_program: Program | None = None,
-    vars: Iterable[Variable | str] | None = None,
+    *,
+    vars: Iterable[Tensor | str] | None = None,
     predicate: Predicate | None = None,
     filename: str | None = None,
 ) -> None:
@@ -175,7 +177,7 @@ def _order(training: Training) -> list[str]:
 
 @torch.no_grad()
 def put(program: Program, found: Mapping[str, Tensor]) -> None:
-    """Overwrite the program's values; an optimizer that does not exist yet takes its state later."""
+    """Overwrite the program's values; an optimizer that is still to come takes its state then."""
     known = values(program)
     for name, tensor in found.items():
         if name in known:
@@ -210,14 +212,19 @@ def _copy(name: str, target: Tensor, source: Tensor) -> None:
     target.copy_(source)
 
 
+def name_of(entry: Tensor | str) -> str:
+    """The name of a variable that is given by object or by name."""
+    return entry if isinstance(entry, str) else as_variable(entry, "vars").name
+
+
 def _chosen(
     program: Program,
     known: Mapping[str, Tensor],
-    vars: Iterable[Variable | str] | None,
+    vars: Iterable[Tensor | str] | None,
     predicate: Predicate | None,
 ) -> list[str]:
     if vars is not None:
-        names = [entry if isinstance(entry, str) else entry.name for entry in vars]
+        names = [name_of(entry) for entry in vars]
         for name in names:
             if name not in known:
                 raise ProgramError(f"{name!r} is no persistable variable of the program.")

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fleetx.io.files import Folder, load_tensors, save_tensors
-from fleetx.io.persistables import put, training_values, values
+from fleetx.io.persistables import name_of, put, training_values, values
 from fleetx.plan.option import unknown
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
-from fleetx.static.variable import Variable
 
 PARAMETERS = ".params.safetensors"
 OPTIMIZER = ".optimizer.safetensors"
@@ -30,19 +30,19 @@ def load(
     program: Program,
     model_path: Folder,
     executor: Any = None,
-    var_list: Iterable[Variable | str] | None = None,
+    var_list: Iterable[Tensor | str] | None = None,
 ) -> None:
     """Take back what ``save`` wrote, all of it or the listed variables."""
     _is_program(program)
     found: dict[str, Any] = load_program_state(model_path)
     if var_list is not None:
-        names = [entry if isinstance(entry, str) else entry.name for entry in var_list]
+        names = [name_of(entry) for entry in var_list]
         found = {name: found[name] for name in _known(names, found)}
     set_program_state(program, found)
 
 
 def load_program_state(
-    model_path: Folder, var_list: Iterable[Variable | str] | None = None
+    model_path: Folder, var_list: Iterable[Tensor | str] | None = None
 ) -> dict[str, np.ndarray]:
     """Name -> array of everything that ``save`` wrote, or of the listed variables."""
     tensors = load_tensors(_beside(model_path, PARAMETERS))
@@ -50,7 +50,7 @@ def load_program_state(
     if beside.is_file():
         tensors |= load_tensors(beside)
     if var_list is not None:
-        names = [entry if isinstance(entry, str) else entry.name for entry in var_list]
+        names = [name_of(entry) for entry in var_list]
         tensors = {name: tensors[name] for name in _known(names, tensors)}
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 

@@ -24,7 +24,8 @@ def to_tensors(state: Mapping[str, Any], names: Sequence[str]) -> dict[str, Tens
     for number, kept in state["state"].items():
         for key, value in kept.items():
             found |= dict(_leaves(f"{names[number]}{MARK}{key}", value))
-    found |= dict(_leaves(STRATEGIES, state.get("strategies", {})))
+    if strategies := state.get("strategies"):
+        found |= dict(_leaves(STRATEGIES, strategies))
     return found
 
 
@@ -43,22 +44,23 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     """Tensors as they are; everything else with its kind behind a #."""
     if isinstance(value, Tensor):
         yield path, value
-    elif value is None:
-        yield f"{path}#none", torch.empty(0)
-    elif isinstance(value, str):
-        yield f"{path}#str", torch.tensor(list(value.encode()), dtype=torch.uint8)
-    elif type(value) in _NUMBERS:
-        yield f"{path}#{type(value).__name__}", torch.tensor(value, dtype=_NUMBERS[type(value)])
-    elif isinstance(value, (list, tuple)):
-        yield f"{path}#list", torch.tensor(len(value))
-        for at, item in enumerate(value):
-            yield from _leaves(f"{path}{MARK}{at}", item)
-    elif isinstance(value, Mapping):
-        yield f"{path}#dict", torch.tensor(len(value))
-        for key, item in value.items():
+    elif isinstance(value, (list, tuple, Mapping)):
+        named = isinstance(value, Mapping)
+        yield f"{path}#{'dict' if named else 'list'}", torch.tensor(len(value))
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _leaves(f"{path}{MARK}{key}", item)
     else:
-        raise TypeError(f"{path} is a {type(value).__name__}, which cannot be saved as a tensor")
+        yield _number(path, value)
+
+
+def _number(path: str, value: Any) -> tuple[str, Tensor]:
+    if value is None:
+        return f"{path}#none", torch.empty(0)
+    if isinstance(value, str):
+        return f"{path}#str", torch.tensor(list(value.encode()), dtype=torch.uint8)
+    if type(value) in _NUMBERS:
+        return f"{path}#{type(value).__name__}", torch.tensor(value, dtype=_NUMBERS[type(value)])
+    raise TypeError(f"{path} is a {type(value).__name__}, which cannot be saved as a tensor")
 
 
 def _tree(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

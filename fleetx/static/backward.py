@@ -10,12 +10,12 @@ from fleetx.static.error import ProgramError
 from fleetx.static.liveness import live_nodes
 from fleetx.static.program import Program
 from fleetx.static.recorder import emit
-from fleetx.static.variable import Variable
+from fleetx.static.variable import Variable, as_variable
 
 GRADIENT = "@GRAD"
 """Behind the name of a variable: the name of its gradient."""
 
-Variables = Variable | Sequence[Variable]
+Variables = Tensor | Sequence[Tensor]
 
 
 def differentiate(targets: list[Tensor], inputs: list[Tensor], seeds: list[Tensor] | None) -> Any:
@@ -40,7 +40,7 @@ def gradients(
     targets: Variables,
     inputs: Variables,
     target_gradients: Variables | None = None,
-    no_grad_set: Iterable[Variable | str] | None = None,
+    no_grad_set: Iterable[Tensor | str] | None = None,
 ) -> list[Variable | None]:
     """The gradients of the sum of ``targets`` by each of ``inputs``, as variables.
 
@@ -58,7 +58,7 @@ def gradients(
     if not used:
         return [None for _ in starts]
     fakes = tuple(torch.empty_like(start.fake) for start in used)
-    made = emit(program, "call_function", differentiate, (ends, used, seeds), {}, fakes)
+    made = emit(program, "call_function", differentiate, (ends, used, seeds), {}, found=fakes)
     for start, gradient in zip(used, made, strict=True):
         name = f"{start.name}{GRADIENT}"
         if name not in program.names:
@@ -77,12 +77,12 @@ def _reached(
 
 
 def append_backward(
-    loss: Variable,
-    parameter_list: Iterable[Variable | str | nn.Parameter] | None = None,
-    no_grad_set: Iterable[Variable | str] | None = None,
+    loss: Tensor,
+    parameter_list: Iterable[Tensor | str] | None = None,
+    no_grad_set: Iterable[Tensor | str] | None = None,
 ) -> list[tuple[Variable, Variable]]:
     """Pairs of parameter and gradient of ``loss``, for all parameters that it depends on."""
-    check_loss(loss)
+    loss = check_loss(loss)
     program = loss.program
     excluded = {program.find(entry) for entry in no_grad_set or ()}
     names = {program.name_of(node) for node in excluded}
@@ -96,7 +96,7 @@ def append_backward(
 def trainable(
     program: Program,
     loss: fx.Node,
-    parameter_list: Iterable[Variable | str | nn.Parameter] | None = None,
+    parameter_list: Iterable[Tensor | str] | None = None,
 ) -> list[str]:
     """Names of the parameters that a loss depends on and that may be trained."""
     used = used_state(program, loss)
@@ -127,7 +127,7 @@ def _first_name(program: Program, path: str) -> str:
     return program.state.path(tensor) or path
 
 
-def _name(program: Program, entry: Variable | str | nn.Parameter) -> str:
+def _name(program: Program, entry: Tensor | str) -> str:
     if isinstance(entry, nn.Parameter):
         path = program.state.path(entry)
         if path is None:
@@ -139,18 +139,18 @@ def _name(program: Program, entry: Variable | str | nn.Parameter) -> str:
     return program.name_of(program.find(entry))
 
 
-def check_loss(loss: object) -> None:
-    """Refuse what cannot be minimised."""
-    if not isinstance(loss, Variable):
-        raise TypeError(f"the loss of a program is one of its variables, got {loss!r}")
+def check_loss(loss: object) -> Variable:
+    """The loss; refuses what cannot be minimised."""
+    loss = as_variable(loss, "minimize()")
     if loss.fake.numel() != 1 or not loss.fake.is_floating_point():
         raise ProgramError(
             f"the loss {loss.name!r} has the shape {[str(s) for s in loss.fake.shape]} and is "
             f"{loss.fake.dtype}, and one floating number is minimised; take its mean() or sum()."
         )
+    return loss
 
 
-def _stop(program: Program, entries: Iterable[Variable | str] | None) -> None:
+def _stop(program: Program, entries: Iterable[Tensor | str] | None) -> None:
     for entry in entries or ():
         node = program.find(entry)
         if node.op != "get_attr":
@@ -159,8 +159,5 @@ def _stop(program: Program, entries: Iterable[Variable | str] | None) -> None:
 
 
 def _listed(given: Variables) -> list[Variable]:
-    found = [given] if isinstance(given, Variable) else list(given)
-    for entry in found:
-        if not isinstance(entry, Variable):
-            raise TypeError(f"static.gradients() takes variables, got {entry!r}")
-    return found
+    found = [given] if isinstance(given, Tensor) else list(given)
+    return [as_variable(entry, "static.gradients()") for entry in found]

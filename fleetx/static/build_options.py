@@ -73,13 +73,14 @@ def read(
 def _refuse(given: Mapping[str, Any], run: Mapping[str, Any], device: torch.device) -> None:
     if given["reduce_strategy"]:
         raise PlanError(
-            f"build_strategy.reduce_strategy = {given['reduce_strategy']} gives every parameter one "
-            "owner that updates it; that is strategy.sharding here. Leave reduce_strategy at 0."
+            f"build_strategy.reduce_strategy = {given['reduce_strategy']} gives every parameter "
+            "one owner that updates it; that is strategy.sharding here. Leave it at 0."
         )
     if not given["enable_backward_optimizer_op_deps"]:
         raise PlanError(
-            "build_strategy.enable_backward_optimizer_op_deps = False lets updates begin before the "
-            "backward pass ends, but clipping and loss scaling need all gradients; leave it True."
+            "build_strategy.enable_backward_optimizer_op_deps = False lets updates begin before "
+            "the backward pass ends, but clipping and loss scaling need all gradients; leave it "
+            "True."
         )
     if given["allow_cuda_graph_capture"] and device.type != "cuda":
         raise PlanError(
@@ -93,8 +94,8 @@ def _refuse(given: Mapping[str, Any], run: Mapping[str, Any], device: torch.devi
         )
     if run["num_threads"] > 1 and device.type == "cuda":
         raise PlanError(
-            f"execution_strategy.num_threads = {run['num_threads']} shares operators of a CPU out to "
-            "threads, and this program runs on a GPU; leave it at 1."
+            f"execution_strategy.num_threads = {run['num_threads']} shares operators of a CPU out "
+            "to threads, and this program runs on a GPU; leave it at 1."
         )
 
 

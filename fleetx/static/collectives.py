@@ -1,14 +1,12 @@
 """Exchange between workers as an operator of a program."""
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from fleetx import roles
 from fleetx.static.recorder import emit
-from fleetx.static.variable import Variable
+from fleetx.static.variable import Variable, as_variable
 
 _KINDS = {
     "sum": dist.ReduceOp.SUM,
@@ -18,12 +16,14 @@ _KINDS = {
 }
 
 
-def all_reduce(x: Variable, op: str = "sum") -> Variable:
+def all_reduce(x: Tensor, op: str = "sum") -> Variable:
     """The sum, largest, smallest or mean value of all workers; every worker must run it."""
     if op not in _KINDS:
         raise ValueError(f"static.all_reduce() knows {', '.join(_KINDS)}, got {op!r}")
-    fake: Any = torch.empty_like(x.fake)
-    return emit(x.program, "call_function", reduced, (x, op), {}, fake)  # type: ignore[no-any-return]
+    x = as_variable(x, "static.all_reduce()")
+    fake = torch.empty_like(x.fake)
+    made: Variable = emit(x.program, "call_function", reduced, (x, op), {}, found=fake)
+    return made
 
 
 @torch.no_grad()

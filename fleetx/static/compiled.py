@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fleetx import roles
 from fleetx.config.block import BuildStrategy, ExecutionStrategy
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
-from fleetx.static.variable import Variable
 
 
 class CompiledProgram:
@@ -24,7 +24,7 @@ class CompiledProgram:
 
     def with_data_parallel(
         self,
-        loss_name: Variable | str | None = None,
+        loss_name: Tensor | str | None = None,
         build_strategy: BuildStrategy | None = None,
         exec_strategy: ExecutionStrategy | None = None,
     ) -> "CompiledProgram":

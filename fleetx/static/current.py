@@ -34,7 +34,7 @@ def default_startup_program() -> Program:
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Record into these programs; first values go to the default start-up program if none is given."""
+    """Record into these programs; None leaves the start-up program that is in force."""
     for program in (main_program, startup_program):
         if program is not None and not isinstance(program, Program):
             raise TypeError(f"static.program_guard() takes static.Program(), got {program!r}")

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from fleetx.engine import session
 from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.error import PlanError
@@ -10,10 +12,11 @@ from fleetx.static.alone import without_exchange
 from fleetx.static.build_options import OBEYED
 from fleetx.static.current import default_startup_program
 from fleetx.static.lowered import matching
-from fleetx.static.minimize import Training, minimize as minimize_program
+from fleetx.static.minimize import Training
+from fleetx.static.minimize import minimize as minimize_program
 from fleetx.static.optimizer import Optimizer
 from fleetx.static.program import Program
-from fleetx.static.variable import Variable
+from fleetx.static.variable import as_variable
 
 if TYPE_CHECKING:
     from fleetx.engine.grad_clip import GradClip
@@ -40,7 +43,7 @@ class ProgramOptimizer:
 
     def minimize(
         self,
-        loss: Variable,
+        loss: Tensor,
         startup_program: Program | None = None,
         parameter_list: Any = None,
         no_grad_set: Any = None,
@@ -50,7 +53,7 @@ class ProgramOptimizer:
         made = _planned(
             self._optimizer, loss, startup_program, grad_clip=self._grad_clip, **options
         )
-        self._training = loss.program.training
+        self._training = as_variable(loss, "minimize()").program.training
         return made
 
     def state_dict(self) -> dict[str, Any]:
@@ -73,7 +76,7 @@ class ProgramOptimizer:
 
 def minimize_distributed(
     optimizer: DistributedOptimizer,
-    loss: Variable,
+    loss: Tensor,
     startup_program: Program | None = None,
     parameter_list: Any = None,
     no_grad_set: Any = None,
@@ -90,7 +93,7 @@ def minimize_distributed(
 
 
 def minimize(
-    loss: Variable,
+    loss: Tensor,
     startup_program: Program | None = None,
     parameter_list: Any = None,
     no_grad_set: Any = None,
@@ -105,7 +108,8 @@ def minimize(
     return optimizer.minimize(loss, startup_program, parameter_list, no_grad_set)
 
 
-def _planned(optimizer: Any, loss: Variable, startup: Program | None, **options: Any) -> Any:
+def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: Any) -> Any:
+    loss = as_variable(given, "minimize()")
     plan = session.plan(obeyed=OBEYED)
     for strategy in plan.strategies:
         for entry in strategy.cuts():

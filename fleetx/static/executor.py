@@ -17,14 +17,13 @@ from fleetx.static.program import Program
 from fleetx.static.runs import ForwardRun, Run
 from fleetx.static.scope import global_scope
 from fleetx.static.startup import initialise
-from fleetx.static.variable import Variable
 
-Fetch = Variable | str | Schedule
+Fetch = Tensor | str | Schedule
 Feed = Mapping[str, Any]
 
 
 class Executor:
-    """Computes on one device. Values stay with their programs, so several executors may share them."""
+    """Computes on one device; values belong to programs, so that several executors share them."""
 
     def __init__(self, place: Place | torch.device | str | None = None) -> None:
         self.device = device_of(place)
@@ -79,7 +78,7 @@ class Executor:
 def _listed(fetches: Sequence[Fetch] | Fetch | None) -> list[Fetch]:
     if fetches is None:
         return []
-    return [fetches] if isinstance(fetches, Variable | str | Schedule) else list(fetches)
+    return [fetches] if isinstance(fetches, Tensor | str | Schedule) else list(fetches)
 
 
 def _one_feed(feed: Feed | Sequence[Feed] | None) -> Feed | None:

@@ -40,9 +40,7 @@ def _tensor(name: str, value: Any, program: Program) -> Tensor:
     return torch.as_tensor(value, dtype=dtype)
 
 
-def _check(
-    program: Program, found: Mapping[str, Tensor], needed: Mapping[str, fx.Node]
-) -> None:
+def _check(program: Program, found: Mapping[str, Tensor], needed: Mapping[str, fx.Node]) -> None:
     known = program.inputs()
     for name in found:
         if name not in known:

@@ -46,7 +46,7 @@ def _freeze(graph: fx.Graph) -> None:
 
 
 def _set_argument(node: fx.Node, name: str, value: Any) -> None:
-    names = _argument_names(node.target)  # type: ignore[arg-type]
+    names = _argument_names(node.target)
     if name in node.kwargs:
         node.kwargs = {**node.kwargs, name: value}
     elif name in names:
@@ -102,7 +102,8 @@ def _insert_behind(graph: fx.Graph, node: fx.Node, func: Callable[..., Any]) -> 
 
 
 def _last_input(graph: fx.Graph) -> fx.Node:
-    return [node for node in graph.nodes if node.op == "placeholder"][-1]
+    inputs: list[fx.Node] = [node for node in graph.nodes if node.op == "placeholder"]
+    return inputs[-1]
 
 
 def _place_on(graph: fx.Graph, device: torch.device) -> None:
@@ -118,4 +119,3 @@ def _place_on(graph: fx.Graph, device: torch.device) -> None:
         node.kwargs = {key: moved(value) for key, value in node.kwargs.items()}
         if node.op == "call_function" and node.target in FACTORIES:
             node.kwargs = {"device": device, **node.kwargs}
-

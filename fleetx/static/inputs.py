@@ -8,13 +8,10 @@ from torch import fx
 from fleetx.static.current import default_main_program, record_by_default
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program, dtype_of
-from fleetx.static.shapes import FREE
 from fleetx.static.variable import Variable
 
 
-def data(
-    name: str, shape: Sequence[int | None], dtype: torch.dtype | str = "float32"
-) -> Variable:
+def data(name: str, shape: Sequence[int | None], dtype: torch.dtype | str = "float32") -> Variable:
     """An input of the program.
 
     Args:
@@ -22,10 +19,10 @@ def data(
         shape: sizes; None or -1 where the size comes with the data.
         dtype: a torch dtype or its name.
     """
-    if not isinstance(name, str) or not name.isidentifier():
+    if not name.isidentifier():
         raise ProgramError(f"static.data() takes a name that could be a Python name, got {name!r}")
     for size in shape:
-        if size not in FREE and (not isinstance(size, int) or size < 0):
+        if size is not None and size < -1:
             raise ProgramError(
                 f"static.data({name!r}) has the shape {list(shape)}; a size is a number, or None "
                 "where it comes with the data."

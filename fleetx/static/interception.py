@@ -17,19 +17,16 @@ from fleetx.static.variable import Variable, variables
 
 Source = Callable[[], Program]
 
+_MAKERS = "arange zeros ones full rand randn randint linspace logspace eye empty randperm tensor"
 FACTORIES = frozenset(
-    getattr(torch, name)
-    for name in (
-        "arange zeros ones full rand randn randint linspace logspace eye empty randperm tensor "
-        "tril_indices triu_indices normal"
-    ).split()
+    getattr(torch, name) for name in f"{_MAKERS} tril_indices triu_indices normal".split()
 )
 """Functions that make tensors from nothing; inside a model they are operators, not constants."""
 
 QUESTIONS = frozenset(
-    "__get__ __set__ size dim numel is_floating_point is_complex stride __len__ requires_grad_ "
-    "__repr__ __hash__ __format__ data_ptr nelement ndimension element_size storage_offset "
-    "is_contiguous is_pinned".split()
+    {"__get__", "__set__", "size", "dim", "numel", "is_floating_point", "is_complex", "stride"}
+    | {"__len__", "requires_grad_", "__repr__", "__hash__", "__format__", "data_ptr", "nelement"}
+    | {"ndimension", "element_size", "storage_offset", "is_contiguous", "is_pinned"}
 )
 """Calls on parameters that tell something and compute nothing."""
 

@@ -16,7 +16,6 @@ from fleetx.static.current import (
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
 from fleetx.static.startup import Initial
-from fleetx.static.variable import Variable
 
 Initializer = Callable[[Tensor], Any]
 """Fills a tensor in place, as the functions of ``torch.nn.init`` do."""
@@ -30,6 +29,9 @@ class ParamAttr:
     """Fills the tensor; None is torch's own start for that layer."""
     trainable: bool = True
 
+
+Activation = str | Callable[[Any], Any] | None
+"""The name of a function of torch, or a function."""
 
 Attr = ParamAttr | Initializer | bool | None
 """For a bias, False means that there is none."""
@@ -97,26 +99,27 @@ def _check_same(name: str, known: nn.Module, made: nn.Module) -> None:
         )
 
 
-def activated(value: Variable, activation: str | Callable[[Any], Any] | None) -> Variable:
+def activated(value: Tensor, activation: Activation) -> Tensor:
     """The value behind an activation given by its name in torch, or as a function."""
     if activation is None:
         return value
     if callable(activation):
-        return activation(value)  # type: ignore[no-any-return]
-    if activation in {"softmax", "log_softmax"}:
-        return getattr(F, activation)(value, dim=-1)  # type: ignore[no-any-return]
-    found = getattr(torch, activation, None) or getattr(F, activation, None)
-    if found is None:
+        made: Tensor = activation(value)
+        return made
+    function = getattr(torch, activation, None) or getattr(F, activation, None)
+    if function is None:
         raise ProgramError(f"there is no activation {activation!r} in torch; pass a function.")
-    return found(value)  # type: ignore[no-any-return]
+    along = {"dim": -1} if activation in {"softmax", "log_softmax"} else {}
+    found: Tensor = function(value, **along)
+    return found
 
 
-def size_of(value: Variable, dim: int) -> int:
+def size_of(value: Tensor, dim: int) -> int:
     """A size that must be known, because parameters have it."""
     size = value.shape[dim]
     if not isinstance(size, int):
         raise ProgramError(
-            f"dimension {dim} of {value.name!r} is free, but a layer has a parameter of that size; "
+            f"dimension {dim} of {value!r} is free, but a layer has a parameter of that size; "
             "give it a size in static.data()."
         )
     return size

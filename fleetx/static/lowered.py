@@ -64,16 +64,14 @@ class Lowered(Part):
         self._cuts, self._by_device = tuple(cuts), by_device
         self._variants: dict[Key, list[tuple[Part, Code]]] = {}
         self._chosen: Key | None = None
-        vars(self)["_state"] = program.state  # not a child
-        twins = _Twins(eval_mode=program.for_test)
-        root = twins.of(program.state.root)
+        self._twins = _Twins(eval_mode=program.for_test)
+        root = self._twins.of(program.state.root)
         self._modules, self._parameters, self._buffers = (
             dict(root._modules),
             root._parameters,
             root._buffers,
         )
         self._non_persistent_buffers_set = program.state.root._non_persistent_buffers_set
-        vars(self)["_twins"] = twins
 
     @override
     def forward(self, feeds: tuple[Any, ...]) -> Any:
@@ -83,9 +81,7 @@ class Lowered(Part):
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return nn.Module.state_dict(self, *args, **kwargs)
 
-    def choose(
-        self, program: Program, outputs: Sequence[fx.Node], *, device: torch.device
-    ) -> None:
+    def choose(self, program: Program, outputs: Sequence[fx.Node], *, device: torch.device) -> None:
         """Let the coming calls return these nodes of the program, or of a clone of it."""
         key = (id(program), program.version, *(node.name for node in outputs))
         if key == self._chosen:
@@ -94,8 +90,8 @@ class Lowered(Part):
             self._refresh(program)
             made = self._generated(program, flattened(program, outputs, device))
             self._variants[key] = self._compiled(made) if self._build.compile else made
-        for part, made in self._variants[key]:
-            part.code = made
+        for part, chosen in self._variants[key]:
+            part.code = chosen
         self._chosen = key
 
     def _refresh(self, program: Program) -> None:
@@ -114,9 +110,7 @@ class Lowered(Part):
         ]
 
     def _generated(self, program: Program, graph: fx.Graph) -> list[tuple[Part, Code]]:
-        training = {
-            str(n.target): n.meta["training"] for n in graph.nodes if n.op == "call_module"
-        }
+        training = {str(n.target): n.meta["training"] for n in graph.nodes if n.op == "call_module"}
         for path, flag in training.items():
             self.get_submodule(path).training = flag and not program.for_test
         if self._build.in_place:
@@ -143,7 +137,7 @@ class Lowered(Part):
         _check_stages(numbers, devices)
         outer, pieces = split(graph, numbers, "stages", _Ownership(graph, numbers))
         parts = self._parts(self, "stages", pieces)
-        made = [(self, code(outer))]
+        made: list[tuple[Part, Code]] = [(self, code(outer))]
         for part, piece in zip(parts, pieces, strict=True):
             made += self._in_segments(program, piece.graph, part, f"{piece.path}.")
         self.meta["stages"] = tuple(piece.path for piece in pieces)
@@ -156,7 +150,7 @@ class Lowered(Part):
         """The modules of the pieces, made at the first time and kept."""
         if name not in owner._modules:
             owner._modules[name] = nn.ModuleList(Part() for _ in pieces)
-        parts: list[Part] = list(owner._modules[name])  # type: ignore[arg-type]
+        parts = [part for part in owner.get_submodule(name).children() if isinstance(part, Part)]
         assert len(parts) == len(pieces), "cuts do not depend on what is fetched"
         for part, piece in zip(parts, pieces, strict=True):
             for node in piece.graph.nodes:
@@ -171,7 +165,9 @@ class Lowered(Part):
         """Name -> node of this graph at which it is cut."""
         by_name = {node.name: node for node in graph.nodes if node.op.startswith("call")}
         wanted = {
-            name: program.node(name).name for entry in self._cuts for name in matching(program, entry)
+            name: program.node(name).name
+            for entry in self._cuts
+            for name in matching(program, entry)
         }
         return {name: by_name[node] for name, node in wanted.items() if node in by_name}
 
@@ -272,5 +268,3 @@ def _check_stages(numbers: Mapping[fx.Node, int], devices: Sequence[str]) -> Non
 
 def _nothing(part: nn.Module, *inputs: Any) -> Any:
     raise AssertionError("choose() comes before the first call")
-
-

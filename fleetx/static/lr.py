@@ -73,8 +73,8 @@ def polynomial_decay(
         span: float = decay_steps
         if cycle:
             span *= max(math.ceil(ticks / decay_steps), 1)
-        left = 1 - min(ticks, span) / span
-        return (learning_rate - end_learning_rate) * left**power + end_learning_rate
+        left: float = (1 - min(ticks, span) / span) ** power
+        return (learning_rate - end_learning_rate) * left + end_learning_rate
 
     return Schedule(rate)
 
@@ -90,8 +90,9 @@ def noam_decay(d_model: int, warmup_steps: int, learning_rate: float = 1.0) -> S
     """Up in a line over the warm-up, then down with the root of the run; the first run is 1."""
 
     def rate(ticks: int) -> float:
-        run = ticks + 1
-        return learning_rate * d_model**-0.5 * min(run**-0.5, run * warmup_steps**-1.5)
+        run = float(ticks + 1)
+        slope: float = min(run**-0.5, run * float(warmup_steps) ** -1.5)
+        return learning_rate * slope / math.sqrt(d_model)
 
     return Schedule(rate)
 

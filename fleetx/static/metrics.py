@@ -7,20 +7,18 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fleetx.static.layers import layer
-from fleetx.static.variable import Variable
 
 
-def accuracy(input: Variable, label: Variable, k: int = 1) -> Variable:
+def accuracy(input: Tensor, label: Tensor, k: int = 1) -> Tensor:
     """The share of samples whose label is among the ``k`` highest scores."""
-    label = label if label.dim() == input.dim() else label.unsqueeze(-1)  # type: ignore[assignment]
+    label = label if label.dim() == input.dim() else label.unsqueeze(-1)
     best = input.topk(k, dim=-1).indices
-    found: Any = (best == label).any(-1).float().mean()
-    return found  # type: ignore[no-any-return]
+    return (best == label).any(-1).float().mean()
 
 
 def auc(
-    input: Variable, label: Variable, num_thresholds: int = 4095, name: str | None = None
-) -> tuple[Variable, Variable, list[Variable]]:
+    input: Tensor, label: Tensor, num_thresholds: int = 4095, name: str | None = None
+) -> tuple[Tensor, Tensor, list[Tensor]]:
     """The area under the ROC curve of predictions of class 1.
 
     Args:
@@ -37,7 +35,7 @@ def auc(
     module = layer("auc", lambda: Buckets(num_thresholds + 1), name=name)
     positive, negative, all_positive, all_negative = module(input, label)
     total, batch = area(all_positive, all_negative), area(positive, negative)
-    return total, batch, [positive, negative, all_positive, all_negative]  # type: ignore[return-value]
+    return total, batch, [positive, negative, all_positive, all_negative]
 
 
 class Buckets(nn.Module):
@@ -58,7 +56,7 @@ class Buckets(nn.Module):
 
     @override
     def _apply(self, fn: Any, recurse: bool = True) -> "Buckets":
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.positive, self.negative = fn(self.positive), fn(self.negative)
         return self
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fleetx.engine.grad_clip import GradClip
     from fleetx.static.runs import TrainingRun
 
-Entries = Iterable[Variable | str | nn.Parameter]
+Entries = Iterable[Tensor | str]
 
 
 @dataclass
@@ -128,10 +128,10 @@ def running(program: Program, device: torch.device) -> "TrainingRun":
 
 def minimize(
     optimizer: Optimizer | torch_optim.Optimizer,
-    loss: Variable,
+    loss: Tensor,
     startup_program: Program | None = None,
     parameter_list: Entries | None = None,
-    no_grad_set: Iterable[Variable | str] | None = None,
+    no_grad_set: Iterable[Tensor | str] | None = None,
     *,
     plan: Plan | None = None,
     wrapper: DistributedOptimizer | None = None,
@@ -154,7 +154,7 @@ def minimize(
         An empty list, for the place of the operators that Paddle returns, and the names of
         parameters with those of their gradients, which can be fetched.
     """
-    check_loss(loss)
+    loss = check_loss(loss)
     program = loss.program
     if program.training is not None:
         raise ProgramError(
@@ -174,7 +174,7 @@ def _trained(
     loss: Variable,
     optimizer: Optimizer | torch_optim.Optimizer,
     parameter_list: Entries | None,
-    no_grad_set: Iterable[Variable | str] | None,
+    no_grad_set: Iterable[Tensor | str] | None,
 ) -> tuple[str, ...]:
     if parameter_list is None and isinstance(optimizer, torch_optim.Optimizer):
         parameter_list = [p for group in optimizer.param_groups for p in group["params"]]

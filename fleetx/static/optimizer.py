@@ -4,10 +4,9 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import nn, optim
+from torch import Tensor, nn, optim
 
 from fleetx.plan.error import PlanError
-from fleetx.static.variable import Variable
 
 if TYPE_CHECKING:
     from fleetx.engine.grad_clip import GradClip
@@ -32,7 +31,7 @@ class Optimizer:
         grad_clip: "GradClip | None" = None,
         **options: Any,
     ) -> None:
-        if not (inspect.isclass(cls) and issubclass(cls, optim.Optimizer)):
+        if not issubclass(cls, optim.Optimizer):
             raise TypeError(f"static.Optimizer() takes a class of torch.optim first, got {cls!r}")
         if unknown := sorted(options.keys() - inspect.signature(cls).parameters.keys()):
             raise TypeError(f"torch.optim.{cls.__name__} has no option {', '.join(unknown)}")
@@ -54,7 +53,7 @@ class Optimizer:
 
     def minimize(
         self,
-        loss: Variable,
+        loss: Tensor,
         startup_program: "Program | None" = None,
         parameter_list: Iterable[Any] | None = None,
         no_grad_set: Iterable[Any] | None = None,

@@ -29,7 +29,7 @@ class CUDAPlace:
         if not torch.cuda.is_available() or self.index >= torch.cuda.device_count():
             raise ValueError(
                 f"static.CUDAPlace({self.index}) does not exist: this process sees "
-                f"{torch.cuda.device_count()} CUDA devices; use static.CPUPlace() or a lower number."
+                f"{torch.cuda.device_count()} CUDA devices; use CPUPlace() or a lower number."
             )
         return torch.device("cuda", self.index)
 

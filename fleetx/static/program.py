@@ -73,8 +73,8 @@ class Program:
 
     def rename(self, node: fx.Node, name: str) -> None:
         """Give a variable a name of its own."""
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"a variable is named by a string, got {name!r}")
+        if not name:
+            raise ProgramError("a variable cannot have an empty name.")
         if node.op in {"placeholder", "get_attr"}:
             raise ProgramError(
                 f"{self.name_of(node)!r} is the name under which it is fed or saved, so it cannot "
@@ -99,7 +99,7 @@ class Program:
         known = [*self.names, *self._by_name]
         raise ProgramError(unknown(f"the program has no variable {name!r}", name, known))
 
-    def find(self, variable: "Variable | str") -> fx.Node:
+    def find(self, variable: Tensor | str) -> fx.Node:
         """The node of a variable of this program, or of one of the same name in another."""
         if isinstance(variable, Variable):
             if variable.program is self:
@@ -152,7 +152,7 @@ class Program:
         copy.training = None if for_test else self.training
         return copy
 
-    def prune(self, feeds: Iterable["Variable | str"], targets: Sequence["Variable | str"]) -> "Program":
+    def prune(self, feeds: Iterable[Tensor | str], targets: Sequence[Tensor | str]) -> "Program":
         """A program with only the operators that lead from these feeds to these targets."""
         from fleetx.static.liveness import live_nodes
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
 from fleetx.static.inputs import data
-from fleetx.static.variable import Variable
+from fleetx.static.variable import as_variable
 
 Generator = Callable[[], Iterable[Any]]
 """Called for every epoch."""
@@ -73,14 +73,14 @@ class GeneratorLoader:
     """Batches for a program from a generator that the user wrote."""
 
     def __init__(
-        self, feed_list: Sequence[Variable], *, capacity: int, iterable: bool, drop_last: bool
+        self, feed_list: Sequence[Tensor], *, capacity: int, iterable: bool, drop_last: bool
     ) -> None:
         if capacity < 1:
             raise ValueError(f"a reader holds at least one batch, got capacity={capacity!r}")
-        self.variables = list(feed_list)
-        self._names = [variable.name for variable in feed_list]
-        self._dtypes = [variable.fake.dtype for variable in feed_list]
-        self._shapes = [variable.node.meta["shape"] for variable in feed_list]
+        self.variables = [as_variable(entry, "feed_list") for entry in feed_list]
+        self._names = [variable.name for variable in self.variables]
+        self._dtypes = [variable.fake.dtype for variable in self.variables]
+        self._shapes = [variable.node.meta["shape"] for variable in self.variables]
         self._capacity, self._iterable, self._drop_last = capacity, iterable, drop_last
         self._generator: Generator | None = None
         self._running: ReadAhead | None = None
@@ -107,9 +107,7 @@ class GeneratorLoader:
         def batches() -> Iterator[Any]:
             for group in reader():
                 columns = zip(*group, strict=True)
-                yield [
-                    self._stacked(column, at) for at, column in enumerate(columns)
-                ]
+                yield [self._stacked(column, at) for at, column in enumerate(columns)]
 
         return self.set_batch_generator(batches)
 
@@ -195,8 +193,9 @@ class DataLoader:
 
     @staticmethod
     def from_generator(
-        feed_list: Sequence[Variable],
+        feed_list: Sequence[Tensor],
         capacity: int = 16,
+        *,
         use_double_buffer: bool = True,
         iterable: bool = True,
         return_list: bool = False,

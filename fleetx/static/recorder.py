@@ -48,9 +48,9 @@ def record(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -
     if not in_place and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(found)):
         return found  # a question about shape or dtype
     if is_tensor_method_or_property(func):
-        made = emit(program, "call_method", name, args, kwargs, found)
+        made = emit(program, "call_method", name, args, kwargs, found=found)
     else:
-        made = emit(program, "call_function", func, args, kwargs, found)
+        made = emit(program, "call_function", func, args, kwargs, found=found)
     same = in_place and args and isinstance(args[0], Variable) and found is args[0].fake
     return args[0] if same else made
 
@@ -66,7 +66,7 @@ def record_module(program: Program, module: nn.Module, path: str, args: Any, kwa
         return torch.func.functional_call(module, state, args, kwargs)
 
     found = _on_fakes(program, call, args, kwargs)
-    made = emit(program, "call_module", path, args, kwargs, found, training=module.training)
+    made = emit(program, "call_module", path, args, kwargs, found=found, training=module.training)
     if isinstance(made, Variable):
         program.names.setdefault(path, made.node)
     return made
@@ -76,7 +76,7 @@ def _read_property(program: Program, func: Any, args: Any) -> Any:
     name = getattr(func.__self__, "__name__", "")
     found = _on_fakes(program, func, args, {})
     if isinstance(found, Tensor) and name in VIEWS:
-        return emit(program, "call_function", getattr, (args[0], name), {}, found)
+        return emit(program, "call_function", getattr, (args[0], name), {}, found=found)
     return found
 
 
@@ -118,7 +118,7 @@ def _needs_numbers(name: str) -> str:
 
 
 def emit(
-    program: Program, op: str, target: Any, args: Any, kwargs: Any, found: Any, **meta: Any
+    program: Program, op: str, target: Any, args: Any, kwargs: Any, *, found: Any, **meta: Any
 ) -> Any:
     """Append a node and return what it gives, with variables in place of fakes."""
     arguments = as_arguments(program, tuple(args)), as_arguments(program, dict(kwargs))
@@ -170,7 +170,7 @@ def _item(program: Program, node: fx.Node, key: Any, value: Any) -> Any:
 
 def as_arguments(program: Program, value: Any) -> Any:
     """The same nest with nodes in place of tensors and sizes."""
-    if isinstance(value, (Tensor, *Symbolic.__args__)):  # type: ignore[attr-defined]
+    if isinstance(value, (Tensor, *Symbolic.__args__)):
         return _as_node(program, value)
     if isinstance(value, tuple):
         items = [as_arguments(program, item) for item in value]

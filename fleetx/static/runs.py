@@ -22,9 +22,9 @@ from fleetx.static.lr import Schedule
 from fleetx.static.minimize import Training
 from fleetx.static.program import Program
 from fleetx.static.startup import check_initialised
-from fleetx.static.variable import Variable
+from fleetx.static.variable import Variable, as_variable
 
-Fetch = Variable | str | Schedule
+Fetch = Tensor | str | Schedule
 
 
 class Run(ABC):
@@ -37,7 +37,12 @@ class Run(ABC):
 
     @abstractmethod
     def run(
-        self, program: Program, feed: Mapping[str, Any] | None, fetches: Sequence[Fetch], *, cached: bool
+        self,
+        program: Program,
+        feed: Mapping[str, Any] | None,
+        fetches: Sequence[Fetch],
+        *,
+        cached: bool,
     ) -> list[Any]:
         """Run once and return the values of the fetches."""
 
@@ -64,7 +69,9 @@ class Run(ABC):
 
 
 def _known(fetch: Fetch) -> Variable | str:
-    return fetch.name if isinstance(fetch, Schedule) else fetch
+    if isinstance(fetch, Tensor):
+        return as_variable(fetch, "fetch_list")
+    return fetch if isinstance(fetch, str) else fetch.name
 
 
 def next_batch(program: Program) -> Mapping[str, Any]:
@@ -102,7 +109,12 @@ class ForwardRun(Run):
 
     @override
     def run(
-        self, program: Program, feed: Mapping[str, Any] | None, fetches: Sequence[Fetch], *, cached: bool
+        self,
+        program: Program,
+        feed: Mapping[str, Any] | None,
+        fetches: Sequence[Fetch],
+        *,
+        cached: bool,
     ) -> list[Any]:
         nodes = [program.find(_known(fetch)) for fetch in fetches]
         feeds = self._feeds(program, feed, nodes, cached)
@@ -128,9 +140,7 @@ class TrainingRun(Run):
         program.state.to(device)
         cuts = tuple(name for strategy in plan.strategies for name in strategy.cuts())
         self._build = prepared(program, plan, device)
-        self.lowered = Lowered(
-            program, cuts=cuts, by_device=plan.mesh["pp"] > 1, build=self._build
-        )
+        self.lowered = Lowered(program, cuts=cuts, by_device=plan.mesh["pp"] > 1, build=self._build)
         self.lowered.choose(program, [program.node(training.loss)], device=device)
         self._flags = training.flags(program)
         self._thaw()
@@ -166,13 +176,19 @@ class TrainingRun(Run):
 
     @override
     def run(
-        self, program: Program, feed: Mapping[str, Any] | None, fetches: Sequence[Fetch], *, cached: bool
+        self,
+        program: Program,
+        feed: Mapping[str, Any] | None,
+        fetches: Sequence[Fetch],
+        *,
+        cached: bool,
     ) -> list[Any]:
         loss = program.node(self._training.loss)
-        names = [fetch if isinstance(fetch, str) else fetch.name for fetch in fetches]
+        known = [_known(fetch) for fetch in fetches]
+        names = [entry if isinstance(entry, str) else entry.name for entry in known]
         nodes = {
-            name: program.find(_known(fetch))
-            for name, fetch in zip(names, fetches, strict=True)
+            name: program.find(entry)
+            for name, entry in zip(names, known, strict=True)
             if name not in self._training.provided(program)
         }
         wanted = [loss, *nodes.values()]

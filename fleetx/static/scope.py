@@ -46,7 +46,7 @@ class Scope:
     """Looks through the programs that were run."""
 
     def __init__(self) -> None:
-        self._programs: "weakref.WeakSet[Program]" = weakref.WeakSet()
+        self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
 
     def know(self, program: Program) -> None:
         """Note that a program has values."""
@@ -54,12 +54,12 @@ class Scope:
 
     def find_var(self, name: str) -> Value:
         """The value of a parameter or buffer."""
-        names: set[str] = set()
+        names: list[str] = []
         for program in self._programs:
             known = program.state.persistent()
             if name in known:
                 return Value(known[name])
-            names |= known.keys()
+            names += known
         raise ProgramError(unknown(f"no program that ran has a value {name!r}", name, names))
 
 

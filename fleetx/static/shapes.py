@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
@@ -17,8 +17,8 @@ from fleetx.static.error import ProgramError
 from fleetx.static.source_lines import user_line
 
 HINTS = (8191, 13, 17, 19, 23, 29)
-"""Sizes that stand for a free dimension, by its position. Inputs that share their batch get the same
-one, so that operators find them equal; primes are unlikely to equal a real size by accident."""
+"""Sizes that stand for a free dimension, by its position. Inputs that share their batch get the
+same one, so that operators find them equal; primes are unlikely to equal a real size."""
 
 FREE = (None, -1)
 """What a user writes for a dimension whose size comes with the data."""
@@ -33,7 +33,9 @@ class Assumption:
 
     def holds(self, sizes: Mapping[Any, int]) -> bool:
         """Whether it is true of sizes that were fed: symbol -> size."""
-        known = {symbol: sizes[symbol] for symbol in self.expression.free_symbols if symbol in sizes}
+        known = {
+            symbol: sizes[symbol] for symbol in self.expression.free_symbols if symbol in sizes
+        }
         return bool(self.expression.subs(known) != sympy.false)
 
 
@@ -64,7 +66,7 @@ class Shapes:
         """A fake for data that will be fed under a name."""
         sizes = [self._free(name, at) if size in FREE else size for at, size in enumerate(shape)]
         with torch._C.DisableTorchFunction(), self.mode:
-            return torch.empty(sizes, dtype=dtype)  # type: ignore[arg-type]
+            return torch.empty(sizes, dtype=dtype)
 
     def _free(self, name: str, at: int) -> Any:
         source, hint = ConstantSource(f"{name}_{at}"), HINTS[at % len(HINTS)]
@@ -112,10 +114,11 @@ class Shapes:
         for symbol, value in self.env.replacements.items():
             if symbol in self.origin and value.is_number:
                 name, at = self.origin[symbol]
+                deed = getattr(func, "__name__", func)
                 raise ProgramError(
-                    f"{user_line()}: {getattr(func, '__name__', func)} works only if dimension {at} "
-                    f"of {name!r} is {value}, but the program leaves it free; give it that size in "
-                    "static.data(), or write the line so that it follows the size."
+                    f"{user_line()}: {deed} works only if dimension {at} of {name!r} is {value}, "
+                    "but the program leaves it free; give it that size in static.data(), or write "
+                    "the line so that it follows the size."
                 )
 
     def check(self, feeds: Mapping[str, Tensor]) -> None:

@@ -122,9 +122,7 @@ def _inputs_first(body: fx.Graph, inputs: Sequence[fx.Node]) -> fx.Graph:
     return graph
 
 
-def _outer(
-    graph: fx.Graph, numbers: Mapping[fx.Node, int], pieces: Sequence[Piece]
-) -> fx.Graph:
+def _outer(graph: fx.Graph, numbers: Mapping[fx.Node, int], pieces: Sequence[Piece]) -> fx.Graph:
     """What calls the pieces, each where its last node stood."""
     outer, mapped = fx.Graph(), dict[fx.Node, fx.Node]()
     last = {number: node for node in graph.nodes if (number := numbers.get(node)) is not None}

@@ -29,7 +29,7 @@ class Variable(Tensor):
     def __new__(cls, fake: Tensor, node: fx.Node, program: "Program") -> "Variable":
         """Wrap a fake tensor and the node that will compute it."""
         strided = fake.layout == torch.strided
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made = torch.Tensor._make_wrapper_subclass(
             cls,
             fake.size(),
             strides=fake.stride() if strided else None,
@@ -39,11 +39,11 @@ class Variable(Tensor):
             requires_grad=False,
         )
         vars(made).update(fake=fake, node=node, program=program)
-        return made  # type: ignore[no-any-return]
+        return made
 
     @property
     @override
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """The name under which it is fetched, cut at and printed; may be set."""
         return self.program.name_of(self.node)
 
@@ -80,7 +80,7 @@ class Variable(Tensor):
         )
 
     @override
-    def __repr__(self, **kwargs: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         sizes = ", ".join(str(size) for size in self.fake.shape)
         return f"Variable({self.name}: {str(self.fake.dtype).removeprefix('torch.')}[{sizes}])"
 
@@ -100,13 +100,21 @@ class Variable(Tensor):
         return record(program_of((args, kwargs)), func, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(  # noqa: D102
+    @override
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> NoReturn:
         raise ProgramError(
             f"{user_line()}: {func} was given a variable past the functions of torch, so it cannot "
             "be recorded; call it through torch, or feed its result as data."
         )
+
+
+def as_variable(value: object, call: str) -> Variable:
+    """The value, which must be a variable; torch's own annotations only say that it is a tensor."""
+    if not isinstance(value, Variable):
+        raise TypeError(f"{call} takes a variable of a static program, got {value!r}")
+    return value
 
 
 def variables(values: Any) -> list[Variable]:

@@ -21,7 +21,7 @@ def writes(func: Callable[..., Any] | str, kwargs: Mapping[str, Any]) -> bool:
 
 def written(node: fx.Node) -> fx.Node | None:
     """The node whose tensor this node changes."""
-    if node.op not in {"call_function", "call_method"} or not writes(node.target, node.kwargs):  # type: ignore[arg-type]
+    if node.op not in {"call_function", "call_method"} or not writes(node.target, node.kwargs):
         return None
     found = node.kwargs.get("out") or (node.args[0] if node.args else None)
     return found if isinstance(found, fx.Node) else None

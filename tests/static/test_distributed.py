@@ -41,9 +41,8 @@ def strategy(flags: dict[str, Any], prefix: str = "") -> fleet.DistributedStrate
     for name, options in flags.items():
         setattr(made, name, True)
         if options:
-            if name == "recompute":
-                options = {"checkpoints": [prefix + c for c in options["checkpoints"]]}
-            setattr(made, f"{name}_configs", options)
+            names = {k: [prefix + n for n in v] for k, v in options.items() if k == "checkpoints"}
+            setattr(made, f"{name}_configs", {**options, **names})
     return made
 
 
@@ -115,7 +114,9 @@ COMBINATIONS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(
-    ("flags", "cls", "options"), COMBINATIONS, ids=lambda v: "+".join(v) if isinstance(v, dict) else ""
+    ("flags", "cls", "options"),
+    COMBINATIONS,
+    ids=lambda v: "+".join(v) if isinstance(v, dict) else "",
 )
 def test_every_strategy_trains_a_program_as_it_trains_a_model(
     flags: dict[str, Any], cls: type[torch.optim.Optimizer], options: dict[str, Any]
