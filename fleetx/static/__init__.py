@@ -1,7 +1,7 @@
 """Static programs: build once, rewrite, run anywhere."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fleetx.config.block import BuildStrategy, ExecutionStrategy
 from fleetx.static import lr, nn
@@ -28,16 +28,6 @@ from fleetx.static.program import Program
 from fleetx.static.readers import DataLoader, EOFException, py_reader, read_file
 from fleetx.static.scope import global_scope
 from fleetx.static.variable import Variable
-
-if TYPE_CHECKING:
-    from fleetx.io import (
-        load,
-        load_inference_model,
-        load_program_state,
-        save,
-        save_inference_model,
-        set_program_state,
-    )
 
 __all__ = [
     "BuildStrategy",

@@ -82,42 +82,45 @@ def moved() -> Tensor:
     return torch.cat([p.detach().flatten() for p in Net().parameters()])
 
 
-COMBINATIONS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
+ONE_CUT = {"checkpoints": ["first"]}
+TWO_CUTS = {"checkpoints": ["first", "second"]}
+NO_BIAS = {"exclude_from_weight_decay": ["bias"]}
+BRAIN = {"dtype": "bfloat16"}
+ADAM = {"lr": 0.01}
+
+Combination = tuple[dict[str, Any], type[torch.optim.Optimizer], dict[str, Any]]
+COMBINATIONS: list[Combination] = [
     ({}, torch.optim.SGD, sgd()),
-    ({}, torch.optim.AdamW, {"lr": 0.01}),
-    ({"recompute": {"checkpoints": ["first", "second"]}}, torch.optim.SGD, sgd()),
+    ({}, torch.optim.AdamW, ADAM),
+    ({"recompute": TWO_CUTS}, torch.optim.SGD, sgd()),
     ({"gradient_merge": {"k_steps": 2, "avg": True}}, torch.optim.SGD, sgd()),
-    ({"lars": {"exclude_from_weight_decay": ["bias"]}}, torch.optim.SGD, sgd()),
-    ({"lamb": {"exclude_from_weight_decay": ["bias"]}}, torch.optim.Adam, {"lr": 0.01}),
+    ({"lars": NO_BIAS}, torch.optim.SGD, sgd()),
+    ({"lamb": NO_BIAS}, torch.optim.Adam, ADAM),
     ({"localsgd": {"k_steps": 2}}, torch.optim.SGD, sgd()),
     ({"adaptive_localsgd": {"init_k_steps": 2}}, torch.optim.SGD, {"lr": 0.2}),
     ({"dgc": {"sparsity": [0.75]}}, torch.optim.SGD, sgd()),
     ({"fp16_allreduce": {}}, torch.optim.SGD, sgd()),
     ({"clip": {"limit": 0.1}}, torch.optim.SGD, sgd()),
-    ({"amp": {"dtype": "bfloat16"}}, torch.optim.SGD, sgd()),
     ({"amp": {"init_loss_scaling": 128.0}}, torch.optim.SGD, sgd()),
-    (
-        {
-            "amp": {"dtype": "bfloat16"},
-            "recompute": {"checkpoints": ["first"]},
-            "lars": {"exclude_from_weight_decay": ["bias"]},
-        },
-        torch.optim.SGD,
-        sgd(),
-    ),
-    (
-        {"recompute": {"checkpoints": ["first"]}, "localsgd": {"k_steps": 2}},
-        torch.optim.SGD,
-        sgd(),
-    ),
+    # The table of document 000.
+    ({"amp": BRAIN, "recompute": ONE_CUT}, torch.optim.SGD, sgd()),
+    ({"dgc": {"sparsity": [0.75]}, "recompute": ONE_CUT}, torch.optim.SGD, sgd()),
+    ({"lars": NO_BIAS, "recompute": ONE_CUT}, torch.optim.SGD, sgd()),
+    ({"lamb": NO_BIAS, "recompute": ONE_CUT}, torch.optim.Adam, ADAM),
+    ({"amp": BRAIN, "localsgd": {"k_steps": 2}}, torch.optim.SGD, sgd()),
+    ({"amp": BRAIN, "adaptive_localsgd": {"init_k_steps": 2}}, torch.optim.SGD, {"lr": 0.2}),
+    ({"amp": BRAIN, "lars": NO_BIAS}, torch.optim.SGD, sgd()),
+    ({"amp": BRAIN, "lamb": NO_BIAS}, torch.optim.Adam, ADAM),
+    ({"amp": BRAIN, "recompute": ONE_CUT, "lars": NO_BIAS}, torch.optim.SGD, sgd()),
+    ({"amp": BRAIN, "recompute": ONE_CUT, "lamb": NO_BIAS}, torch.optim.Adam, ADAM),
 ]
 
 
-@pytest.mark.parametrize(
-    ("flags", "cls", "options"),
-    COMBINATIONS,
-    ids=lambda v: "+".join(v) if isinstance(v, dict) else "",
-)
+def name(value: object) -> str:
+    return "+".join(value) or "plain" if isinstance(value, dict) else ""
+
+
+@pytest.mark.parametrize(("flags", "cls", "options"), COMBINATIONS, ids=name)
 def test_every_strategy_trains_a_program_as_it_trains_a_model(
     flags: dict[str, Any], cls: type[torch.optim.Optimizer], options: dict[str, Any]
 ) -> None:
