@@ -1,6 +1,6 @@
 """What is fed to a program: checked, and brought to the device."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,46 +13,45 @@ from fleetx.static.program import Program
 from fleetx.static.shapes import FREE
 
 
-def fed(
-    program: Program,
-    feed: Mapping[str, Any],
-    needed: Mapping[str, fx.Node],
-    *,
-    device: torch.device,
-    checked: bool = True,
-) -> tuple[Tensor | None, ...]:
-    """A tensor for each input of the program, in order; None for those that are not needed."""
-    found = {name: _tensor(name, value, program) for name, value in feed.items()}
-    if checked:
-        _check(program, found, needed)
-    moved = {name: tensor.to(device, non_blocking=True) for name, tensor in found.items()}
-    return tuple(moved.get(name) for name in program.inputs())
+class Feeds:
+    """Turns a feed into the arguments of a lowered program."""
 
+    def __init__(self, program: Program, needed: Collection[str], device: torch.device) -> None:
+        self._program, self._device = program, device
+        self._inputs = program.inputs()
+        self._needed = [name for name in self._inputs if name in needed]
 
-def _tensor(name: str, value: Any, program: Program) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    if isinstance(value, np.ndarray):
-        # Arrays from a file are read-only, and torch would warn of writes that never come.
-        return torch.from_numpy(value if value.flags.writeable else value.copy())
-    node = program.inputs().get(name)
-    dtype = node.meta["val"].dtype if node is not None else None
-    return torch.as_tensor(value, dtype=dtype)
+    def arguments(self, feed: Mapping[str, Any], *, checked: bool) -> tuple[Tensor | None, ...]:
+        """A tensor for each input of the program, in order; None for those that nobody needs."""
+        found = {name: self._tensor(name, value) for name, value in feed.items()}
+        if checked:
+            self._check(found)
+        if self._device.type != "cpu":
+            found = {k: v.to(self._device, non_blocking=True) for k, v in found.items()}
+        return tuple(found.get(name) for name in self._inputs)
 
+    def _tensor(self, name: str, value: Any) -> Tensor:
+        if isinstance(value, Tensor):
+            return value
+        if isinstance(value, np.ndarray):
+            # Arrays from a file are read-only, and torch would warn of writes that never come.
+            return torch.from_numpy(value if value.flags.writeable else value.copy())
+        node = self._inputs.get(name)
+        return torch.as_tensor(value, dtype=node.meta["val"].dtype if node is not None else None)
 
-def _check(program: Program, found: Mapping[str, Tensor], needed: Mapping[str, fx.Node]) -> None:
-    known = program.inputs()
-    for name in found:
-        if name not in known:
-            raise ProgramError(unknown(f"feed has {name!r}, no input of the program", name, known))
-    if missing := [name for name in needed if name not in found]:
-        raise ProgramError(
-            f"feed lacks {', '.join(map(repr, missing))}, which the fetched variables depend on; "
-            f"feed a dict with {sorted(needed)}."
-        )
-    for name, tensor in found.items():
-        _check_one(name, tensor, known[name])
-    program.shapes.check(found)
+    def _check(self, found: Mapping[str, Tensor]) -> None:
+        for name in found:
+            if name not in self._inputs:
+                message = f"feed has {name!r}, which is no input of the program"
+                raise ProgramError(unknown(message, name, self._inputs))
+        if missing := [name for name in self._needed if name not in found]:
+            raise ProgramError(
+                f"feed lacks {', '.join(map(repr, missing))}, which the fetched variables depend "
+                f"on; feed a dict with {self._needed}."
+            )
+        for name, tensor in found.items():
+            _check_one(name, tensor, self._inputs[name])
+        self._program.shapes.check(found)
 
 
 def _check_one(name: str, tensor: Tensor, node: fx.Node) -> None:

@@ -1,7 +1,7 @@
 """The module that a program becomes, so that engine and strategies need not know programs."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -64,6 +64,7 @@ class Lowered(Part):
         self._cuts, self._by_device = tuple(cuts), by_device
         self._variants: dict[Key, list[tuple[Part, Code]]] = {}
         self._chosen: Key | None = None
+        self._with: dict[Any, set[Key | None]] = {}
         self._twins = _Twins(eval_mode=program.for_test)
         root = self._twins.of(program.state.root)
         self._modules, self._parameters, self._buffers = (
@@ -88,11 +89,19 @@ class Lowered(Part):
             return
         if key not in self._variants:
             self._refresh(program)
-            made = self._generated(program, flattened(program, outputs, device))
+            graph = flattened(program, outputs, device)
+            for node in graph.nodes:
+                if node.op == "call_function":
+                    self._with.setdefault(node.target, set()).add(key)
+            made = self._generated(program, graph)
             self._variants[key] = self._compiled(made) if self._build.compile else made
         for part, chosen in self._variants[key]:
             part.code = chosen
         self._chosen = key
+
+    def contains(self, func: Callable[..., Any]) -> bool:
+        """Whether the chosen form calls a function."""
+        return self._chosen in self._with.get(func, ())
 
     def _refresh(self, program: Program) -> None:
         """Take in layers that were recorded since."""

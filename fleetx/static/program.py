@@ -49,6 +49,7 @@ class Program:
         self.runs: dict[torch.device, Run] = {}
         self.version = 0
         self._by_name: dict[str, fx.Node] = {}
+        self._inputs: tuple[int, dict[str, fx.Node]] = (-1, {})
 
     def changed(self) -> None:
         """Note that lowered forms of the program are out of date."""
@@ -63,7 +64,10 @@ class Program:
 
     def inputs(self) -> dict[str, fx.Node]:
         """Name -> node of everything that is fed."""
-        return {str(n.target): n for n in self.graph.nodes if n.op == "placeholder"}
+        if self._inputs[0] != self.version:
+            found = {str(n.target): n for n in self.graph.nodes if n.op == "placeholder"}
+            self._inputs = self.version, found
+        return self._inputs[1]
 
     def name_of(self, node: fx.Node) -> str:
         """The name of a node's variable."""

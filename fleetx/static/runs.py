@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,67 +16,98 @@ from fleetx.static.alone import LoneMesh, lone_plan
 from fleetx.static.backward import GRADIENT, differentiate
 from fleetx.static.build_options import Build, read
 from fleetx.static.error import ProgramError
-from fleetx.static.feeding import fed
+from fleetx.static.feeding import Feeds
 from fleetx.static.flattening import needed
 from fleetx.static.lowered import Lowered
 from fleetx.static.lr import Schedule
 from fleetx.static.minimize import Training
 from fleetx.static.program import Program
 from fleetx.static.startup import check_initialised
-from fleetx.static.variable import Variable, as_variable
+from fleetx.static.variable import as_variable
 
 Fetch = Tensor | str | Schedule
+Feed = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A program as it runs for one list of fetches."""
+
+    names: tuple[str, ...]
+    """What is fetched, in order."""
+    nodes: tuple[fx.Node, ...]
+    """What is computed: in training the loss, then those fetches that operators compute."""
+    computed: tuple[str, ...]
+    provided: tuple[str, ...]
+    """Fetches that come from the training itself: gradients and the learning rate."""
+    feeds: Feeds
 
 
 class Run(ABC):
-    """A program on a device, lowered once for each set of fetches."""
+    """A program on a device, lowered once for each list of fetches."""
 
-    def __init__(self, program: Program, device: torch.device) -> None:
-        self.device = device
-        self._needed: dict[tuple[Any, ...], dict[str, fx.Node]] = {}
+    def __init__(self, program: Program, plan: Plan | None, device: torch.device) -> None:
         check_initialised(program.layers)
+        program.state.to(device)
+        self.device = device
+        self._build = prepared(program, plan, device)
+        self._forms: dict[tuple[Any, ...], Form] = {}
+        self._seeded = False
 
-    @abstractmethod
     def run(
-        self,
-        program: Program,
-        feed: Mapping[str, Any] | None,
-        fetches: Sequence[Fetch],
-        *,
-        cached: bool,
+        self, program: Program, feed: Feed | None, fetches: Sequence[Fetch], *, cached: bool
     ) -> list[Any]:
-        """Run once and return the values of the fetches."""
+        """Run once, or as often as the options say, and return the values of the fetches."""
+        names = tuple(_name(fetch) for fetch in fetches)
+        key = (id(program), program.version, *names)
+        form = self._forms.get(key)
+        cached = cached and form is not None
+        if form is None:
+            form = self._forms[key] = self._form(program, names)
+        if program.random_seed and not self._seeded:
+            torch.manual_seed(program.random_seed)
+            self._seeded = True
+        found: list[Any] = []
+        for _ in range(self._build.iterations):
+            batch = next_batch(program) if feed is None else feed
+            found = self._once(program, form, form.feeds.arguments(batch, checked=not cached))
+        return found
 
-    def _feeds(
-        self,
-        program: Program,
-        feed: Mapping[str, Any] | None,
-        nodes: Sequence[fx.Node],
-        cached: bool,
-    ) -> tuple[Tensor | None, ...]:
-        if feed is None:
-            feed = next_batch(program)
-        key = (id(program), program.version, *(node.name for node in nodes))
-        seen = key in self._needed
-        if not seen:
-            self._needed[key] = {
-                str(node.target): node
-                for node in needed(program, nodes)
-                if node.op == "placeholder"
-            }
-        return fed(
-            program, feed, self._needed[key], device=self.device, checked=not (cached and seen)
+    def _form(self, program: Program, names: tuple[str, ...]) -> Form:
+        provided = self._provided(program)
+        computed = tuple(dict.fromkeys(name for name in names if name not in provided))
+        nodes = (*self._first(program), *(program.node(name) for name in computed))
+        inputs = {str(n.target) for n in needed(program, nodes) if n.op == "placeholder"}
+        return Form(
+            names=names,
+            nodes=nodes,
+            computed=computed,
+            provided=tuple(name for name in names if name in provided),
+            feeds=Feeds(program, inputs, self.device),
         )
 
+    def _provided(self, program: Program) -> set[str]:
+        return set()
 
-def _known(fetch: Fetch) -> Variable | str:
-    if isinstance(fetch, Tensor):
-        return as_variable(fetch, "fetch_list")
-    return fetch if isinstance(fetch, str) else fetch.name
+    def _first(self, program: Program) -> tuple[fx.Node, ...]:
+        """What is computed whatever is fetched."""
+        return ()
+
+    @abstractmethod
+    def _once(self, program: Program, form: Form, feeds: tuple[Any, ...]) -> list[Any]:
+        """The values of the fetches after one batch."""
 
 
-def next_batch(program: Program) -> Mapping[str, Any]:
-    """What the program's own reader gives; nothing when it has none."""
+def _name(fetch: Fetch) -> str:
+    if isinstance(fetch, str):
+        return fetch
+    if isinstance(fetch, Schedule):
+        return fetch.name
+    return as_variable(fetch, "fetch_list").name
+
+
+def next_batch(program: Program) -> Feed:
+    """What the program's own readers give; nothing when it has none."""
     found: dict[str, Any] = {}
     for reader in program.readers:
         found |= reader.next_feed()
@@ -101,51 +133,33 @@ class ForwardRun(Run):
     """A program without an optimizer."""
 
     def __init__(self, program: Program, device: torch.device) -> None:
-        super().__init__(program, device)
-        program.state.to(device)
-        self._build = prepared(program, None, device)
+        super().__init__(program, None, device)
         self._lowered = Lowered(program, build=self._build)
-        self._seeded = False
 
     @override
-    def run(
-        self,
-        program: Program,
-        feed: Mapping[str, Any] | None,
-        fetches: Sequence[Fetch],
-        *,
-        cached: bool,
-    ) -> list[Any]:
-        nodes = [program.find(_known(fetch)) for fetch in fetches]
-        feeds = self._feeds(program, feed, nodes, cached)
-        if program.random_seed and not self._seeded:
-            torch.manual_seed(program.random_seed)
-            self._seeded = True
-        self._lowered.choose(program, nodes, device=self.device)
-        needs_gradients = any(node.target is differentiate for node in program.graph.nodes)
-        with torch.set_grad_enabled(needs_gradients):
-            for _ in range(self._build.iterations - 1):
-                self._lowered(feeds)
-                feeds = feeds if feed is not None else self._feeds(program, None, nodes, cached)
-            return list(self._lowered(feeds))
+    def _once(self, program: Program, form: Form, feeds: tuple[Any, ...]) -> list[Any]:
+        self._lowered.choose(program, form.nodes, device=self.device)
+        with torch.set_grad_enabled(self._lowered.contains(differentiate)):
+            values = dict(zip(form.computed, self._lowered(feeds), strict=True))
+        return [values[name] for name in form.names]
 
 
 class TrainingRun(Run):
     """A program with an optimizer: every run is a batch through the engine."""
 
     def __init__(self, program: Program, training: Training, device: torch.device) -> None:
-        super().__init__(program, device)
-        self._training, self._outputs, self._seeded = training, (), False
         plan = training.plan or lone_plan()
-        program.state.to(device)
+        super().__init__(program, plan, device)
+        self._training, self._outputs = training, ()
         cuts = tuple(name for strategy in plan.strategies for name in strategy.cuts())
-        self._build = prepared(program, plan, device)
-        self.lowered = Lowered(program, cuts=cuts, by_device=plan.mesh["pp"] > 1, build=self._build)
-        self.lowered.choose(program, [program.node(training.loss)], device=device)
+        staged = plan.mesh["pp"] > 1
+        self.lowered = Lowered(program, cuts=cuts, by_device=staged, build=self._build)
+        self.lowered.choose(program, self._first(program), device=device)
         self._flags = training.flags(program)
         self._thaw()
         self.engine = self._make_engine(plan)
-        self.optimizer = training.bind(program, self.engine, fused=self._build.fused_update)
+        fused = self._build.fused_update
+        self.optimizer = training.bind(program, self.engine, fused=fused)
 
     def _make_engine(self, plan: Plan) -> Engine:
         if self._training.distributed:
@@ -175,46 +189,28 @@ class TrainingRun(Run):
                 parameter.requires_grad_(trained)
 
     @override
-    def run(
-        self,
-        program: Program,
-        feed: Mapping[str, Any] | None,
-        fetches: Sequence[Fetch],
-        *,
-        cached: bool,
-    ) -> list[Any]:
-        loss = program.node(self._training.loss)
-        known = [_known(fetch) for fetch in fetches]
-        names = [entry if isinstance(entry, str) else entry.name for entry in known]
-        nodes = {
-            name: program.find(entry)
-            for name, entry in zip(names, known, strict=True)
-            if name not in self._training.provided(program)
-        }
-        wanted = [loss, *nodes.values()]
-        feeds = self._feeds(program, feed, wanted, cached)
-        if program.random_seed and not self._seeded:
-            torch.manual_seed(program.random_seed)
-            self._seeded = True
-        self.lowered.choose(program, wanted, device=self.device)
+    def _provided(self, program: Program) -> set[str]:
+        return self._training.provided(program)
+
+    @override
+    def _first(self, program: Program) -> tuple[fx.Node, ...]:
+        return (program.node(self._training.loss),)
+
+    @override
+    def _once(self, program: Program, form: Form, feeds: tuple[Any, ...]) -> list[Any]:
+        self.lowered.choose(program, form.nodes, device=self.device)
         self._thaw()
-        provided = [name for name in names if name not in nodes]
-        for _ in range(self._build.iterations - 1):
-            self._step(feeds, [])
-            feeds = feeds if feed is not None else self._feeds(program, None, wanted, cached)
-        found = self._step(feeds, provided)
-        found |= dict(zip(nodes, self._outputs[1:], strict=True))
+        values = self._step(feeds, form.provided)
+        values |= zip(form.computed, self._outputs[1:], strict=True)
         self._outputs = ()
-        return [found[name] for name in names]
+        return [values[name] for name in form.names]
 
     def _step(self, feeds: tuple[Any, ...], provided: Sequence[str]) -> dict[str, Any]:
         """One batch; between backward and update the gradients can be seen."""
         engine, training = self.engine, self._training
         assert engine.step is not None
         training.tick(self.optimizer)
-        found: dict[str, Any] = {}
-        for name in provided:
-            found[name] = training.rate(self.optimizer)
+        found: dict[str, Any] = {name: training.rate(self.optimizer) for name in provided}
         engine.begin()
         loss = engine.step.drive(engine.step, (feeds, ()))
         for name in provided:

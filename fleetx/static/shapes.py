@@ -54,7 +54,12 @@ class Shapes:
     """The fake world of one program and its clones: no numbers, but sizes, formats and views."""
 
     def __init__(self) -> None:
-        self.env = ShapeEnv(allow_scalar_outputs=False, specialize_zero_one=False, duck_shape=False)
+        self.env = ShapeEnv(
+            allow_scalar_outputs=False,
+            allow_dynamic_output_shape_ops=False,
+            specialize_zero_one=False,
+            duck_shape=False,
+        )
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.env)
         self.origin: dict[Any, tuple[str, int]] = {}
         """Symbol -> the input and the dimension that it is the size of."""
@@ -83,10 +88,17 @@ class Shapes:
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What ``func`` returns for fakes; refuses what needs numbers or fixes a free dimension."""
-        self._note_assumptions()
-        with self._inside():
-            found = func(*args, **kwargs)
-        self._check_free(func)
+        self._look_back()
+        try:
+            with self._inside():
+                found = func(*args, **kwargs)
+        except RuntimeError as error:
+            for symbol, (name, at) in self.origin.items():
+                if str(symbol) in str(error):
+                    error.add_note(f"{symbol} is the free dimension {at} of {name!r}")
+            raise
+        name = getattr(func, "__name__", func)
+        self._check_free(f"{name} works only if", "write the line so that it follows the size")
         return found
 
     @contextmanager
@@ -102,28 +114,31 @@ class Shapes:
         # Operators decide again at each run, with the real sizes; only Python code does not.
         self._guards = len(self.env.guards)
 
-    def _note_assumptions(self) -> None:
+    def _look_back(self) -> None:
+        """What Python code did with sizes since the last operator."""
+        self._check_free(
+            "before this line, int() or a function that was not recorded decided that",
+            "record under static.program_guard(), where functions of sizes are recorded too",
+        )
         for guard in self.env.guards[self._guards :]:
             self.assumptions.append(Assumption(guard.expr, user_line()))
         self._guards = len(self.env.guards)
 
-    def _check_free(self, func: Callable[..., Any]) -> None:
+    def _check_free(self, deed: str, instead: str) -> None:
         if len(self.env.replacements) == self._replaced:
             return
         self._replaced = len(self.env.replacements)
         for symbol, value in self.env.replacements.items():
             if symbol in self.origin and value.is_number:
                 name, at = self.origin[symbol]
-                deed = getattr(func, "__name__", func)
                 raise ProgramError(
-                    f"{user_line()}: {deed} works only if dimension {at} of {name!r} is {value}, "
-                    "but the program leaves it free; give it that size in static.data(), or write "
-                    "the line so that it follows the size."
+                    f"{user_line()}: {deed} dimension {at} of {name!r} is {value}, but the program "
+                    f"leaves it free; give it its size in static.data(), or {instead}."
                 )
 
     def check(self, feeds: Mapping[str, Tensor]) -> None:
         """Refuse sizes that contradict what Python code assumed while it was recorded."""
-        self._note_assumptions()
+        self._look_back()
         if not self.assumptions:
             return
         sizes = {

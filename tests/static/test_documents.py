@@ -84,7 +84,7 @@ def test_the_single_card_script(tmp_path: Path) -> None:
     fleet.load_vars(exe, tmp_path, predicate=if_exist)
     for step in range(STEPS):
         cost_val = exe.run(program=train_prog, feed=gen_data(step), fetch_list=[cost.name])
-        assert f"step{step} cost = {cost_val[0]:f}"
+        print("step%d cost = %f" % (step, cost_val[0]))  # noqa: UP031 (as in the document)
     assert torch.equal(weights(train_prog.parameters()), eager_weights())
 
     fleet.save_persistables(exe, tmp_path)

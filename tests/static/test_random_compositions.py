@@ -16,6 +16,26 @@ Op = Callable[[Tensor], Tensor]
 
 WIDTH = 6
 
+
+def _written(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[:, 0] = y[:, 1] * 2
+    y[:, 2:4] += 1
+    return y
+
+
+def _held(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        scale = x.abs().max()
+    return x / (scale + 1)
+
+
+def _low(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        y = x @ torch.ones(WIDTH, WIDTH)
+    return y.float() + x
+
+
 # Each takes and gives [batch, WIDTH].
 SHAPE_KEEPING: dict[str, Op] = {
     "relu": torch.relu,
@@ -38,9 +58,9 @@ SHAPE_KEEPING: dict[str, Op] = {
     "index": lambda x: x[:, [5, 4, 3, 2, 1, 0]],
     "mask": lambda x: x.masked_fill(x < 0, 0.5),
     "in place": lambda x: (x * 1).add_(1).mul_(0.5),
-    "written": lambda x: _written(x),
-    "no_grad": lambda x: _held(x),
-    "autocast": lambda x: _low(x),
+    "written": _written,
+    "no_grad": _held,
+    "autocast": _low,
     "cumsum": lambda x: x.cumsum(1),
     "roll": lambda x: x.roll(1, 0),
     "dropout": lambda x: F.dropout(x, 0.3),
@@ -58,25 +78,6 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "dropout module": lambda: nn.Dropout(0.2),
     "inplace module": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True)),
 }
-
-
-def _written(x: Tensor) -> Tensor:
-    y = x.clone()
-    y[:, 0] = y[:, 1] * 2
-    y[:, 2:4] += 1
-    return y
-
-
-def _held(x: Tensor) -> Tensor:
-    with torch.no_grad():
-        scale = x.abs().max()
-    return x / (scale + 1)
-
-
-def _low(x: Tensor) -> Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
-        y = x @ torch.ones(WIDTH, WIDTH)
-    return y.float() + x
 
 
 class Composition(nn.Module):

@@ -49,11 +49,11 @@ def by_program(model: nn.Module, loss: Loss, feeds: Feeds) -> list[float]:
     with static.program_guard(main, startup):
         cost = loss(model, *declared(feeds[0]))
         optimizer = static.Optimizer(torch.optim.SGD, lr=0.05, momentum=0.9)
-        static.minimize(optimizer, cost)  # type: ignore[arg-type]
+        static.minimize(optimizer, cost)
     exe = static.Executor(static.CPUPlace())
     exe.run(startup)
     torch.manual_seed(5)
-    return [float(exe.run(main, feed, [cost])[0]) for feed in feeds]  # type: ignore[list-item]
+    return [float(exe.run(main, feed, [cost])[0]) for feed in feeds]
 
 
 def by_hand(model: nn.Module, loss: Loss, feeds: Feeds) -> list[float]:
@@ -65,7 +65,7 @@ def by_hand(model: nn.Module, loss: Loss, feeds: Feeds) -> list[float]:
         cost.backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(float(cost))
+        losses.append(float(cost.detach()))
     return losses
 
 
