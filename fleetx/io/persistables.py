@@ -190,16 +190,28 @@ def put(program: Program, found: Mapping[str, Tensor]) -> None:
         return
     training.ticks = int(state.pop(TICKS, torch.tensor(training.ticks)))
 
-    def restore() -> None:
-        assert training is not None
-        wrapper = training.wrapper
-        assert wrapper is not None
-        wrapper.load_state_dict(to_state(state, wrapper.state_dict(), _order(training)))
-
     if training.run is None:
-        training.at_start.append(restore)
+        mine = {name: found[name] for name in known if name in found}
+        training.at_start.append(lambda: _continue(training, state, known, mine))
     else:
-        restore()
+        _continue(training, state, {}, {})
+
+
+@torch.no_grad()
+def _continue(
+    training: Training,
+    state: Mapping[str, Tensor],
+    known: Mapping[str, Tensor],
+    mine: Mapping[str, Tensor],
+) -> None:
+    """Give optimizer and strategies their state; the engine has made workers equal meanwhile."""
+    wrapper, run = training.wrapper, training.run
+    assert wrapper is not None
+    assert run is not None
+    wrapper.load_state_dict(to_state(state, wrapper.state_dict(), _order(training)))
+    if not all(strategy.in_step() for strategy in run.engine.plan.strategies):
+        for name, tensor in mine.items():  # they were saved between two meetings
+            known[name].copy_(tensor)
 
 
 def _copy(name: str, target: Tensor, source: Tensor) -> None:

@@ -88,7 +88,7 @@ class UniqueName:
     def guard(self) -> Iterator[None]:
         """Number layers anew inside."""
         startup = default_startup_program()
-        before, startup.layer_names = startup.layer_names, Names()
+        before, startup.layer_names = startup.layer_names, Names(repeat=True)
         try:
             yield
         finally:

@@ -55,7 +55,7 @@ class Executor:
             raise TypeError(f"Executor.run() takes a static.Program first, got {program!r}")
         fetches = _listed(fetch_list)
         global_scope().know(program)
-        if program.initial and not program.inputs() and not fetches:
+        if not fetches and program.training is None:
             initialise(program, self.device)
             return []
         run = self._run_of(program)

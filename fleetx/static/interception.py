@@ -106,12 +106,13 @@ def adopt(program: Program, module: nn.Module) -> None:
     from fleetx.static.startup import Initial
 
     _, startup = _recording.sources[-1]
-    name = startup().layer_names.unique(type(module).__name__.lower())
-    while hasattr(program.state.root, name):
-        name = startup().layer_names.unique(type(module).__name__.lower())
+    known = startup().initial
+    name = next((n for n, initial in known.items() if initial.module is module), None)
+    if name is None:
+        taken = {*known, *program.state.root._modules}
+        name = startup().layer_names.fresh(type(module).__name__.lower(), taken)
     program.state.add(module, name)
-    initial = startup().initial.setdefault(name, Initial(module, reset=None, done=True))
-    program.layers[name] = initial
+    program.layers[name] = known.setdefault(name, Initial(module, reset=None, done=True))
 
 
 def is_leaf(module: nn.Module) -> bool:

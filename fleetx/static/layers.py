@@ -16,6 +16,7 @@ from fleetx.static.current import (
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
 from fleetx.static.startup import Initial
+from fleetx.static.variable import Variable, as_variable
 
 Initializer = Callable[[Tensor], Any]
 """Fills a tensor in place, as the functions of ``torch.nn.init`` do."""
@@ -51,7 +52,7 @@ def layer(
     """
     record_by_default()
     main, startup = default_main_program(), default_startup_program()
-    name = name or startup.layer_names.unique(kind)
+    name = name or startup.layer_names.unique(kind, startup.initial)
     made = _empty(make)
     attributes = {"weight": weight, "bias": bias}
     if name in startup.initial:
@@ -99,19 +100,17 @@ def _check_same(name: str, known: nn.Module, made: nn.Module) -> None:
         )
 
 
-def activated(value: Tensor, activation: Activation) -> Tensor:
+def activated(value: Tensor, activation: Activation) -> Variable:
     """The value behind an activation given by its name in torch, or as a function."""
     if activation is None:
-        return value
+        return as_variable(value, "a layer")
     if callable(activation):
-        made: Tensor = activation(value)
-        return made
+        return as_variable(activation(value), "a layer")
     function = getattr(torch, activation, None) or getattr(F, activation, None)
     if function is None:
         raise ProgramError(f"there is no activation {activation!r} in torch; pass a function.")
     along = {"dim": -1} if activation in {"softmax", "log_softmax"} else {}
-    found: Tensor = function(value, **along)
-    return found
+    return as_variable(function(value, **along), "a layer")
 
 
 def size_of(value: Tensor, dim: int) -> int:

@@ -188,7 +188,9 @@ def matching(program: Program, entry: str) -> list[str]:
     named = {program.name_of(node) for node in program.graph.nodes if node.op.startswith("call")}
     if entry in named:
         return [entry]
-    found = [name for name in program.names if fnmatchcase(name, entry)]
+    matched = [name for name in program.names if fnmatchcase(name, entry)]
+    # What lies inside of a module that matches is not a cut of its own.
+    found = [name for name in matched if not any(name.startswith(f"{o}.") for o in matched)]
     if not found:
         message = f"a strategy cuts the program at {entry!r}, which is no variable of it"
         raise PlanError(unknown(message, entry, [*program.names, *named]))

@@ -7,18 +7,19 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fleetx.static.layers import layer
+from fleetx.static.variable import Variable, as_variable
 
 
-def accuracy(input: Tensor, label: Tensor, k: int = 1) -> Tensor:
+def accuracy(input: Tensor, label: Tensor, k: int = 1) -> Variable:
     """The share of samples whose label is among the ``k`` highest scores."""
     label = label if label.dim() == input.dim() else label.unsqueeze(-1)
     best = input.topk(k, dim=-1).indices
-    return (best == label).any(-1).float().mean()
+    return as_variable((best == label).any(-1).float().mean(), "accuracy()")
 
 
 def auc(
     input: Tensor, label: Tensor, num_thresholds: int = 4095, name: str | None = None
-) -> tuple[Tensor, Tensor, list[Tensor]]:
+) -> tuple[Variable, Variable, list[Variable]]:
     """The area under the ROC curve of predictions of class 1.
 
     Args:
@@ -33,9 +34,9 @@ def auc(
         over workers give the area of the whole job.
     """
     module = layer("auc", lambda: Buckets(num_thresholds + 1), name=name)
-    positive, negative, all_positive, all_negative = module(input, label)
-    total, batch = area(all_positive, all_negative), area(positive, negative)
-    return total, batch, [positive, negative, all_positive, all_negative]
+    found = [as_variable(part, "auc()") for part in module(input, label)]
+    batch, total = (as_variable(area(*found[at : at + 2]), "auc()") for at in (0, 2))
+    return total, batch, found
 
 
 class Buckets(nn.Module):

@@ -39,8 +39,9 @@ Place = CPUPlace | CUDAPlace
 
 def device_of(place: Place | torch.device | str | None) -> torch.device:
     """The device of a place; the job's own where none was named."""
-    if isinstance(place, Place):
-        return place.device
-    if place is not None:
-        return torch.device(place)
-    return roles.device() if roles.started() else torch.device("cpu")
+    if place is None:
+        return roles.device() if roles.started() else torch.device("cpu")
+    found = place.device if isinstance(place, Place) else torch.device(place)
+    if found.type == "cuda" and found.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return found

@@ -157,25 +157,38 @@ class Program:
         return copy
 
     def prune(self, feeds: Iterable[Tensor | str], targets: Sequence[Tensor | str]) -> "Program":
-        """A program with only the operators that lead from these feeds to these targets."""
+        """A program with only the operators that lead from these feeds to these targets.
+
+        A feed may be any variable: what computes it is left out, and it is fed instead.
+        """
         from fleetx.static.liveness import live_nodes
 
         nodes = [self.find(target) for target in targets]
         given = {self.find(feed) for feed in feeds}
         kept = live_nodes(self.graph, nodes, stop=given)
-        copy, _ = self._copied([n for n in self.graph.nodes if n in kept])
+        inner = [node for node in given if node in kept and node.op != "placeholder"]
+        rest = [n for n in self.graph.nodes if n in kept and n not in given]
+        inputs = [n for n in self.graph.nodes if n in kept and n in given and n not in inner]
+        copy, _ = self._copied([*inputs, *rest], fed=inner)
         copy.for_test = self.for_test
         return copy
 
-    def _copied(self, nodes: Iterable[fx.Node]) -> tuple["Program", dict[fx.Node, fx.Node]]:
+    def _copied(
+        self, nodes: Iterable[fx.Node], fed: Iterable[fx.Node] = ()
+    ) -> tuple["Program", dict[fx.Node, fx.Node]]:
         copy = Program()
         copy.state, copy.shapes, copy.layer_names = self.state, self.shapes, self.layer_names
         copy.random_seed, copy.readers, copy.layers = self.random_seed, self.readers, self.layers
         copy.build = self.build
         mapped: dict[fx.Node, fx.Node] = {}
+        for node in fed:
+            mapped[node] = copy.graph.placeholder(self.name_of(node))
+            sizes = (size if isinstance(size, int) else None for size in node.meta["val"].shape)
+            mapped[node].meta.update(val=node.meta["val"], device=None, shape=tuple(sizes))
         for node in nodes:
             mapped[node] = copy.graph.node_copy(node, mapped.__getitem__)
-        copy.names = {name: mapped[node] for name, node in self.names.items() if node in mapped}
+        found = {name: mapped[node] for name, node in self.names.items() if node in mapped}
+        copy.names = {name: node for name, node in found.items() if node.op != "placeholder"}
         copy.sizes = {
             expression: mapped.get(value, value) if isinstance(value, fx.Node) else value
             for expression, value in self.sizes.items()

@@ -43,6 +43,8 @@ def record(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -
             f"{user_line()}: an attribute of a variable was assigned, which torch does not record; "
             "call a function or method that returns the changed tensor."
         )
+    if name in {"__iter__", "unbind"}:
+        _check_items(args[0], *args[1:], **kwargs)
     found = _on_fakes(program, func, args, kwargs)
     in_place = writes(func, kwargs)
     if not in_place and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(found)):
@@ -96,6 +98,15 @@ def _on_fakes(program: Program, func: Callable[..., Any], args: Any, kwargs: Any
             f"{user_line()}: the shape that {getattr(func, '__name__', func)} returns depends on "
             "numbers, which a program does not have; use torch.where or a mask of fixed shape."
         ) from error
+
+
+def _check_items(tensor: Tensor, dim: int = 0) -> None:
+    if isinstance(tensor.shape[dim], torch.SymInt):
+        raise ProgramError(
+            f"{user_line()}: a loop over dimension {dim} of {tensor!r} has as many rounds as it is "
+            "long, and that size is free; give it a size in static.data(), or write the loop as "
+            "operators over the whole dimension."
+        )
 
 
 def _in_slices(change: Callable[[Any], Any], values: Any) -> Any:

@@ -1,7 +1,8 @@
 """How a program is run: forward alone, or as a step of training through the engine."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, fx
 from typing_extensions import override
 
+from fleetx import roles
 from fleetx.engine import session
 from fleetx.engine.engine import Engine
 from fleetx.plan.plan import Plan
@@ -156,13 +158,18 @@ class TrainingRun(Run):
         self.lowered = Lowered(program, cuts=cuts, by_device=staged, build=self._build)
         self.lowered.choose(program, self._first(program), device=device)
         self._flags = training.flags(program)
-        self._thaw()
-        self.engine = self._make_engine(plan)
-        fused = self._build.fused_update
-        self.optimizer = training.bind(program, self.engine, fused=fused)
+        with self._only_trained():
+            self.engine = self._make_engine(plan)
+            fused = self._build.fused_update
+            self.optimizer = training.bind(program, self.engine, fused=fused)
 
     def _make_engine(self, plan: Plan) -> Engine:
         if self._training.distributed:
+            if self.device != roles.device():
+                raise ProgramError(
+                    f"the executor computes on {self.device}, but fleet.init() gave this worker "
+                    f"{roles.device()}; make it with static.Executor(), which takes that."
+                )
             return session.engine(plan, self.lowered, criterion=self._criterion)
         return Engine(
             plan, self.lowered, device=self.device, mesh=LoneMesh(), criterion=self._criterion
@@ -182,11 +189,17 @@ class TrainingRun(Run):
         loss: Tensor = outputs[0]
         return loss
 
-    def _thaw(self) -> None:
-        """Other programs may train other parts of the same parameters."""
-        for parameter, trained in self._flags:
-            if parameter.requires_grad is not trained:
-                parameter.requires_grad_(trained)
+    @contextmanager
+    def _only_trained(self) -> Iterator[None]:
+        """Gradients for what moves; other programs may train other parts of the parameters."""
+        changed = [p for p, trained in self._flags if p.requires_grad is not trained]
+        for parameter in changed:
+            parameter.requires_grad_(not parameter.requires_grad)
+        try:
+            yield
+        finally:
+            for parameter in changed:
+                parameter.requires_grad_(not parameter.requires_grad)
 
     @override
     def _provided(self, program: Program) -> set[str]:
@@ -199,8 +212,8 @@ class TrainingRun(Run):
     @override
     def _once(self, program: Program, form: Form, feeds: tuple[Any, ...]) -> list[Any]:
         self.lowered.choose(program, form.nodes, device=self.device)
-        self._thaw()
-        values = self._step(feeds, form.provided)
+        with self._only_trained(), torch.enable_grad():
+            values = self._step(feeds, form.provided)
         values |= zip(form.computed, self._outputs[1:], strict=True)
         self._outputs = ()
         return [values[name] for name in form.names]

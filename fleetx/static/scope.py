@@ -46,17 +46,22 @@ class Scope:
     """Looks through the programs that were run."""
 
     def __init__(self) -> None:
-        self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._programs: list[weakref.ref[Program]] = []
+        """The one that ran last is at the end."""
 
     def know(self, program: Program) -> None:
-        """Note that a program has values."""
-        self._programs.add(program)
+        """Note that a program runs."""
+        if self._programs and self._programs[-1]() is program:
+            return
+        others = [known for known in self._programs if known() not in {None, program}]
+        self._programs = [*others, weakref.ref(program)]
 
     def find_var(self, name: str) -> Value:
-        """The value of a parameter or buffer."""
+        """The value of a parameter or buffer; of several programs, in the one that ran last."""
         names: list[str] = []
-        for program in self._programs:
-            known = program.state.persistent()
+        for reference in reversed(self._programs):
+            program = reference()
+            known = program.state.persistent() if program is not None else {}
             if name in known:
                 return Value(known[name])
             names += known

@@ -97,7 +97,7 @@ class Shapes:
                 if str(symbol) in str(error):
                     error.add_note(f"{symbol} is the free dimension {at} of {name!r}")
             raise
-        name = getattr(func, "__name__", func)
+        name = getattr(func, "__name__", repr(func))
         self._check_free(f"{name} works only if", "write the line so that it follows the size")
         return found
 

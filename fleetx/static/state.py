@@ -1,6 +1,6 @@
 """What a program keeps between runs: a tree of modules with parameters and buffers by name."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,22 @@ RESERVED = ("segments", "stages")
 class Names:
     """Hands out names such as fc_0, fc_1."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, repeat: bool = False) -> None:
         self._counts: dict[str, int] = {}
+        self._repeat = repeat
+        """Whether names that exist are given again, so that layers are shared."""
 
-    def unique(self, base: str) -> str:
-        """The base with the next number."""
-        count = self._counts.get(base, 0)
-        self._counts[base] = count + 1
-        return f"{base}_{count}"
+    def unique(self, base: str, taken: Container[str] = ()) -> str:
+        """The base with the next number, and one that is not taken unless names repeat."""
+        return self.fresh(base, () if self._repeat else taken)
+
+    def fresh(self, base: str, taken: Container[str] = ()) -> str:
+        """The base with the next number that is not taken."""
+        while True:
+            count = self._counts.get(base, 0)
+            self._counts[base] = count + 1
+            if f"{base}_{count}" not in taken:
+                return f"{base}_{count}"
 
 
 class State:
@@ -39,10 +47,10 @@ class State:
 
     def add(self, module: nn.Module, name: str) -> str:
         """Take a module in under a name; its parameters become the program's."""
-        if name in RESERVED or "." in name or hasattr(self.root, name):
+        if name in RESERVED or hasattr(self.root, name) or not name.isidentifier():
             raise ProgramError(
-                f"the name {name!r} of a layer is taken or reserved, and names of parameters are "
-                "built from it; choose another that has no dot."
+                f"the name {name!r} of a layer is taken or reserved, or no Python name, and names "
+                "of parameters and of files are built from it; choose another."
             )
         self.root.add_module(name, module)
         for path, part in module.named_modules(prefix=name):

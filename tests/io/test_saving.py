@@ -17,12 +17,13 @@ from torch.nn import functional as F
 
 import fleetx as fleet
 from fleetx import io, static
+from fleetx.io.files import save_tensors
 from fleetx.io.training_state import to_state, to_tensors
 from fleetx.static import ProgramError
 from fleetx.testing import world
 
 RNG = np.random.default_rng(0)
-FEEDS = [
+FEEDS: list[dict[str, np.ndarray]] = [
     {
         "x": RNG.standard_normal((6, 3, 8, 8), dtype=np.float32),
         "y": RNG.integers(0, 5, (6, 1)),
@@ -69,8 +70,8 @@ def losses(exe: static.Executor, loss: Tensor, feeds: Any) -> list[float]:
 
 WAYS: dict[str, tuple[Any, Any]] = {
     "a file each": (
-        lambda exe, path: fleet.save_persistables(exe, path),
-        lambda exe, path: fleet.load_persistables(exe, path),
+        fleet.save_persistables,
+        fleet.load_persistables,
     ),
     "one file": (
         lambda exe, path: fleet.save_persistables(exe, path, filename="all"),
@@ -167,7 +168,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
             raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="full"):
-        io.persistables.save_tensors(tmp_path / "all", Broken())
+        save_tensors(tmp_path / "all", Broken())
     assert (tmp_path / "all").read_bytes() == good
     assert [path.name for path in tmp_path.iterdir()] == ["all"]
 

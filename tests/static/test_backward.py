@@ -30,6 +30,7 @@ def test_gradients_by_inputs_and_intermediate_variables() -> None:
     by_x, by_y, by_other = static.gradients([z], [x, y, unrelated])
     assert by_other is None
     assert by_x is not None
+    assert by_y is not None
     assert by_x.name == "x@GRAD"
     found = static.Executor().run(feed={"x": [1.0, 2, 3]}, fetch_list=[by_x, by_y])
     assert found[0].tolist() == [4.0, 8, 12]
@@ -54,9 +55,8 @@ def test_a_gradient_penalty_is_differentiated_again() -> None:
     (slope_2,) = torch.autograd.grad(score_2, inputs, create_graph=True)
     (score_2 + slope_2.pow(2).sum()).backward()
     with torch.no_grad():
-        for p in twin.parameters():
-            assert p.grad is not None
-            p -= 0.1 * p.grad
+        assert twin.weight.grad is not None
+        twin.weight -= 0.1 * twin.weight.grad
     assert torch.allclose(layer.weight, twin.weight, rtol=0, atol=1e-6)
 
 
@@ -64,6 +64,7 @@ def test_weights_of_several_targets() -> None:
     x = static.data("x", [2])
     seeds = static.data("seeds", [2])
     (found,) = static.gradients(x * 3, x, target_gradients=seeds)
+    assert found is not None
     feed = {"x": [1.0, 1.0], "seeds": [1.0, 10.0]}
     assert static.Executor().run(feed=feed, fetch_list=[found])[0].tolist() == [3.0, 30.0]
 
@@ -71,7 +72,7 @@ def test_weights_of_several_targets() -> None:
 def test_stop_gradient() -> None:
     layer = nn.Linear(2, 2)
     hidden = layer(static.data("x", [None, 2]))
-    hidden.stop_gradient = True  # type: ignore[attr-defined]
+    hidden.stop_gradient = True
     loss = nn.Linear(2, 1)(hidden).sum()
     static.Optimizer(torch.optim.SGD, lr=1.0).minimize(loss)
     before = layer.weight.detach().clone()

@@ -20,7 +20,7 @@ from fleetx.testing import world
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def trained(build: dict[str, Any], execution: dict[str, Any], steps: int = 2) -> nn.Module:
+def trained(build: dict[str, Any], execution: dict[str, Any], steps: int = 2) -> nn.Sequential:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     x, y = static.data("x", [None, 4]), static.data("y", [None], "int64")
@@ -49,18 +49,19 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 def test_every_option_has_an_answer() -> None:
     """None may be known to the strategy and unknown here."""
-    for name, value in BuildConfig().values().items():
-        other: Any = {"str": "/tmp/x.dot", "int": 1, "bool": not value}[type(value).__name__]
-        try:
-            read({name: other}, {}, CPU)
-        except PlanError as refusal:
-            assert f"build_strategy.{name}" in str(refusal)
-    for name, value in ExecutionConfig().values().items():
-        other = not value if isinstance(value, bool) else 3
-        try:
-            read({}, {name: other}, CPU)
-        except PlanError as refusal:
-            assert f"execution_strategy.{name}" in str(refusal)
+    for block, kind in (("build", BuildConfig), ("execution", ExecutionConfig)):
+        for name, value in kind().values().items():
+            other: Any = {str: "/tmp/x.dot", int: 3, bool: value is False}[type(value)]
+            refusal = refused(block, {name: other})
+            assert refusal is None or f"{block}_strategy.{name}" in refusal
+
+
+def refused(block: str, options: dict[str, Any]) -> str | None:
+    try:
+        read(*((options, {}) if block == "build" else ({}, options)), CPU)
+    except PlanError as error:
+        return str(error)
+    return None
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], torch.device]] = [
@@ -113,8 +114,9 @@ def test_in_place_and_fused_updates_change_no_number() -> None:
     assert torch.equal(plain, weights(model))
     run = static.default_main_program().training.run  # type: ignore[union-attr]
     assert run is not None
-    assert run.lowered.get_submodule("sequential_0.1").inplace is True  # type: ignore[comparison-overlap]
-    assert model[1].inplace is False  # type: ignore[union-attr]
+    assert run.lowered.get_submodule("sequential_0.1").inplace is True
+    assert isinstance(model[1], nn.ReLU)
+    assert not model[1].inplace
     assert run.optimizer.param_groups[0]["foreach"] is True
 
 

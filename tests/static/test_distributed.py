@@ -132,6 +132,35 @@ def test_every_strategy_trains_a_program_as_it_trains_a_model(
         assert (a - start).norm() > 1e-3
 
 
+def torch_optimizer(grad_clip: bool) -> Tensor:
+    static.reset()
+    torch.manual_seed(3)
+    model = Net()
+    fleet.init(is_collective=True)
+    loss = F.cross_entropy(model(static.data("x", [None, 8])), static.data("y", [None], "int64"))
+    clip = fleet.ClipGradByGlobalNorm(0.1) if grad_clip else None
+    optimizer = fleet.distributed_optimizer(
+        torch.optim.SGD(model.parameters(), **sgd()), grad_clip=clip
+    )
+    optimizer.minimize(loss)
+    exe = static.Executor()
+    exe.run(fleet.startup_program)
+    for step in range(STEPS):
+        exe.run(fleet.main_program, dict(zip("xy", batch(step), strict=True)), [loss])
+    assert optimizer.state_dict()["state"]
+    static.reset()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_a_torch_optimizer_with_clipping() -> None:
+    ours = world(2).run(torch_optimizer, False)
+    theirs = world(2).run(eager, {}, torch.optim.SGD, **sgd())
+    assert torch.allclose(ours[0], theirs[0], rtol=0, atol=1e-6)
+    ours = world(2).run(torch_optimizer, True)
+    theirs = world(2).run(eager, {"clip": {"limit": 0.1}}, torch.optim.SGD, **sgd())
+    assert torch.allclose(ours[1], theirs[1], rtol=0, atol=1e-6)
+
+
 def test_the_comparison_can_fail() -> None:
     theirs = world(2).run(eager, {}, torch.optim.SGD, **sgd())
     other = world(2).run(program, {"gradient_merge": {"k_steps": 2}}, torch.optim.SGD, **sgd())

@@ -28,11 +28,13 @@ def gen_data(step: int, rank: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def mlp(input_x: Tensor, input_y: Tensor, hid_dim: int = 24, label_dim: int = 2) -> Tensor:
+def mlp(input_x: Tensor, input_y: Tensor, hid_dim: int = 24, label_dim: int = 2) -> static.Variable:
     fc_1 = static.nn.fc(input_x, hid_dim, activation="tanh")
     fc_2 = static.nn.fc(fc_1, hid_dim, activation="tanh")
     prediction = static.nn.fc([fc_2], label_dim, activation="softmax")
-    return static.nn.cross_entropy(prediction, input_y).mean()
+    avg_cost = static.nn.cross_entropy(prediction, input_y).mean()
+    assert isinstance(avg_cost, static.Variable)
+    return avg_cost
 
 
 class EagerMLP(nn.Module):

@@ -17,6 +17,11 @@ def fetch(feed: dict[str, Any], *fetches: Any, program: static.Program | None = 
     return static.Executor().run(program, feed, list(fetches))
 
 
+def named(value: Tensor) -> static.Variable:
+    assert isinstance(value, static.Variable)
+    return value
+
+
 def test_a_variable_is_a_tensor_with_a_name_a_shape_and_a_dtype() -> None:
     x = static.data("x", [None, 3, -1], "int64")
     assert isinstance(x, torch.Tensor)
@@ -24,7 +29,7 @@ def test_a_variable_is_a_tensor_with_a_name_a_shape_and_a_dtype() -> None:
     assert x.dtype == torch.int64
     assert x.dim() == 3
     assert x.shape[1] == 3
-    y = x.float().mean(2)
+    y = named(x.float().mean(2))
     y.name = "mean"
     assert re.fullmatch(r"Variable\(mean: float32\[s\d+, 3\]\)", repr(y))
     assert f"{y}" == str(y) == repr(y)
@@ -49,7 +54,7 @@ def test_sizes_follow_the_data() -> None:
 
 def test_fetching_by_object_and_by_name() -> None:
     x = static.data("x", [2])
-    y = x * 2
+    y = named(x * 2)
     y.name = "twice"
     first, second, fed = fetch({"x": [1.0, 2.0]}, y, "twice", "x")
     assert first.tolist() == second.tolist() == [2.0, 4.0]
@@ -58,13 +63,13 @@ def test_fetching_by_object_and_by_name() -> None:
 
 def test_names_are_unique_and_known() -> None:
     x = static.data("x", [2])
-    y = x * 2
+    y = named(x * 2)
     y.name = "twice"
     with pytest.raises(ProgramError, match="two variables cannot be called 'twice'"):
-        (x * 3).name = "twice"  # type: ignore[assignment]
+        named(x * 3).name = "twice"
     with pytest.raises(ProgramError, match="has an input 'x' already"):
         static.data("x", [2])
-    with pytest.raises(ProgramError, match="no variable 'twicee'.*did you mean 'twice'"):
+    with pytest.raises(ProgramError, match=r"no variable 'twicee'.*did you mean 'twice'"):
         fetch({"x": [1.0, 2.0]}, "twicee")
     with pytest.raises(ProgramError, match="cannot become 'z'"):
         x.name = "z"
@@ -115,7 +120,7 @@ def test_a_free_dimension_is_not_fixed_silently() -> None:
     with pytest.raises(RuntimeError, match="must match the size of tensor b") as caught:
         x + torch.ones(7, 4)
     assert "is the free dimension 0 of 'x'" in caught.value.__notes__[0]
-    with pytest.raises(ProgramError, match="dimension 0 of 'x' is 8191, but .*program_guard"):
+    with pytest.raises(ProgramError, match=r"dimension 0 of 'x' is 8191, but .*program_guard"):
         x + torch.ones(int(x.shape[0]), 4)
 
 

@@ -5,6 +5,7 @@ from torch.nn import functional as F
 
 from fleetx.static.error import ProgramError
 from fleetx.static.layers import Activation, Attr, activated, layer, size_of
+from fleetx.static.variable import Variable, as_variable
 
 Pair = int | tuple[int, int]
 
@@ -22,7 +23,7 @@ def conv2d(
     bias_attr: Attr = None,
     act: Activation = None,
     name: str | None = None,
-) -> Tensor:
+) -> Variable:
     """A convolution over images [N, C, H, W]."""
     channels = size_of(input, 1)
     module = layer(
@@ -56,7 +57,7 @@ def conv2d_transpose(
     bias_attr: Attr = None,
     act: Activation = None,
     name: str | None = None,
-) -> Tensor:
+) -> Variable:
     """The convolution whose gradient ``conv2d`` is."""
     channels, bias = size_of(input, 1), bias_attr is not False
     module = layer(
@@ -79,12 +80,12 @@ def pool2d(
     pool_padding: Pair = 0,
     *,
     global_pooling: bool = False,
-) -> Tensor:
+) -> Variable:
     """The largest ("max") or the mean number ("avg") of every window."""
     if pool_type not in {"max", "avg"}:
         raise ProgramError(f"pool2d has the types 'max' and 'avg', got {pool_type!r}")
     if global_pooling:
         reduce = F.adaptive_max_pool2d if pool_type == "max" else F.adaptive_avg_pool2d
-        return reduce(input, 1)
+        return as_variable(reduce(input, 1), "pool2d()")
     pool = F.max_pool2d if pool_type == "max" else F.avg_pool2d
-    return pool(input, pool_size, pool_stride, pool_padding)
+    return as_variable(pool(input, pool_size, pool_stride, pool_padding), "pool2d()")

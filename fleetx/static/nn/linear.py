@@ -21,7 +21,7 @@ def fc(
     bias_attr: Attr = None,
     activation: Activation = None,
     name: str | None = None,
-) -> Tensor:
+) -> Variable:
     """A fully connected layer; several inputs are transformed one by one and added.
 
     Args:

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from fleetx.static.error import ProgramError
 from fleetx.static.layers import Activation, Attr, activated, layer, size_of
+from fleetx.static.variable import Variable, as_variable
 
 
 def batch_norm(
@@ -16,7 +17,7 @@ def batch_norm(
     bias_attr: Attr = None,
     is_test: bool = False,
     name: str | None = None,
-) -> Tensor:
+) -> Variable:
     """Batch normalisation; ``momentum`` is the share of the old statistics that stays."""
     kinds: dict[int, type[nn.Module]] = {
         2: nn.BatchNorm1d,
@@ -50,7 +51,7 @@ def layer_norm(
     bias_attr: Attr = None,
     act: Activation = None,
     name: str | None = None,
-) -> Tensor:
+) -> Variable:
     """Normalisation over all dimensions from ``begin_norm_axis`` on."""
     shape = [size_of(input, dim) for dim in range(begin_norm_axis, input.dim())]
     module = layer(
@@ -72,7 +73,7 @@ def group_norm(
     bias_attr: Attr = None,
     act: Activation = None,
     name: str | None = None,
-) -> Tensor:
+) -> Variable:
     """Normalisation over groups of channels."""
     channels = size_of(input, 1)
     module = layer(
@@ -92,7 +93,7 @@ def instance_norm(
     param_attr: Attr = None,
     bias_attr: Attr = None,
     name: str | None = None,
-) -> Tensor:
+) -> Variable:
     """Normalisation of every channel of every sample of [N, C, H, W]."""
     channels = size_of(input, 1)
     module = layer(
@@ -102,5 +103,4 @@ def instance_norm(
         weight=param_attr,
         bias=bias_attr,
     )
-    found: Tensor = module(input)
-    return found
+    return as_variable(module(input), "a layer")

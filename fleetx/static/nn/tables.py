@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from fleetx.static.layers import Attr, layer
+from fleetx.static.variable import Variable, as_variable
 
 
 def embedding(
@@ -15,7 +16,7 @@ def embedding(
     padding_idx: int | None = None,
     param_attr: Attr = None,
     name: str | None = None,
-) -> Tensor:
+) -> Variable:
     """One row of a table for each id; ``is_sparse`` makes gradients of the rows that were used."""
     rows, width = size
     module = layer(
@@ -24,8 +25,7 @@ def embedding(
         name=name,
         weight=param_attr,
     )
-    found: Tensor = module(input)
-    return found
+    return as_variable(module(input), "a layer")
 
 
 def sparse_embedding(
@@ -35,7 +35,7 @@ def sparse_embedding(
     padding_idx: int | None = None,
     param_attr: Attr = None,
     name: str | None = None,
-) -> Tensor:
+) -> Variable:
     """A large table of which a batch touches few rows: gradients are sparse.
 
     Optimizers that take sparse gradients train it: SGD, Adagrad, SparseAdam.
