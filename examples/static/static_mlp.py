@@ -23,10 +23,11 @@ def mlp(input_x: Tensor, input_y: Tensor, hid_dim: int = 128, label_dim: int = 2
 
 def main() -> None:
     """Train for a hundred runs."""
+    torch.manual_seed(0)
     input_x = static.data(name="x", shape=[None, 32], dtype="float32")
     input_y = static.data(name="y", shape=[None, 1], dtype="int64")
     cost = mlp(input_x, input_y)
-    optimizer = static.Optimizer(torch.optim.SGD, lr=0.1, momentum=0.9)
+    optimizer = static.Optimizer(torch.optim.Adam, lr=0.01)
     optimizer.minimize(cost)
 
     exe = static.Executor(static.CPUPlace())

@@ -31,10 +31,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=Path, default=None, help="where to save the weights")
     args = parser.parse_args()
+    torch.manual_seed(0)
     input_x = static.data(name="x", shape=[None, 32], dtype="float32")
     input_y = static.data(name="y", shape=[None, 1], dtype="int64")
     cost = mlp(input_x, input_y)
-    optimizer = static.Optimizer(torch.optim.SGD, lr=0.1, momentum=0.9)
+    optimizer = static.Optimizer(torch.optim.Adam, lr=0.01)
 
     fleet.init(is_collective=True)
     strategy = fleet.DistributedStrategy()

@@ -83,7 +83,7 @@ def _listed(fetches: Sequence[Fetch] | Fetch | None) -> list[Fetch]:
 
 def _one_feed(feed: Feed | Sequence[Feed] | None) -> Feed | None:
     """Loaders give a list with one feed for each device of the process, which has one."""
-    if feed is None or isinstance(feed, Mapping):
+    if feed is None or isinstance(feed, (dict, Mapping)):  # dict first: it is quick to see
         return feed
     if len(feed) != 1:
         raise ProgramError(

@@ -2,11 +2,12 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from typing_extensions import override
 
 from fleetx.plan.error import PlanError
@@ -19,6 +20,48 @@ from fleetx.static.program import Program
 from fleetx.static.splitting import Piece, numbered_by_device, numbered_by_names, split
 
 Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What one device of a pipeline runs: a module that is called with ``inputs`` in order."""
+
+    path: str
+    """Of the submodule."""
+    device: str
+    """What ``device_guard`` said."""
+    inputs: tuple[str, ...]
+    feeds: tuple[str, ...]
+    """Those inputs that are fed to the program."""
+    received: tuple[str, ...]
+    """Those that the stage before gives."""
+    shared: tuple[str, ...]
+    """Those that are parameters which other stages use as well, by their names."""
+    outputs: tuple[str, ...]
+    """What the module returns: for the stage behind it, or as a result of the program."""
+    shapes: Mapping[str, Tensor]
+    """Input or output -> a fake tensor of its shape and dtype."""
+
+    @classmethod
+    def of(cls, piece: Piece, device: str, numbers: Mapping[fx.Node, int]) -> "Stage":
+        """Describe a piece."""
+        kinds = {"placeholder": "feeds", "get_attr": "shared"}
+        by_kind: dict[str, list[str]] = {"feeds": [], "shared": [], "received": []}
+        for node in piece.inputs:
+            kind = "received" if node in numbers else kinds[node.op]
+            by_kind[kind].append(str(node.target) if kind != "received" else node.name)
+        return cls(
+            path=piece.path,
+            device=device,
+            inputs=tuple(_called(node, numbers) for node in piece.inputs),
+            outputs=tuple(node.name for node in piece.outputs),
+            shapes={_called(n, numbers): n.meta["val"] for n in (*piece.inputs, *piece.outputs)},
+            **{kind: tuple(names) for kind, names in by_kind.items()},
+        )
+
+
+def _called(node: fx.Node, numbers: Mapping[fx.Node, int]) -> str:
+    return node.name if node in numbers else str(node.target)
 
 
 class Part(nn.Module):
@@ -60,7 +103,7 @@ class Lowered(Part):
     ) -> None:
         super().__init__()
         self._build = build or Build()
-        self.meta: dict[str, Any] = {"segments": {}, "stages": (), "devices": ()}
+        self.meta: dict[str, Any] = {"segments": {}, "stages": ()}
         self._cuts, self._by_device = tuple(cuts), by_device
         self._variants: dict[Key, list[tuple[Part, Code]]] = {}
         self._chosen: Key | None = None
@@ -144,15 +187,15 @@ class Lowered(Part):
     def _in_stages(self, program: Program, graph: fx.Graph) -> list[tuple[Part, Code]]:
         numbers, devices = numbered_by_device(graph)
         _check_stages(numbers, devices)
-        outer, pieces = split(graph, numbers, "stages", _Ownership(graph, numbers))
+        owned = _Ownership(graph, numbers)
+        outer, pieces = split(graph, numbers, "stages", owned, chained=True)
         parts = self._parts(self, "stages", pieces)
         made: list[tuple[Part, Code]] = [(self, code(outer))]
         for part, piece in zip(parts, pieces, strict=True):
             made += self._in_segments(program, piece.graph, part, f"{piece.path}.")
-        self.meta["stages"] = tuple(piece.path for piece in pieces)
-        self.meta["devices"] = tuple(devices)
-        self.meta["stage_inputs"] = tuple(tuple(n.name for n in p.inputs) for p in pieces)
-        self.meta["stage_outputs"] = tuple(tuple(n.name for n in p.outputs) for p in pieces)
+        self.meta["stages"] = tuple(
+            Stage.of(piece, device, numbers) for piece, device in zip(pieces, devices, strict=True)
+        )
         return made
 
     def _parts(self, owner: nn.Module, name: str, pieces: Sequence[Piece]) -> list[Part]:

@@ -6,17 +6,22 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
+Owned = Callable[[fx.Node, int], bool]
+"""Whether a parameter that a node reads may be read inside of the piece of that number."""
+
 
 @dataclass
 class Piece:
     """One part: its own graph, and the path under which the outer graph calls it."""
 
     path: str
-    graph: fx.Graph = field(default_factory=fx.Graph)
+    nodes: list[fx.Node]
+    """Nodes of the whole graph that it runs."""
     inputs: list[fx.Node] = field(default_factory=list)
     """Nodes of the whole graph that it takes."""
     outputs: list[fx.Node] = field(default_factory=list)
     """Nodes of the whole graph that it gives."""
+    graph: fx.Graph = field(default_factory=fx.Graph)
 
 
 def numbered_by_names(graph: fx.Graph, ends: Sequence[fx.Node]) -> dict[fx.Node, int]:
@@ -68,7 +73,9 @@ def split(
     graph: fx.Graph,
     numbers: Mapping[fx.Node, int],
     prefix: str,
-    owned: Callable[[fx.Node, int], bool],
+    owned: Owned,
+    *,
+    chained: bool = False,
 ) -> tuple[fx.Graph, list[Piece]]:
     """Move numbered nodes into pieces; return the graph that calls these, and the pieces.
 
@@ -76,50 +83,74 @@ def split(
         graph: ends in an output node.
         numbers: node -> piece; numbers must not decrease along the graph.
         prefix: pieces are called ``prefix.0``, ``prefix.1``, …
-        owned: whether a parameter that a node reads may be read inside of that piece.
+        owned: what a piece reads by itself.
+        chained: let a piece take values of other pieces from the one before it alone, which
+            passes on what it does not need itself.
     """
     count = max(numbers.values(), default=-1) + 1
-    pieces = [Piece(f"{prefix}.{number}") for number in range(count)]
+    pieces = [
+        Piece(f"{prefix}.{number}", [n for n in graph.nodes if numbers.get(n) == number])
+        for number in range(count)
+    ]
     for number, piece in enumerate(pieces):
-        _fill(piece, [n for n in graph.nodes if numbers.get(n) == number], number, numbers, owned)
+        piece.inputs = _taken(piece, number, numbers, owned)
+        piece.outputs = [n for n in piece.nodes if any(numbers.get(u) != number for u in n.users)]
+    if chained:
+        _chain(pieces, numbers)
+    for number, piece in enumerate(pieces):
+        piece.graph = _body(piece, number, owned)
     return _outer(graph, numbers, pieces), pieces
 
 
-def _fill(
-    piece: Piece,
-    nodes: Sequence[fx.Node],
-    number: int,
-    numbers: Mapping[fx.Node, int],
-    owned: Callable[[fx.Node, int], bool],
-) -> None:
-    inside: dict[fx.Node, fx.Node] = {}
-    body = fx.Graph()
+def _remade(node: fx.Node, number: int, owned: Owned) -> bool:
+    """Whether a piece computes or reads this by itself instead of taking it."""
+    return bool(node.meta.get("size")) or (node.op == "get_attr" and owned(node, number))
+
+
+def _taken(
+    piece: Piece, number: int, numbers: Mapping[fx.Node, int], owned: Owned
+) -> list[fx.Node]:
+    """What a piece needs from outside, in the order in which it meets it."""
+    found: dict[fx.Node, None] = {}
+    queue = [source for node in piece.nodes for source in node.all_input_nodes]
+    while queue:
+        node = queue.pop(0)
+        if numbers.get(node) == number or node in found:
+            continue
+        if _remade(node, number, owned):
+            queue += node.all_input_nodes
+        else:
+            found[node] = None
+    return list(found)
+
+
+def _chain(pieces: Sequence[Piece], numbers: Mapping[fx.Node, int]) -> None:
+    for number in range(len(pieces) - 1, 1, -1):
+        before = pieces[number - 1]
+        for node in pieces[number].inputs:
+            maker = numbers.get(node)
+            if maker is not None and maker < number - 1:
+                if node not in before.inputs:
+                    before.inputs.append(node)
+                before.outputs.append(node)
+
+
+def _body(piece: Piece, number: int, owned: Owned) -> fx.Graph:
+    body, inside = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in piece.inputs:
+        inside[node] = body.placeholder(node.name)
+        inside[node].meta.update(node.meta)
 
     def fetch(node: fx.Node) -> fx.Node:
         if node not in inside:
-            if node.meta.get("size") or (node.op == "get_attr" and owned(node, number)):
-                inside[node] = body.node_copy(node, fetch)
-            else:
-                piece.inputs.append(node)
-                inside[node] = body.placeholder(node.name)
-                inside[node].meta.update(node.meta)
+            assert _remade(node, number, owned), f"{node} is not known in {piece.path}"
+            inside[node] = body.node_copy(node, fetch)
         return inside[node]
 
-    for node in nodes:
-        if node not in inside:
-            inside[node] = body.node_copy(node, fetch)
-    piece.outputs = [n for n in nodes if any(numbers.get(user) != number for user in n.users)]
+    for node in piece.nodes:
+        inside[node] = body.node_copy(node, fetch)
     body.output(tuple(inside[node] for node in piece.outputs))
-    piece.graph = _inputs_first(body, [inside[node] for node in piece.inputs])
-
-
-def _inputs_first(body: fx.Graph, inputs: Sequence[fx.Node]) -> fx.Graph:
-    """The same graph with its inputs in this order, before everything else."""
-    graph, mapped = fx.Graph(), dict[fx.Node, fx.Node]()
-    rest = [node for node in body.nodes if node.op != "placeholder"]
-    for node in (*inputs, *rest):
-        mapped[node] = graph.node_copy(node, mapped.__getitem__)
-    return graph
+    return body
 
 
 def _outer(graph: fx.Graph, numbers: Mapping[fx.Node, int], pieces: Sequence[Piece]) -> fx.Graph:
@@ -141,5 +172,6 @@ def _outer(graph: fx.Graph, numbers: Mapping[fx.Node, int], pieces: Sequence[Pie
             piece = pieces[number]
             called = outer.call_module(piece.path, tuple(fetch(n) for n in piece.inputs))
             for at, output in enumerate(piece.outputs):
+                # What a piece only passes on is read from there by those behind it.
                 mapped[output] = outer.call_function(operator.getitem, (called, at))
     return outer

@@ -25,7 +25,7 @@ def test_one_process_and_two_workers_learn(tmp_path: Path) -> None:
     for found in (alone, together):
         assert len(found) == 5, "only the first worker prints"
         assert found[-1] < found[0] / 2
-    assert (tmp_path / "values" / "fc_0.weight@momentum_buffer").exists()
+    assert (tmp_path / "values" / "fc_0.weight@exp_avg").exists()
 
 
 def test_the_network_is_the_same_in_both() -> None:

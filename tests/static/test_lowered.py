@@ -154,19 +154,48 @@ def test_stages_by_device_guard() -> None:
     program = static.Program()
     out, loss = staged(program)
     form = lowered(program, loss, out, by_device=True)
-    assert form.meta["devices"] == ("gpu:0", "gpu:1", "gpu:2")
-    assert form.meta["stages"] == ("stages.0", "stages.1", "stages.2")
-    held = [
-        [name for name, _ in form.get_submodule(path).named_parameters()]
-        for path in form.meta["stages"]
-    ]
-    assert held == [[f"linear_{i}.weight", f"linear_{i}.bias"] for i in range(3)]
-    assert form.meta["stage_inputs"][0] == ("x",)
-    assert "y" in form.meta["stage_inputs"][2]
+    first, second, third = form.meta["stages"]
+    assert [stage.device for stage in form.meta["stages"]] == ["gpu:0", "gpu:1", "gpu:2"]
+    for number, stage in enumerate(form.meta["stages"]):
+        held = [name for name, _ in form.get_submodule(stage.path).named_parameters()]
+        assert held == [f"linear_{number}.weight", f"linear_{number}.bias"]
+    assert (first.inputs, first.received) == (("x",), ())
+    # What the last stage needs of the first one goes through the middle.
+    assert second.received == first.outputs
+    assert set(third.received) == set(second.outputs)
+    assert len(third.received) == 2
+    assert third.feeds == ("y",)
+    assert third.outputs[-1] == "cross_entropy"
+    assert second.shapes[second.received[0]].shape[1] == 8
     batch = torch.randn(4, 8), torch.randint(0, 3, (4,))
     whole = lowered(program, loss, out)
     for ours, theirs in zip(form(batch), whole(batch), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_stages_run_one_by_one_on_what_they_receive() -> None:
+    """As a pipeline does it: each rank has one stage, the feeds, and what the last one sent."""
+    program = static.Program()
+    _, loss = staged(program)
+    form = lowered(program, loss, by_device=True)
+    feeds = {"x": torch.randn(4, 8), "y": torch.randint(0, 3, (4,))}
+    sent: dict[str, Tensor] = {}
+    for stage in form.meta["stages"]:
+        known = {**feeds, **sent}
+        outputs = form.get_submodule(stage.path)(*(known[name] for name in stage.inputs))
+        sent = dict(zip(stage.outputs, outputs, strict=True))
+    assert torch.equal(sent["cross_entropy"], lowered(program, loss)(tuple(feeds.values()))[0])
+
+
+def test_parameters_that_stages_share_are_named() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    x = static.data("x", [2])
+    with static.device_guard("gpu:0"):
+        y = x * weight
+    with static.device_guard("gpu:1"):
+        z = y * weight
+    form = lowered(static.default_main_program(), z, by_device=True)
+    assert [stage.shared for stage in form.meta["stages"]] == [("parameter_0",), ("parameter_0",)]
 
 
 def test_stages_and_segments_nest() -> None:
