@@ -1,6 +1,7 @@
 """Tensors in safetensors files, written whole or not at all."""
 
 import os
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,14 +17,14 @@ Folder = str | os.PathLike[str]
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
     """A path to write to that becomes ``path`` at the end; readers never see half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Several workers may write the same file at once; the last one stays.
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    folder = path.parent / f".{uuid.uuid4().hex}"
+    folder.mkdir(parents=True)
     try:
-        yield beside
-        os.replace(beside, path)
+        yield folder / path.name
+        os.replace(folder / path.name, path)
     finally:
-        beside.unlink(missing_ok=True)
+        shutil.rmtree(folder)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

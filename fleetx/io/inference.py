@@ -117,9 +117,7 @@ def _export(
         exported = torch.export.export(module, example, dynamic_shapes=shapes, strict=False)
     exported.example_inputs = None  # torch would pickle them
     with written(folder / MODEL) as beside:
-        archive = beside.with_name(beside.name + ".pt2")  # torch insists on the ending
-        torch.export.save(exported, archive)
-        archive.replace(beside)
+        torch.export.save(exported, beside)
     if also_onnx:
         names = list(inputs), [name.replace(".", "_") for name in outputs]
         _write_onnx(module, example, shapes, folder / ONNX, names)

@@ -29,20 +29,29 @@ def code(graph: fx.Graph) -> Code:
 
 def mark_regions(graph: fx.Graph) -> None:
     """Insert what enters and leaves torch.no_grad() and torch.autocast() as they were recorded."""
-    gradients, region, token = True, None, None
+    region, token, held = None, None, None
     for node in list(graph.nodes):
         if not node.op.startswith("call") and node.op != "output":
             continue
         inside = node.op != "output" and not node.meta.get("size")
-        wants = node.meta.get("grad", True) if inside else True
+        gradients = not inside or node.meta.get("grad", True)
         wanted = node.meta.get("autocast") if inside else None
         with graph.inserting_before(node):
             if wanted != region:
                 token = _switch(graph, token, wanted)
                 region = wanted
-            if wants != gradients:
-                graph.call_function(torch._C._set_grad_enabled, (wants,))
-                gradients = wants
+            if gradients and held is not None:
+                graph.call_function(torch._C._set_grad_enabled, (held,))
+                held = None
+            elif not gradients and held is None:
+                held = graph.call_function(hold_gradients)
+
+
+def hold_gradients() -> bool:
+    """Switch gradients off; returns whether they were on, for the end of the region."""
+    before = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    return before
 
 
 def _switch(

@@ -11,7 +11,7 @@ from fleetx.plan.error import PlanError
 from fleetx.static.alone import without_exchange
 from fleetx.static.build_options import OBEYED
 from fleetx.static.current import default_startup_program
-from fleetx.static.lowered import matching
+from fleetx.static.cuts import matching
 from fleetx.static.minimize import Training
 from fleetx.static.minimize import minimize as minimize_program
 from fleetx.static.optimizer import Optimizer

@@ -10,8 +10,9 @@ from torch import Tensor, fx
 
 from fleetx.static.backward import tracked
 from fleetx.static.interception import FACTORIES
-from fleetx.static.liveness import live_nodes
+from fleetx.static.liveness import live_nodes, place
 from fleetx.static.program import Program
+from fleetx.static.writes import written
 
 
 def flattened(program: Program, outputs: Sequence[fx.Node], device: torch.device) -> fx.Graph:
@@ -28,6 +29,7 @@ def flattened(program: Program, outputs: Sequence[fx.Node], device: torch.device
     if program.for_test:
         _freeze(graph)
     _let_gradients_through(graph)
+    _protect_inputs(graph)
     _place_on(graph, device)
     return graph
 
@@ -90,6 +92,14 @@ def _let_gradients_through(graph: fx.Graph) -> None:
             _insert_behind(graph, node, Tensor.detach)
         elif not stopped and not value.requires_grad:
             _insert_behind(graph, node, tracked)
+
+
+def _protect_inputs(graph: fx.Graph) -> None:
+    """What writes into an input writes into a copy: the arrays that were fed are the caller's."""
+    places = {place(base) for node in graph.nodes if (base := written(node)) is not None}
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and place(node) in places:
+            _insert_behind(graph, node, Tensor.clone)
 
 
 def _insert_behind(graph: fx.Graph, node: fx.Node, func: Callable[..., Any]) -> None:

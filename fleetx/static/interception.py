@@ -38,11 +38,12 @@ class _Recording:
         self.sources: list[tuple[Source, Source]] = []
         self.depth = 0
         """How many modules of the user's are around the line that runs now."""
-        self.mode = 0
+        self.paused = False
+        """Whether a program runs, so that nothing is to be recorded."""
 
     @property
     def on(self) -> bool:
-        return bool(self.sources)
+        return bool(self.sources) and not self.paused
 
 
 _recording = _Recording()
@@ -52,7 +53,7 @@ _apply = torch.autograd.Function.__dict__["apply"]
 
 def start(main: Source, startup: Source) -> None:
     """Record what meets variables from now on."""
-    if not _recording.on:
+    if not _recording.sources:
         _recording.sources.append((main, startup))
         nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
         torch.autograd.Function.apply = classmethod(_apply_or_record)  # type: ignore[assignment,method-assign]
@@ -68,7 +69,7 @@ def stop() -> None:
 @contextmanager
 def recording(main: Source, startup: Source) -> Iterator[None]:
     """Record under a guard."""
-    outermost = not _recording.on
+    outermost = not _recording.sources
     if outermost:
         start(main, startup)
     else:
@@ -83,8 +84,17 @@ def recording(main: Source, startup: Source) -> Iterator[None]:
             _recording.sources.pop()
 
 
+@contextmanager
+def paused() -> Iterator[None]:
+    """Let torch compute, while a program runs."""
+    before, _recording.paused = _recording.paused, True
+    try:
+        yield
+    finally:
+        _recording.paused = before
+
+
 def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    # Programs run through here, too, once a script has begun to record: be quick.
     if not _recording.on or not (found := variables((args, kwargs))):
         return _call(module, *args, **kwargs)
     program = found[0].program
@@ -195,13 +205,13 @@ class _Mode(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not _recording.on:
+            return func(*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
         if found := [leaf for leaf in leaves if isinstance(leaf, Variable)]:
             from fleetx.static.variable import program_of
 
             return record(program_of(found), func, args, kwargs)
-        if not _recording.on:
-            return func(*args, **kwargs)
         program = _recording.sources[-1][0]()
         if _is_operator(program, func, leaves):
             return record(program, func, args, kwargs)

@@ -26,12 +26,12 @@ def live_nodes(
     _need(outputs, found, stop)
     writers = [(node, base) for node in graph.nodes if (base := written(node)) is not None]
     while True:
-        places = {place for node in found if (place := _place(node)) is not None}
+        places = {where for node in found if (where := place(node)) is not None}
         missing = [
             node
             for node, base in writers
             if node not in found
-            and (_place(base) in places or (with_state and base.op == "get_attr"))
+            and (place(base) in places or (with_state and base.op == "get_attr"))
         ]
         if not missing:
             return found
@@ -48,7 +48,7 @@ def _need(nodes: Iterable[fx.Node], found: set[fx.Node], stop: Collection[fx.Nod
                 stack.extend(node.all_input_nodes)
 
 
-def _place(node: fx.Node) -> int | None:
+def place(node: fx.Node) -> int | None:
     """Names the memory of a node's tensor; views share it."""
     value = node.meta.get("val")
     return value.untyped_storage()._cdata if isinstance(value, Tensor) else None

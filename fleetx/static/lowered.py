@@ -1,67 +1,24 @@
 """The module that a program becomes, so that engine and strategies need not know programs."""
 
-import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from typing_extensions import override
 
-from fleetx.plan.error import PlanError
-from fleetx.plan.option import unknown
 from fleetx.static.build_options import Build
 from fleetx.static.codegen import Code, code
+from fleetx.static.cuts import matching
 from fleetx.static.flattening import flattened
 from fleetx.static.in_place import activate_in_place
 from fleetx.static.program import Program
+from fleetx.static.sharing import Ownership, Twins, hang, share
 from fleetx.static.splitting import Piece, numbered_by_device, numbered_by_names, split
+from fleetx.static.stages import Stage, check_order
+from fleetx.static.state import RESERVED
 
 Key = tuple[Any, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """What one device of a pipeline runs: a module that is called with ``inputs`` in order."""
-
-    path: str
-    """Of the submodule."""
-    device: str
-    """What ``device_guard`` said."""
-    inputs: tuple[str, ...]
-    feeds: tuple[str, ...]
-    """Those inputs that are fed to the program."""
-    received: tuple[str, ...]
-    """Those that the stage before gives."""
-    shared: tuple[str, ...]
-    """Those that are parameters which other stages use as well, by their names."""
-    outputs: tuple[str, ...]
-    """What the module returns: for the stage behind it, or as a result of the program."""
-    shapes: Mapping[str, Tensor]
-    """Input or output -> a fake tensor of its shape and dtype."""
-
-    @classmethod
-    def of(cls, piece: Piece, device: str, numbers: Mapping[fx.Node, int]) -> "Stage":
-        """Describe a piece."""
-        kinds = {"placeholder": "feeds", "get_attr": "shared"}
-        by_kind: dict[str, list[str]] = {"feeds": [], "shared": [], "received": []}
-        for node in piece.inputs:
-            kind = "received" if node in numbers else kinds[node.op]
-            by_kind[kind].append(str(node.target) if kind != "received" else node.name)
-        return cls(
-            path=piece.path,
-            device=device,
-            inputs=tuple(_called(node, numbers) for node in piece.inputs),
-            outputs=tuple(node.name for node in piece.outputs),
-            shapes={_called(n, numbers): n.meta["val"] for n in (*piece.inputs, *piece.outputs)},
-            **{kind: tuple(names) for kind, names in by_kind.items()},
-        )
-
-
-def _called(node: fx.Node, numbers: Mapping[fx.Node, int]) -> str:
-    return node.name if node in numbers else str(node.target)
 
 
 class Part(nn.Module):
@@ -108,13 +65,14 @@ class Lowered(Part):
         self._variants: dict[Key, list[tuple[Part, Code]]] = {}
         self._chosen: Key | None = None
         self._with: dict[Any, set[Key | None]] = {}
-        self._twins = _Twins(eval_mode=program.for_test)
+        self._twins = Twins(eval_mode=program.for_test)
         root = self._twins.of(program.state.root)
         self._modules, self._parameters, self._buffers = (
             dict(root._modules),
             root._parameters,
             root._buffers,
         )
+        self.register_load_state_dict_post_hook(_without_parts)  # type: ignore[no-untyped-call]
         self._non_persistent_buffers_set = program.state.root._non_persistent_buffers_set
 
     @override
@@ -178,7 +136,7 @@ class Lowered(Part):
         numbers = numbered_by_names(graph, list(ends.values()))
         if not numbers:
             return [(owner, code(graph))]
-        outer, pieces = split(graph, numbers, "segments", _Ownership(graph, numbers))
+        outer, pieces = split(graph, numbers, "segments", Ownership(graph, numbers))
         parts = self._parts(owner, "segments", pieces)
         for name, end in ends.items():
             self.meta["segments"][name] = f"{prefix}segments.{numbers[end]}"
@@ -186,8 +144,8 @@ class Lowered(Part):
 
     def _in_stages(self, program: Program, graph: fx.Graph) -> list[tuple[Part, Code]]:
         numbers, devices = numbered_by_device(graph)
-        _check_stages(numbers, devices)
-        owned = _Ownership(graph, numbers)
+        check_order(numbers, devices)
+        owned = Ownership(graph, numbers)
         outer, pieces = split(graph, numbers, "stages", owned, chained=True)
         parts = self._parts(self, "stages", pieces)
         made: list[tuple[Part, Code]] = [(self, code(outer))]
@@ -207,10 +165,10 @@ class Lowered(Part):
         for part, piece in zip(parts, pieces, strict=True):
             for node in piece.graph.nodes:
                 if node.op == "call_module":
-                    _hang(part, str(node.target), self.get_submodule(str(node.target)))
+                    hang(part, str(node.target), self.get_submodule(str(node.target)))
                 elif node.op == "get_attr":
                     path, _, attribute = str(node.target).rpartition(".")
-                    _share(part, path, self.get_submodule(path), attribute)
+                    share(part, path, self.get_submodule(path), attribute)
         return parts
 
     def _ends(self, program: Program, graph: fx.Graph) -> dict[str, fx.Node]:
@@ -224,100 +182,10 @@ class Lowered(Part):
         return {name: by_name[node] for name, node in wanted.items() if node in by_name}
 
 
-def matching(program: Program, entry: str) -> list[str]:
-    """The names of variables that an entry of a strategy stands for: a name, or a pattern."""
-    if entry in program.names:
-        return [entry]
-    named = {program.name_of(node) for node in program.graph.nodes if node.op.startswith("call")}
-    if entry in named:
-        return [entry]
-    matched = [name for name in program.names if fnmatchcase(name, entry)]
-    # What lies inside of a module that matches is not a cut of its own.
-    found = [name for name in matched if not any(name.startswith(f"{o}.") for o in matched)]
-    if not found:
-        message = f"a strategy cuts the program at {entry!r}, which is no variable of it"
-        raise PlanError(unknown(message, entry, [*program.names, *named]))
-    return found
-
-
-class _Twins:
-    """Twins of modules: the same parameters, buffers and options, but a forward of their own."""
-
-    def __init__(self, *, eval_mode: bool) -> None:
-        self._eval = eval_mode
-        self._made: dict[int, nn.Module] = {}
-
-    def of(self, module: nn.Module) -> nn.Module:
-        """The one twin of a module."""
-        if id(module) not in self._made:
-            twin = self._made[id(module)] = copy.copy(module)
-            twin._modules = {
-                name: None if child is None else self.of(child)
-                for name, child in module._modules.items()
-            }
-            if self._eval:
-                twin.training = False
-        return self._made[id(module)]
-
-
-class _Ownership:
-    """Says which piece may read a parameter by itself: the one piece that uses all of its owner."""
-
-    def __init__(self, graph: fx.Graph, numbers: Mapping[fx.Node, int]) -> None:
-        self._users: dict[str, set[int | None]] = {}
-        for node in graph.nodes:
-            if node.op == "get_attr":
-                users = self._users.setdefault(_owner(node), set())
-                users |= {numbers.get(user) for user in node.users}
-
-    def __call__(self, node: fx.Node, number: int) -> bool:
-        # What lies directly in the program has no owner that could go into a piece.
-        return bool(_owner(node)) and self._users[_owner(node)] == {number}
-
-
-def _owner(node: fx.Node) -> str:
-    return str(node.target).rpartition(".")[0]
-
-
-def _hang(part: nn.Module, path: str, module: nn.Module) -> None:
-    """Put a module at a path below a part."""
-    *above, last = path.split(".")
-    _containers(part, above)._modules[last] = module
-
-
-def _share(part: nn.Module, path: str, owner: nn.Module, attribute: str) -> None:
-    """Let a part see the parameters that lie directly in a module, and nothing below it."""
-    view = _containers(part, path.split("."))
-    if attribute in vars(owner):
-        vars(view)[attribute] = vars(owner)[attribute]
-    view._parameters, view._buffers = owner._parameters, owner._buffers
-
-
-def _containers(part: nn.Module, path: Iterable[str]) -> nn.Module:
-    for name in path:
-        if name not in part._modules:
-            part._modules[name] = nn.Module()
-        child = part._modules[name]
-        assert child is not None
-        part = child
-    return part
-
-
-def _check_stages(numbers: Mapping[fx.Node, int], devices: Sequence[str]) -> None:
-    before = 0
-    for node, number in numbers.items():
-        if number < before:
-            raise PlanError(
-                f"{node.meta.get('line', node.name)}: an operator under "
-                f"device_guard({devices[number]!r}) comes after one under {devices[before]!r}, and "
-                "a pipeline runs its devices one after another; record it earlier, or there."
-            )
-        before = number
-    if len(devices) < 2:
-        raise PlanError(
-            "strategy.pipeline = True needs a program whose operators were recorded under at least "
-            "two devices; write with static.device_guard('gpu:0'): …, then 'gpu:1'."
-        )
+def _without_parts(module: nn.Module, found: Any) -> None:
+    """Parts hold nothing of their own, so they miss nothing when a state is loaded."""
+    kept = [key for key in found.missing_keys if key.partition(".")[0] not in RESERVED]
+    found.missing_keys[:] = kept
 
 
 def _nothing(part: nn.Module, *inputs: Any) -> Any:

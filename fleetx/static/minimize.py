@@ -13,6 +13,7 @@ from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.plan import Plan
 from fleetx.static.backward import GRADIENT, check_loss, trainable
 from fleetx.static.error import ProgramError
+from fleetx.static.interception import paused
 from fleetx.static.lr import NAME
 from fleetx.static.optimizer import Optimizer
 from fleetx.static.program import Program
@@ -119,7 +120,8 @@ def running(program: Program, device: torch.device) -> "TrainingRun":
 
     assert program.training is not None
     if program.training.run is None:
-        program.training.run = TrainingRun(program, program.training, device)
+        with paused():
+            program.training.run = TrainingRun(program, program.training, device)
         for restore in program.training.at_start:
             restore()
         program.training.at_start.clear()

@@ -84,7 +84,7 @@ class Program:
                 f"{self.name_of(node)!r} is the name under which it is fed or saved, so it cannot "
                 f"become {name!r}; name it where it is made."
             )
-        if self.names.get(name, node) is not node or name in self.inputs():
+        if any(other is not node and self.name_of(other) == name for other in self.graph.nodes):
             raise ProgramError(f"two variables cannot be called {name!r}; choose another name.")
         node.meta["name"] = name
         self.names[name] = node

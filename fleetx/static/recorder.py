@@ -68,7 +68,8 @@ def record_module(program: Program, module: nn.Module, path: str, args: Any, kwa
         return torch.func.functional_call(module, state, args, kwargs)
 
     found = _on_fakes(program, call, args, kwargs)
-    made = emit(program, "call_module", path, args, kwargs, found=found, training=module.training)
+    meta = {"training": module.training, "in_place": getattr(module, "inplace", False) is True}
+    made = emit(program, "call_module", path, args, kwargs, found=found, **meta)
     if isinstance(made, Variable):
         program.names.setdefault(path, made.node)
     return made

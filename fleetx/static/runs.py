@@ -20,6 +20,7 @@ from fleetx.static.build_options import Build, read
 from fleetx.static.error import ProgramError
 from fleetx.static.feeding import Feeds
 from fleetx.static.flattening import needed
+from fleetx.static.interception import paused
 from fleetx.static.lowered import Lowered
 from fleetx.static.lr import Schedule
 from fleetx.static.minimize import Training
@@ -70,9 +71,10 @@ class Run(ABC):
             torch.manual_seed(program.random_seed)
             self._seeded = True
         found: list[Any] = []
-        for _ in range(self._build.iterations):
-            batch = next_batch(program) if feed is None else feed
-            found = self._once(program, form, form.feeds.arguments(batch, checked=not cached))
+        with paused():
+            for _ in range(self._build.iterations):
+                batch = next_batch(program) if feed is None else feed
+                found = self._once(program, form, form.feeds.arguments(batch, checked=not cached))
         return found
 
     def _form(self, program: Program, names: tuple[str, ...]) -> Form:

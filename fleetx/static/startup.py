@@ -11,6 +11,7 @@ from torch import nn
 from fleetx import roles
 from fleetx.comm.replicas import start_equal
 from fleetx.static.error import ProgramError
+from fleetx.static.interception import paused
 
 if TYPE_CHECKING:
     from fleetx.static.program import Program
@@ -32,10 +33,11 @@ def initialise(startup: "Program", device: torch.device) -> None:
     """Give every layer its first values, the same ones on every worker."""
     if startup.random_seed:
         torch.manual_seed(startup.random_seed)
-    for name, initial in startup.initial.items():
-        _draw(name, initial)
-        initial.module.to(device)
-        initial.done = initial.again = True
+    with paused():
+        for name, initial in startup.initial.items():
+            _draw(name, initial)
+            initial.module.to(device)
+            initial.done = initial.again = True
     if roles.started() and roles.worker_num() > 1 and roles.identity().is_collective:
         everything = nn.ModuleList(initial.module for initial in startup.initial.values())
         group = dist.group.WORLD

@@ -21,7 +21,9 @@ def writes(func: Callable[..., Any] | str, kwargs: Mapping[str, Any]) -> bool:
 
 def written(node: fx.Node) -> fx.Node | None:
     """The node whose tensor this node changes."""
-    if node.op not in {"call_function", "call_method"} or not writes(node.target, node.kwargs):
-        return None
+    if node.op == "call_module":
+        writer = bool(node.meta.get("in_place"))
+    else:
+        writer = node.op in {"call_function", "call_method"} and writes(node.target, node.kwargs)
     found = node.kwargs.get("out") or (node.args[0] if node.args else None)
-    return found if isinstance(found, fx.Node) else None
+    return found if writer and isinstance(found, fx.Node) else None

@@ -24,7 +24,7 @@ def test_one_process_and_two_workers_learn(tmp_path: Path) -> None:
     together = costs([*FLEETRUN, script, "--output", "values"], tmp_path)
     for found in (alone, together):
         assert len(found) == 5, "only the first worker prints"
-        assert found[-1] < found[0] / 2
+        assert found[-1] < 0.7 * found[0]
     assert (tmp_path / "values" / "fc_0.weight@exp_avg").exists()
 
 

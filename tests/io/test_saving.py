@@ -261,9 +261,9 @@ def test_nothing_is_pickled(tmp_path: Path) -> None:
     fleet.save_persistables(exe, tmp_path / "values")
     with zipfile.ZipFile(tmp_path / "model.pt2") as archive:
         for name in archive.namelist():
-            content = archive.read(name)
-            assert not content.startswith(b"PK"), name
-            assert not content.startswith(b"\x80"), name
+            if "/data/weights/weight_" not in name:  # those are bare numbers
+                archive.read(name).decode("utf-8")
+            assert name.startswith("model/")
     for path in (tmp_path / "values").iterdir():
         load_file(path)
 

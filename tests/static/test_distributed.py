@@ -19,7 +19,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Sequential(nn.Linear(8, 128), nn.Tanh())
-        self.second = nn.Sequential(nn.Linear(128, 128), nn.LayerNorm(128), nn.GELU())
+        self.second = nn.Sequential(nn.Linear(128, 128), nn.BatchNorm1d(128), nn.GELU())
         self.head = nn.Linear(128, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -101,6 +101,8 @@ COMBINATIONS: list[Combination] = [
     ({"dgc": {"sparsity": [0.75]}}, torch.optim.SGD, sgd()),
     ({"fp16_allreduce": {}}, torch.optim.SGD, sgd()),
     ({"clip": {"limit": 0.1}}, torch.optim.SGD, sgd()),
+    ({"sync_batch_norm": {}}, torch.optim.SGD, sgd()),
+    ({"sync_batch_norm": {}, "recompute": TWO_CUTS}, torch.optim.SGD, sgd()),
     ({"amp": {"init_loss_scaling": 128.0}}, torch.optim.SGD, sgd()),
     # The table of document 000.
     ({"amp": BRAIN, "recompute": ONE_CUT}, torch.optim.SGD, sgd()),

@@ -26,6 +26,20 @@ def started(exe: static.Executor | None = None) -> static.Executor:
     return exe
 
 
+def test_programs_run_under_their_guard() -> None:
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        _, loss = perceptron()
+        static.Optimizer(torch.optim.SGD, lr=0.1).minimize(loss)
+        nodes = len(main.graph.nodes)
+        exe = static.Executor()
+        exe.run(startup)
+        for _ in range(2):
+            assert exe.run(main, BATCH, [loss])[0].shape == ()
+        assert len(main.graph.nodes) == nodes
+        assert isinstance(loss + 1, static.Variable)
+
+
 def test_layers_have_values_only_after_start_up() -> None:
     _, loss = perceptron()
     exe = static.Executor()
@@ -96,6 +110,34 @@ def test_only_needed_inputs_are_fed() -> None:
     with pytest.raises(ProgramError, match="feed lacks 'y'"):
         exe.run(feed=BATCH, fetch_list=[loss])
     assert exe.run(feed=[BATCH], fetch_list=x)[0].shape == (3, 4)
+
+
+def test_what_was_fed_is_not_changed() -> None:
+    x = static.data("x", [None, 4])
+    view = x[:, 0]
+    view.add_(1)
+    out = nn.ReLU(inplace=True)(static.data("z", [2])) + x.sum()
+    feed = {"x": np.ones((3, 4), np.float32), "z": np.array([-1, 1], np.float32)}
+    for _ in range(2):
+        found = static.Executor().run(feed=feed, fetch_list=[out])[0]
+        assert found.tolist() == [15.0, 16.0]
+    assert feed["x"].sum() == 12
+    assert feed["z"].tolist() == [-1, 1]
+
+
+def test_forward_programs_keep_no_graph_behind_a_no_grad_region() -> None:
+    x = static.data("x", [None, 4])
+    with torch.no_grad():
+        scale = x.abs().max()
+    out = nn.Linear(4, 2)(x / scale)
+    (found,) = static.Executor().run(feed=BATCH, fetch_list=[out], return_numpy=False)
+    program = static.default_main_program()
+    run = next(iter(program.runs.values()))
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
+        raw = run._lowered((torch.ones(3, 4),))[0]  # type: ignore[attr-defined]
+    assert raw.grad_fn is None
+    assert not found.requires_grad
 
 
 def test_the_cache_trusts_feeds_after_the_first_run() -> None:

@@ -53,6 +53,7 @@ def test_names_are_those_of_the_program_and_cuts_change_none() -> None:
         assert all(found[name] is p for name, p in expected.items())
         state = {f"blocks_0.{name}" for name in model.state_dict()}
         assert form.state_dict().keys() == state
+        form.load_state_dict(form.state_dict())
     assert cut.meta["segments"] == {
         "blocks_0.blocks.0": "segments.0",
         "blocks_0.blocks.1": "segments.1",
