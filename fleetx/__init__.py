@@ -9,15 +9,20 @@ if TYPE_CHECKING:
     from fleetx.config.distributed_strategy import DistributedStrategy
     from fleetx.data import DistributedLoader, distributed_loader
     from fleetx.engine.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
-    from fleetx.engine.optimizer import DistributedOptimizer
-    from fleetx.engine.session import (
+    from fleetx.engine.layout import (
         data_index,
         data_num,
-        distributed_model,
-        distributed_optimizer,
         full_state_dict,
-        init,
         load_full_state_dict,
+    )
+    from fleetx.engine.optimizer import DistributedOptimizer
+    from fleetx.engine.session import distributed_model, distributed_optimizer, init
+    from fleetx.io import (
+        load_inference_model,
+        load_persistables,
+        load_vars,
+        save_inference_model,
+        save_persistables,
     )
     from fleetx.plan.error import PlanError
     from fleetx.roles import (
@@ -52,6 +57,12 @@ if TYPE_CHECKING:
         world_device_ids,
         world_size,
     )
+    from fleetx.static.distributed import minimize
+    from fleetx.static.program import Program
+
+    main_program: Program
+    startup_program: Program
+    _origin_program: Program
 
 __version__ = "0.1.0"
 
@@ -88,16 +99,23 @@ __all__ = [
     "is_server",
     "is_worker",
     "load_full_state_dict",
+    "load_inference_model",
+    "load_persistables",
+    "load_vars",
     "local_device_ids",
     "local_rank",
     "mesh",
+    "minimize",
     "node_num",
     "nranks",
     "rank",
+    "save_inference_model",
+    "save_persistables",
     "server_endpoints",
     "server_index",
     "server_num",
     "split_files",
+    "static",
     "util",
     "worker_endpoints",
     "worker_index",
@@ -118,18 +136,37 @@ _HOMES = {
     "ClipGradByNorm": "fleetx.engine.grad_clip",
     "ClipGradByValue": "fleetx.engine.grad_clip",
     "DistributedOptimizer": "fleetx.engine.optimizer",
-    "data_index": "fleetx.engine.session",
-    "data_num": "fleetx.engine.session",
+    "data_index": "fleetx.engine.layout",
+    "data_num": "fleetx.engine.layout",
     "distributed_model": "fleetx.engine.session",
     "distributed_optimizer": "fleetx.engine.session",
-    "full_state_dict": "fleetx.engine.session",
+    "full_state_dict": "fleetx.engine.layout",
     "init": "fleetx.engine.session",
-    "load_full_state_dict": "fleetx.engine.session",
+    "load_full_state_dict": "fleetx.engine.layout",
+    "minimize": "fleetx.static.distributed",
+    "load_inference_model": "fleetx.io",
+    "load_persistables": "fleetx.io",
+    "load_vars": "fleetx.io",
+    "save_inference_model": "fleetx.io",
+    "save_persistables": "fleetx.io",
     "PlanError": "fleetx.plan.error",
 }
 
 
+# They change with every minimize(), so they are asked for each time.
+_PROGRAMS = {
+    "main_program": "main_program",
+    "startup_program": "startup_program",
+    "_origin_program": "origin_program",
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PROGRAMS:
+        programs = importlib.import_module("fleetx.static.distributed")
+        return getattr(programs, _PROGRAMS[name])()
+    if name == "static":
+        return importlib.import_module("fleetx.static")
     if name not in __all__:
         raise AttributeError(f"module 'fleetx' has no attribute {name!r}")
     room = importlib.import_module(_HOMES.get(name, "fleetx.roles"))

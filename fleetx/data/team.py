@@ -96,7 +96,7 @@ def _data_group() -> dist.ProcessGroup | None:
     """The data axis, where some workers see the same samples."""
     if "fleetx.engine.session" not in sys.modules:
         return None
-    from fleetx.engine.session import data_group
+    from fleetx.engine.layout import data_group
 
     return data_group()
 

@@ -48,11 +48,20 @@ class DistributedOptimizer(Optimizer):
         """Every parameter of every group."""
         return [p for group in self._inner.param_groups for p in group["params"]]
 
-    def minimize(self, loss: Tensor) -> None:
-        """Backward, update when one is due, and clear the gradients."""
+    def minimize(self, loss: Tensor, *program: Any, **options: Any) -> Any:
+        """Backward, update when one is due, and clear the gradients.
+
+        The loss of a static program is not computed yet: there, the rest of the arguments are
+        those of ``static.minimize``, and every run of the program is such an update.
+        """
+        if recorded := getattr(type(loss), "minimized", None):
+            return recorded(loss, self, *program, **options)
+        if program or options:
+            raise TypeError("optimizer.minimize(loss) takes nothing else unless loss is static")
         self.backward(loss)
         self.step()
         self.zero_grad()
+        return None
 
     def backward(self, loss: Tensor) -> None:
         """Differentiate the loss the way the plan wants it."""

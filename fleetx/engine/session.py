@@ -2,12 +2,11 @@
 
 import logging
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import LBFGS, Optimizer
 
@@ -17,12 +16,9 @@ from fleetx.engine.batches import give_batch_calls
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
 from fleetx.engine.optimizer import DistributedOptimizer
-from fleetx.engine.weights import load_whole_state, whole_state
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.error import PlanError
-from fleetx.plan.mesh import data_place
 from fleetx.plan.plan import Plan
-from fleetx.roles import subgroups
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=nn.Module)
@@ -40,12 +36,22 @@ class Session:
     """Axes -> mesh, so that equal plans share their process groups."""
     dealt: int | None = None
     """Among how many workers a loader has dealt the data already."""
+    latest: Any = None
+    """The optimizer that was distributed last, for ``fleet.minimize``."""
 
     @property
     def engines(self) -> list[Engine]:
         """Those whose model is still in use."""
         found = (known() for known in self.laid_out)
         return [engine for engine in found if engine is not None]
+
+
+@runtime_checkable
+class Described(Protocol):
+    """An optimizer whose parameters are not known yet: a static program supplies them."""
+
+    def distributed(self, grad_clip: GradClip | None) -> Any:
+        """What ``distributed_optimizer`` returns for it."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def distributed_model(
         sample: inputs of one small batch, by which a pipeline is balanced when nobody says where
             to cut.
     """
-    session = _current("distributed_model")
+    session = current("distributed_model")
     if not isinstance(model, nn.Module):
         raise TypeError(f"fleet.distributed_model() takes a torch.nn.Module, got {model!r}")
     if any(engine.job.model is model for engine in session.engines):
@@ -118,31 +124,51 @@ def distributed_model(
             "fleet.distributed_model() was called twice with the same module, which is distributed "
             "already; use what the first call returned."
         )
-    engine = _engine(session, model, criterion=criterion, sample=sample)
-    session.laid_out.append(weakref.ref(engine))
-    give_batch_calls(engine.job.model, engine)
+    laid_out = engine(plan(), model, criterion=criterion, sample=sample)
+    session.laid_out.append(weakref.ref(laid_out))
+    give_batch_calls(laid_out.job.model, laid_out)
     for optimizer in [*session.waiting]:
-        if _owns(engine, optimizer):
-            optimizer.bind(engine)
+        if _owns(laid_out, optimizer):
+            optimizer.bind(laid_out)
             session.waiting.remove(optimizer)
-    return engine.job.model  # type: ignore[return-value]
+    return laid_out.job.model  # type: ignore[return-value]
 
 
+@overload
 def distributed_optimizer(
     optimizer: Optimizer,
     strategy: DistributedStrategy | None = None,
     *,
     grad_clip: GradClip | None = None,
-) -> DistributedOptimizer:
+) -> DistributedOptimizer: ...
+
+
+@overload
+def distributed_optimizer(
+    optimizer: Described,
+    strategy: DistributedStrategy | None = None,
+    *,
+    grad_clip: GradClip | None = None,
+) -> Any: ...
+
+
+def distributed_optimizer(
+    optimizer: Optimizer | Described,
+    strategy: DistributedStrategy | None = None,
+    *,
+    grad_clip: GradClip | None = None,
+) -> Any:
     """Let the optimizer's step go through the plan; may come before or after its model.
 
     Args:
-        optimizer: any torch optimizer over the parameters of one distributed model.
+        optimizer: any torch optimizer over the parameters of one distributed model, or
+            ``static.Optimizer`` for a static program.
         strategy: replaces the one given to ``init``, if no model is distributed yet.
         grad_clip: limits gradients before they are used, like the strategy ``clip``.
     """
-    session = _current("distributed_optimizer")
-    _is_optimizer(optimizer)
+    session = current("distributed_optimizer")
+    if not isinstance(optimizer, Described):
+        _is_optimizer(optimizer)
     if grad_clip is not None and not isinstance(grad_clip, GradClip):
         raise TypeError(
             "fleet.distributed_optimizer() takes grad_clip=fleet.ClipGradByGlobalNorm(1.0), "
@@ -152,110 +178,68 @@ def distributed_optimizer(
         _replace_strategy(session, _is_strategy("distributed_optimizer", strategy))
     if grad_clip is not None and not _watched(Request(strategies={"clip": {}})).strategies:
         grad_clip = None
-    wrapped = DistributedOptimizer(optimizer, grad_clip)
-    for engine in session.engines:
-        if _owns(engine, wrapped):
-            wrapped.bind(engine)
+    if isinstance(optimizer, Described):
+        session.latest = optimizer.distributed(grad_clip)
+        return session.latest
+    wrapped = session.latest = DistributedOptimizer(optimizer, grad_clip)
+    for owner in session.engines:
+        if _owns(owner, wrapped):
+            wrapped.bind(owner)
             return wrapped
     session.waiting.append(wrapped)
     return wrapped
 
 
-def _current(call: str) -> Session:
+def begun() -> bool:
+    """Whether a job runs."""
+    return _session is not None and roles.started()
+
+
+def current(call: str) -> Session:
+    """What the last ``init`` began; ``call`` is named in the complaint when there was none."""
     roles.identity(call)
     assert _session is not None, "roles are started by init() alone"
     return _session
 
 
-def data_index() -> int:
-    """Which share of the data this worker works on; workers of one pipeline have the same."""
-    return data_place(_plan("data_index").mesh, roles.worker_index())[0]
+def request() -> Request:
+    """What the strategy of this job asks for."""
+    return _watched(current("distributed_optimizer").strategy.request())
 
 
-def data_num() -> int:
-    """How many shares the data is dealt into: the axes dp and sharding."""
-    return data_place(_plan("data_num").mesh, roles.worker_index())[1]
+def latest_optimizer(call: str) -> Any:
+    """What ``distributed_optimizer`` returned last; None if it was not called."""
+    return current(call).latest
 
 
-def _plan(call: str) -> Plan:
-    return compose(_watched(_current(call).strategy.request()), roles.worker_num())
-
-
-def full_state_dict(model: nn.Module, *, everywhere: bool = False) -> dict[str, Tensor]:
-    """Every parameter and buffer of a distributed model, complete and on the host.
-
-    The names are those of the plain model, whatever the layout. All workers must call it; worker 0
-    gets the state and can save it, the others an empty dict.
+def plan(obeyed: frozenset[str] = frozenset()) -> Plan:
+    """What the strategy of this job makes of any model.
 
     Args:
-        model: what ``distributed_model`` returned.
-        everywhere: every worker gets the state.
+        obeyed: options of the whole job that the caller acts upon, whatever the plan does.
     """
-    return whole_state(_engine_of(model, "full_state_dict"), everywhere=everywhere)
-
-
-def load_full_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Give a distributed model the weights of the plain one; each worker keeps its part.
-
-    Args:
-        model: what ``distributed_model`` returned.
-        state: that of the plain model, or what ``full_state_dict`` returned, on all workers.
-    """
-    load_whole_state(_engine_of(model, "load_full_state_dict"), state)
-
-
-def _engine_of(model: nn.Module, call: str) -> Engine:
-    for engine in _current(call).engines:
-        if engine.job.model is model:
-            return engine
-    raise PlanError(
-        f"fleet.{call}() got a module that is not distributed; pass what "
-        "fleet.distributed_model() returned."
-    )
-
-
-def data_group() -> ProcessGroup | None:
-    """The workers that share the data of a job that is planned already; None before that.
-
-    Ranks of one pipeline, and of one tensor-parallel group, see the same samples.
-    """
-    if _session is None or not roles.started() or not roles.identity().is_collective:
-        return None
-    plan = _plan("distributed_loader")
-    _session.dealt = _sharers(plan)
-    if plan.mesh["pp"] * plan.mesh["tp"] == 1:
-        return None
-    return subgroups.data_group(_mesh(_session, plan))
-
-
-def _sharers(plan: Plan) -> int:
-    return plan.mesh["dp"] * plan.mesh["sharding"]
-
-
-def _mesh(session: Session, plan: Plan) -> DeviceMesh:
-    axes = tuple(plan.mesh.items())
-    if axes not in session.meshes:
-        session.meshes[axes] = roles.mesh(plan.mesh)
-    return session.meshes[axes]
-
-
-def _engine(session: Session, model: nn.Module, **given: Any) -> Engine:
-    identity = roles.identity()
+    identity = roles.identity("distributed_model")
     if not identity.is_collective:
         raise PlanError(
             "this is a parameter-server job, and this version of fleetx trains only collective "
             "jobs; call fleet.init(is_collective=True) and start without servers."
         )
-    plan = compose(_watched(session.strategy.request()), identity.worker_num)
-    if session.dealt not in (None, _sharers(plan)):
+    asked = request()
+    changed = {name: normal for name, normal in asked.changed.items() if name not in obeyed}
+    return compose(replace(asked, changed=changed), identity.worker_num)
+
+
+def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
+    """The engine of a plan over all workers of this job, with what else the engine takes."""
+    session = current("distributed_model")
+    if session.dealt not in (None, sharers(plan)):
         raise PlanError(
             f"fleet.distributed_loader() dealt the data out among {session.dealt} workers before "
-            f"the strategy was known, by which {_sharers(plan)} share it; pass the strategy to "
+            f"the strategy was known, by which {sharers(plan)} share it; pass the strategy to "
             "fleet.init()."
         )
     session.strategy.lock()
-    mesh = _mesh(session, plan)
-    engine = Engine(plan, model, device=roles.device(), mesh=mesh, **given)
+    engine = Engine(plan, model, device=roles.device(), mesh=mesh(session, plan), **given)
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
     return engine
@@ -265,6 +249,19 @@ def _watched(request: Request) -> Request:
     for watch in watches:
         request = watch.change(request)
     return request
+
+
+def sharers(plan: Plan) -> int:
+    """Among how many workers the data is dealt."""
+    return plan.mesh["dp"] * plan.mesh["sharding"]
+
+
+def mesh(session: Session, plan: Plan) -> DeviceMesh:
+    """The mesh of a plan, the same one for all models."""
+    axes = tuple(plan.mesh.items())
+    if axes not in session.meshes:
+        session.meshes[axes] = roles.mesh(plan.mesh)
+    return session.meshes[axes]
 
 
 def _owns(engine: Engine, optimizer: DistributedOptimizer) -> bool:

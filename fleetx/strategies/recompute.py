@@ -158,10 +158,12 @@ def _named(model: nn.Module, entry: str) -> list[str]:
 
 
 def _known(model: nn.Module) -> dict[str, str]:
-    """Every name a user may write -> path of the submodule; a program's own cuts come first."""
+    """Every name a user may write -> path of the submodule; in a program, those of its cuts."""
     meta: Mapping[str, Any] = getattr(model, "meta", None) or {}
+    if cuts := meta.get("segments"):
+        return dict(cuts)  # layers lie inside of segments, and are replayed with them
     names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
-    return {name: name for name in names} | dict(meta.get("segments", {}))
+    return {name: name for name in names}
 
 
 def _runs(module: nn.Module) -> bool:

@@ -194,7 +194,7 @@ def test_misuse_is_answered_in_a_sentence() -> None:
     with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module"):
         fleet.distributed_model("net")  # type: ignore[type-var]
     with pytest.raises(TypeError, match=r"takes a torch\.optim optimizer"):
-        fleet.distributed_optimizer("adam")  # type: ignore[arg-type]
+        fleet.distributed_optimizer("adam")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="got LBFGS"):
         fleet.distributed_optimizer(torch.optim.LBFGS(model.parameters()))
     stray = nn.Parameter(torch.ones(3))

@@ -125,7 +125,7 @@ def test_mistakes_are_answered() -> None:
     start(clip=True)
     model = fleet.distributed_model(net())
     with pytest.raises(TypeError, match=r"takes grad_clip=fleet\.ClipGradByGlobalNorm\(1\.0\)"):
-        fleet.distributed_optimizer(momentum(model.parameters()), grad_clip=1.0)  # type: ignore[arg-type]
+        fleet.distributed_optimizer(momentum(model.parameters()), grad_clip=1.0)  # type: ignore[call-overload]
     with pytest.raises(fleet.PlanError, match="clip was asked for twice"):
         fleet.distributed_optimizer(
             momentum(model.parameters()), grad_clip=fleet.ClipGradByGlobalNorm()

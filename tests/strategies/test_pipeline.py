@@ -33,7 +33,7 @@ def begin(net: nn.Module, optimizer: str = "sgd", **given: Any) -> Any:
 
 def train(model: Any, steps: int = 3) -> list[float]:
     losses = []
-    axes = session._current("test").engines[-1].plan.mesh
+    axes = session.current("test").engines[-1].plan.mesh
     place, shares = data_place(axes, fleet.worker_index())
     for number in range(steps):
         data = tuple(part.chunk(shares)[place] for part in transformer.batch(number))

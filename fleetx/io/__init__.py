@@ -1,0 +1,27 @@
+"""Saving and loading: values of programs as safetensors, models as torch.export archives."""
+
+from fleetx.io.inference import load_inference_model, save_inference_model
+from fleetx.io.persistables import (
+    load_params,
+    load_persistables,
+    load_vars,
+    save_params,
+    save_persistables,
+    save_vars,
+)
+from fleetx.io.program_state import load, load_program_state, save, set_program_state
+
+__all__ = [
+    "load",
+    "load_inference_model",
+    "load_params",
+    "load_persistables",
+    "load_program_state",
+    "load_vars",
+    "save",
+    "save_inference_model",
+    "save_params",
+    "save_persistables",
+    "save_vars",
+    "set_program_state",
+]

@@ -1,0 +1,210 @@
+"""Models for use elsewhere: a ``torch.export`` archive that plain torch loads, or ONNX."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim, ExportedProgram
+from typing_extensions import override
+
+from fleetx.io.files import Folder, written
+from fleetx.io.persistables import checked
+from fleetx.static.codegen import mark_regions
+from fleetx.static.current import program_guard
+from fleetx.static.error import ProgramError
+from fleetx.static.executor import Executor
+from fleetx.static.flattening import flattened
+from fleetx.static.inputs import data
+from fleetx.static.lowered import Lowered
+from fleetx.static.program import Program
+from fleetx.static.shapes import FREE
+from fleetx.static.variable import Variable
+
+MODEL, ONNX, SIGNATURE = "model.pt2", "model.onnx", "signature.json"
+
+SIZES = (3, 5, 7, 11, 13, 17)
+"""What free dimensions are while a model is exported, by position; any other size works later."""
+
+
+def save_inference_model(  # noqa: PLR0917 (the order of the documents)
+    executor: Executor,
+    dirname: Folder,
+    feeded_var_names: Sequence[str] | str,
+    target_vars: Sequence[Tensor | str] | Tensor | str,
+    main_program: Program | None = None,
+    export_for_deployment: bool = True,
+    *,
+    format: str = "torch",
+) -> list[str]:
+    """Save what leads from the feeds to the targets, weights included.
+
+    ``model.pt2`` is loaded by ``torch.export.load`` without fleetx; ``signature.json`` names inputs
+    and outputs.
+
+    Args:
+        executor: the one that runs the program.
+        dirname: the folder.
+        feeded_var_names: the inputs of the model.
+        target_vars: its outputs.
+        main_program: the default one if None.
+        export_for_deployment: freeze dropout and batch normalisation; False exports them as they
+            train, for fine-tuning with plain torch.
+        format: "torch", or "onnx" for ``model.onnx`` as well, which needs the extra ``[onnx]``.
+
+    Returns:
+        The names of the outputs.
+    """
+    program = checked(executor, main_program)
+    if format not in {"torch", "onnx"}:
+        raise ValueError(f"save_inference_model() writes format 'torch' or 'onnx', got {format!r}")
+    feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
+    one = isinstance(target_vars, Tensor | str)
+    targets: list[Any] = [target_vars] if one else list(target_vars)
+    pruned = _pruned(program, feeds, targets, for_test=export_for_deployment)
+    names = [program.name_of(program.find(target)) for target in targets]
+    module = _graph_module(pruned, [pruned.find(name) for name in names], executor.device)
+    _export(
+        module, pruned, Path(dirname), executor.device, also_onnx=format == "onnx", outputs=names
+    )
+    return names
+
+
+def _pruned(program: Program, feeds: list[str], targets: list[Any], *, for_test: bool) -> Program:
+    form = program.clone(for_test=True)
+    form.for_test = for_test or program.for_test
+    pruned = form.prune(feeds, targets)
+    if surplus := sorted(pruned.inputs().keys() - set(feeds)):
+        raise ProgramError(
+            f"the targets depend on {', '.join(surplus)} too, which feeded_var_names does not "
+            "list; list all inputs that they need, or choose other targets."
+        )
+    if idle := [name for name in feeds if name not in pruned.inputs()]:
+        raise ProgramError(f"no target depends on {', '.join(idle)}; leave it out of the feeds.")
+    return pruned
+
+
+def _graph_module(program: Program, outputs: list[fx.Node], device: torch.device) -> fx.GraphModule:
+    """A module that takes the inputs by name, and whose state has the program's names."""
+    program.state.to(device)
+    graph = flattened(program, outputs, device)
+    mark_regions(graph)
+    root = Lowered(program)
+    for node in graph.nodes:
+        if node.op == "call_module":
+            flag = node.meta["training"] and not program.for_test
+            root.get_submodule(str(node.target)).training = flag
+    module = fx.GraphModule(root, graph)
+    module.training = not program.for_test
+    return module
+
+
+def _export(
+    module: fx.GraphModule,
+    program: Program,
+    folder: Path,
+    device: torch.device,
+    *,
+    also_onnx: bool,
+    outputs: list[str],
+) -> None:
+    inputs = program.inputs()
+    example = tuple(_example(node, device) for node in inputs.values())
+    shapes = tuple(_free(node) for node in inputs.values())
+    with torch.no_grad():
+        exported = torch.export.export(module, example, dynamic_shapes=shapes, strict=False)
+    exported.example_inputs = None  # torch would pickle them
+    with written(folder / MODEL) as beside:
+        torch.export.save(exported, beside)
+    if also_onnx:
+        names = list(inputs), [name.replace(".", "_") for name in outputs]
+        _write_onnx(module, example, shapes, folder / ONNX, names)
+    signature = {"inputs": {n: _declared(node) for n, node in inputs.items()}, "outputs": outputs}
+    with written(folder / SIGNATURE) as beside:
+        beside.write_text(json.dumps(signature, indent=2), encoding="utf-8")
+
+
+def _write_onnx(
+    module: fx.GraphModule,
+    example: tuple[Tensor, ...],
+    shapes: tuple[Any, ...],
+    path: Path,
+    names: tuple[list[str], list[str]],
+) -> None:
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "save_inference_model(format='onnx') needs onnx and onnxscript; install "
+            "'fleetx[onnx]', or leave the format at 'torch'."
+        ) from error
+    with written(path) as beside:
+        torch.onnx.export(
+            module,
+            example,
+            beside,
+            input_names=names[0],
+            output_names=names[1],
+            dynamic_shapes=shapes,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+
+
+def _example(node: fx.Node, device: torch.device) -> Tensor:
+    sizes = [SIZES[at % 6] if size in FREE else size for at, size in enumerate(node.meta["shape"])]
+    return torch.zeros(sizes, dtype=node.meta["val"].dtype, device=device)
+
+
+def _free(node: fx.Node) -> dict[int, Any]:
+    return {at: Dim.DYNAMIC for at, size in enumerate(node.meta["shape"]) if size in FREE}
+
+
+def _declared(node: fx.Node) -> dict[str, Any]:
+    shape = [None if size in FREE else size for size in node.meta["shape"]]
+    return {"shape": shape, "dtype": str(node.meta["val"].dtype).removeprefix("torch.")}
+
+
+class Loaded(nn.Module):
+    """A model that was saved, as one operator of a program."""
+
+    one_operator = True
+
+    def __init__(self, exported: ExportedProgram) -> None:
+        super().__init__()
+        self.model = exported.module()
+
+    @override
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.model(*inputs)
+
+
+def load_inference_model(
+    dirname: Folder, executor: Executor
+) -> tuple[Program, list[str], list[Variable]]:
+    """A program that runs what ``save_inference_model`` saved.
+
+    Returns:
+        The program, the names of its inputs, and its outputs, to be fetched.
+    """
+    if not isinstance(executor, Executor):
+        raise TypeError(f"load_inference_model() takes a static.Executor second, got {executor!r}")
+    folder = Path(dirname)
+    if not (folder / SIGNATURE).is_file():
+        raise FileNotFoundError(
+            f"{str(dirname)!r} has no {SIGNATURE}; it must be a folder that "
+            "save_inference_model() wrote."
+        )
+    signature = json.loads((folder / SIGNATURE).read_text(encoding="utf-8"))
+    module = Loaded(torch.export.load(folder / MODEL))
+    program = Program()
+    with program_guard(program, Program()):
+        inputs = [data(name, **declared) for name, declared in signature["inputs"].items()]
+        found = module(*inputs)
+    for name, variable in zip(signature["outputs"], found, strict=True):
+        variable.name = name
+    program.for_test = True
+    return program, list(signature["inputs"]), list(found)

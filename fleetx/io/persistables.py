@@ -1,0 +1,267 @@
+"""Everything of a program that lives between runs: parameters, buffers, state of the optimizer."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fleetx.io.files import Folder, load_tensors, one_each, save_tensors
+from fleetx.io.training_state import MARK, to_state, to_tensors
+from fleetx.static.compiled import CompiledProgram
+from fleetx.static.current import default_main_program
+from fleetx.static.error import ProgramError
+from fleetx.static.executor import Executor
+from fleetx.static.minimize import Training
+from fleetx.static.program import Program
+from fleetx.static.variable import as_variable
+
+TICKS = "@ticks"
+"""The name under which the runs so far are saved, which learning-rate schedules count."""
+
+Predicate = Callable[[Any], bool]
+
+
+class Kept:
+    """Something that an optimizer keeps, as predicates see it."""
+
+    persistable = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def save_persistables(
+    executor: Executor,
+    dirname: Folder,
+    main_program: Program | None = None,
+    filename: str | None = None,
+) -> None:
+    """Save parameters, buffers and the state of the optimizer and its strategies.
+
+    Every worker that calls it writes what it holds; one of them is enough, as long as parameters
+    are not spread over workers.
+
+    Args:
+        executor: the one that runs the program.
+        dirname: the folder; it is made if it does not exist.
+        main_program: the default one if None.
+        filename: one file for everything; a file of its own name for each variable if None.
+    """
+    program = checked(executor, main_program)
+    _save(dirname, filename, values(program) | training_values(program))
+
+
+def save_params(
+    executor: Executor,
+    dirname: Folder,
+    main_program: Program | None = None,
+    filename: str | None = None,
+) -> None:
+    """Save the parameters alone."""
+    program = checked(executor, main_program)
+    _save(dirname, filename, dict(program.state.trained()))
+
+
+def save_vars(
+    executor: Executor,
+    dirname: Folder,
+    main_program: Program | None = None,
+    *,
+    vars: Iterable[Tensor | str] | None = None,
+    predicate: Predicate | None = None,
+    filename: str | None = None,
+) -> None:
+    """Save the variables that are listed, or for which ``predicate`` is true."""
+    program = checked(executor, main_program)
+    known = values(program) | training_values(program)
+    chosen = _chosen(program, known, vars, predicate)
+    _save(dirname, filename, {name: known[name] for name in chosen})
+
+
+def load_persistables(
+    executor: Executor,
+    dirname: Folder,
+    main_program: Program | None = None,
+    filename: str | None = None,
+) -> None:
+    """Load what ``save_persistables`` saved; training goes on as if it had not stopped."""
+    program = checked(executor, main_program)
+    found = _found(dirname, filename)
+    if missing := [name for name in values(program) if name not in found]:
+        raise FileNotFoundError(
+            f"{str(dirname)!r} has no value for {', '.join(missing[:3])}; load what is there with "
+            "load_vars(predicate=…), or look whether it was saved from another program."
+        )
+    put(program, found)
+
+
+def load_params(
+    executor: Executor,
+    dirname: Folder,
+    main_program: Program | None = None,
+    filename: str | None = None,
+) -> None:
+    """Load the parameters alone."""
+    program = checked(executor, main_program)
+    load_vars(executor, dirname, program, vars=list(program.state.trained()), filename=filename)
+
+
+def load_vars(
+    executor: Executor,
+    dirname: Folder,
+    main_program: Program | None = None,
+    *,
+    vars: Iterable[Tensor | str] | None = None,
+    predicate: Predicate | None = None,
+    filename: str | None = None,
+) -> None:
+    """Load the variables that are listed, or for which ``predicate`` is true.
+
+    Args:
+        executor: the one that runs the program.
+        dirname: the folder.
+        main_program: the default one if None.
+        vars: variables by object or by name.
+        predicate: asked about every persistable variable, when ``vars`` is None.
+        filename: the one file that holds everything, if there is one.
+    """
+    program = checked(executor, main_program)
+    known = values(program)
+    if filename is not None:
+        found = load_tensors(Path(dirname) / filename)
+        known = known | {name: found[name] for name in found if MARK in name}
+    chosen = _chosen(program, known, vars, predicate)
+    if filename is None:
+        found = {}
+        for name in chosen:
+            found |= load_tensors(Path(dirname) / name)
+    if missing := [name for name in chosen if name not in found]:
+        raise FileNotFoundError(f"{filename!r} has no value for {', '.join(missing[:3])}.")
+    put(program, {name: found[name] for name in chosen})
+
+
+def checked(executor: object, program: object) -> Program:
+    """The program to save or load; refuses what is neither."""
+    if not isinstance(executor, Executor):
+        raise TypeError(f"saving and loading take a static.Executor first, got {executor!r}")
+    program = default_main_program() if program is None else program
+    if isinstance(program, CompiledProgram):
+        program = program.program
+    if not isinstance(program, Program):
+        raise TypeError(f"main_program is a static.Program, got {program!r}")
+    return program
+
+
+def values(program: Program) -> dict[str, Tensor]:
+    """Parameters and buffers by name."""
+    return program.state.persistent()
+
+
+def training_values(program: Program) -> dict[str, Tensor]:
+    """State of the optimizer and of strategies by name; nothing before the first run."""
+    training = program.training
+    if training is None or training.run is None or training.wrapper is None:
+        return {}
+    found = to_tensors(training.wrapper.state_dict(), _order(training))
+    return found | {TICKS: torch.tensor(training.ticks)}
+
+
+def _order(training: Training) -> list[str]:
+    assert training.run is not None
+    engine = training.run.engine
+    groups = training.run.optimizer.param_groups
+    return [engine.names[p] for group in groups for p in group["params"]]
+
+
+@torch.no_grad()
+def put(program: Program, found: Mapping[str, Tensor]) -> None:
+    """Overwrite the program's values; an optimizer that is still to come takes its state then."""
+    known = values(program)
+    for name, tensor in found.items():
+        if name in known:
+            _copy(name, known[name], tensor)
+    for initial in program.layers.values():
+        initial.done = True
+    state = {name: tensor for name, tensor in found.items() if name not in known}
+    training = program.training
+    if not state or training is None:
+        return
+    training.ticks = int(state.pop(TICKS, torch.tensor(training.ticks)))
+
+    if training.run is None:
+        mine = {name: found[name] for name in known if name in found}
+        training.at_start.append(lambda: _continue(training, state, known, mine))
+    else:
+        _continue(training, state, {}, {})
+
+
+@torch.no_grad()
+def _continue(
+    training: Training,
+    state: Mapping[str, Tensor],
+    known: Mapping[str, Tensor],
+    mine: Mapping[str, Tensor],
+) -> None:
+    """Give optimizer and strategies their state; the engine has made workers equal meanwhile."""
+    wrapper, run = training.wrapper, training.run
+    assert wrapper is not None
+    assert run is not None
+    wrapper.load_state_dict(to_state(state, wrapper.state_dict(), _order(training)))
+    if not all(strategy.in_step() for strategy in run.engine.plan.strategies):
+        for name, tensor in mine.items():  # they were saved between two meetings
+            known[name].copy_(tensor)
+
+
+def _copy(name: str, target: Tensor, source: Tensor) -> None:
+    if target.shape != source.shape:
+        raise ProgramError(
+            f"{name!r} was saved with the shape {list(source.shape)}, and the program has it as "
+            f"{list(target.shape)}; load into the program that was saved, or leave it out with "
+            "load_vars(predicate=…)."
+        )
+    target.copy_(source)
+
+
+def name_of(entry: Tensor | str) -> str:
+    """The name of a variable that is given by object or by name."""
+    return entry if isinstance(entry, str) else as_variable(entry, "vars").name
+
+
+def _chosen(
+    program: Program,
+    known: Mapping[str, Tensor],
+    vars: Iterable[Tensor | str] | None,
+    predicate: Predicate | None,
+) -> list[str]:
+    if vars is not None:
+        names = [name_of(entry) for entry in vars]
+        for name in names:
+            if name not in known:
+                raise ProgramError(f"{name!r} is no persistable variable of the program.")
+        return names
+    if predicate is None:
+        return list(known)
+    own = values(program)
+    seen = {name: program.var(name) if name in own else Kept(name) for name in known}
+    return [name for name, variable in seen.items() if predicate(variable)]
+
+
+def _save(dirname: Folder, filename: str | None, tensors: Mapping[str, Tensor]) -> None:
+    if filename is None:
+        one_each(dirname, tensors)
+    else:
+        save_tensors(Path(dirname) / filename, tensors)
+
+
+def _found(dirname: Folder, filename: str | None) -> dict[str, Tensor]:
+    if filename is not None:
+        return load_tensors(Path(dirname) / filename)
+    folder, found = Path(dirname), dict[str, Tensor]()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(dirname)!r} to load from.")
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and not path.name.startswith("."):
+            found |= load_tensors(path)
+    return found

@@ -1,0 +1,175 @@
+"""Programs of a job: ``fleet.minimize``, ``fleet.main_program`` and their like."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fleetx.engine import session
+from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.plan.error import PlanError
+from fleetx.plan.plan import Plan
+from fleetx.static.alone import without_exchange
+from fleetx.static.build_options import OBEYED
+from fleetx.static.current import default_startup_program
+from fleetx.static.cuts import matching
+from fleetx.static.minimize import Training
+from fleetx.static.minimize import minimize as minimize_program
+from fleetx.static.optimizer import Optimizer
+from fleetx.static.program import Program
+from fleetx.static.variable import as_variable
+
+if TYPE_CHECKING:
+    from fleetx.engine.grad_clip import GradClip
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What the last ``minimize`` of the job made."""
+
+    main: Program
+    startup: Program
+
+
+# One process takes part in one job, as in the engine's session.
+_programs: list[Programs] = []
+
+
+class ProgramOptimizer:
+    """What ``fleet.distributed_optimizer`` returns for a ``static.Optimizer``."""
+
+    def __init__(self, optimizer: Optimizer, grad_clip: "GradClip | None") -> None:
+        self._optimizer, self._grad_clip = optimizer, grad_clip
+        self._training: Training | None = None
+
+    def minimize(
+        self,
+        loss: Tensor,
+        startup_program: Program | None = None,
+        parameter_list: Any = None,
+        no_grad_set: Any = None,
+    ) -> Any:
+        """Let every run of the loss's program be one update of all workers together."""
+        options = {"parameter_list": parameter_list, "no_grad_set": no_grad_set}
+        made = _planned(
+            self._optimizer, loss, startup_program, grad_clip=self._grad_clip, **options
+        )
+        self._training = as_variable(loss, "minimize()").program.training
+        return made
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the optimizer and of the strategies; there is none before the first run."""
+        return self._wrapper("state_dict").state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` returned."""
+        self._wrapper("load_state_dict").load_state_dict(state)
+
+    def _wrapper(self, call: str) -> DistributedOptimizer:
+        wrapper = self._training.wrapper if self._training is not None else None
+        if wrapper is None:
+            raise RuntimeError(
+                f"optimizer.{call}() was called before the first run of its program, when there is "
+                "no optimizer yet; call minimize(loss) and Executor.run() first."
+            )
+        return wrapper
+
+
+def minimize_distributed(
+    optimizer: DistributedOptimizer,
+    loss: Tensor,
+    startup_program: Program | None = None,
+    parameter_list: Any = None,
+    no_grad_set: Any = None,
+) -> Any:
+    """``minimize`` of a distributed torch optimizer over parameters of a program."""
+    return _planned(
+        optimizer,
+        loss,
+        startup_program,
+        parameter_list=parameter_list,
+        no_grad_set=no_grad_set,
+        wrapper=optimizer,
+    )
+
+
+def minimize(
+    loss: Tensor,
+    startup_program: Program | None = None,
+    parameter_list: Any = None,
+    no_grad_set: Any = None,
+) -> Any:
+    """``minimize`` of the optimizer that ``fleet.distributed_optimizer`` saw last."""
+    optimizer = session.latest_optimizer("minimize")
+    if optimizer is None:
+        raise RuntimeError(
+            "fleet.minimize(loss) was called without an optimizer; call "
+            "fleet.distributed_optimizer(optimizer, strategy) first."
+        )
+    return optimizer.minimize(loss, startup_program, parameter_list, no_grad_set)
+
+
+def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: Any) -> Any:
+    loss = as_variable(given, "minimize()")
+    plan = session.plan(obeyed=OBEYED)
+    _refuse_spreading(plan)
+    for strategy in plan.strategies:
+        for entry in strategy.cuts():
+            matching(loss.program, entry)
+    made = minimize_program(optimizer, loss, startup, plan=plan, **options)
+    _programs[:] = [Programs(loss.program, startup or default_startup_program())]
+    return made
+
+
+def _refuse_spreading(plan: Plan) -> None:
+    """A program's own state would go stale where strategies lay parameters out over ranks."""
+    axes = {"pp": "pipeline", "sharding": "sharding", "tp": "tensor_parallel"}
+    for axis, name in axes.items():
+        if plan.mesh[axis] > 1:
+            raise PlanError(
+                f"strategy.{name} = True cannot be in force for a static program in this version: "
+                "its executor and its savers read whole parameters. Train the model eagerly "
+                f"(fleet.distributed_model), or set strategy.{name} = False."
+            )
+
+
+def main_program() -> Program:
+    """The program that trains with all workers."""
+    return _last("main_program").main
+
+
+def startup_program() -> Program:
+    """The program that initialises it."""
+    return _last("startup_program").startup
+
+
+def origin_program() -> Program:
+    """The same training without any exchange: the worker moves its own parameters.
+
+    It shares parameters and optimizer with ``main_program``; a loop that runs the two by turns
+    decides itself when workers meet.
+    """
+    main = _last("_origin_program").main
+    if main.alone is None:
+        training = main.training
+        assert training is not None
+        assert training.plan is not None
+        main.alone = main.clone(for_test=True)
+        main.alone.for_test = main.for_test
+        main.alone.training = Training(
+            training.loss,
+            training.optimizer,
+            training.trained,
+            without_exchange(session.request(), training.plan),
+            origin=main,
+        )
+    return main.alone
+
+
+def _last(name: str) -> Programs:
+    if not _programs:
+        raise PlanError(
+            f"fleet.{name} is there after minimize(); call fleet.distributed_optimizer(optimizer)"
+            ".minimize(loss) first."
+        )
+    return _programs[-1]

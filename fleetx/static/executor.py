@@ -1,0 +1,105 @@
+"""``Executor``: runs start-up programs, training programs and plain ones."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fleetx.static.compiled import CompiledProgram
+from fleetx.static.current import default_main_program
+from fleetx.static.error import ProgramError
+from fleetx.static.lr import Schedule
+from fleetx.static.minimize import running
+from fleetx.static.places import Place, device_of
+from fleetx.static.program import Program
+from fleetx.static.runs import ForwardRun, Run
+from fleetx.static.scope import global_scope
+from fleetx.static.startup import initialise
+
+Fetch = Tensor | str | Schedule
+Feed = Mapping[str, Any]
+
+
+class Executor:
+    """Computes on one device; values belong to programs, so that several executors share them."""
+
+    def __init__(self, place: Place | torch.device | str | None = None) -> None:
+        self.device = device_of(place)
+
+    def run(
+        self,
+        program: Program | CompiledProgram | None = None,
+        feed: Feed | Sequence[Feed] | None = None,
+        fetch_list: Sequence[Fetch] | Fetch | None = None,
+        *,
+        return_numpy: bool = True,
+        use_program_cache: bool = False,
+    ) -> list[Any]:
+        """Run a program once and return what was fetched.
+
+        Args:
+            program: the default main program if None.
+            feed: name -> numpy array or tensor, for the inputs that the fetches depend on; left
+                out when the program has a reader.
+            fetch_list: variables by object or by name.
+            return_numpy: arrays instead of tensors.
+            use_program_cache: trust that feeds look like those of the first run with these
+                fetches, and check them no more.
+        """
+        program = default_main_program() if program is None else program
+        if isinstance(program, CompiledProgram):
+            program = program.prepared()
+        if not isinstance(program, Program):
+            raise TypeError(f"Executor.run() takes a static.Program first, got {program!r}")
+        fetches = _listed(fetch_list)
+        global_scope().know(program)
+        if not fetches and program.training is None:
+            initialise(program, self.device)
+            return []
+        run = self._run_of(program)
+        found = run.run(program, _one_feed(feed), fetches, cached=use_program_cache)
+        return [_value(value, return_numpy) for value in found]
+
+    def _run_of(self, program: Program) -> Run:
+        training = program.training
+        if training is not None:
+            return running(program, self.device).on(self.device)
+        run = program.runs.get(self.device)
+        if run is None:
+            run = program.runs[self.device] = ForwardRun(program, self.device)
+        return run
+
+    def close(self) -> None:
+        """Nothing is held: values belong to their programs."""
+
+
+def _listed(fetches: Sequence[Fetch] | Fetch | None) -> list[Fetch]:
+    if fetches is None:
+        return []
+    return [fetches] if isinstance(fetches, Tensor | str | Schedule) else list(fetches)
+
+
+def _one_feed(feed: Feed | Sequence[Feed] | None) -> Feed | None:
+    """Loaders give a list with one feed for each device of the process, which has one."""
+    if feed is None or isinstance(feed, (dict, Mapping)):  # dict first: it is quick to see
+        return feed
+    if len(feed) != 1:
+        raise ProgramError(
+            f"feed is a list of {len(feed)} dicts, but a process feeds its one device; start one "
+            "process for each device with fleetrun, and feed each a dict."
+        )
+    return feed[0]
+
+
+def _value(value: Any, as_numpy: bool) -> Any:
+    if not isinstance(value, Tensor):
+        return np.asarray(value) if as_numpy else torch.as_tensor(value)
+    value = value.detach()
+    if not as_numpy:
+        return value
+    if value.dtype == torch.bfloat16:
+        value = value.float()  # numpy has no such format
+    # A copy: memory of parameters and feeds must not change under the caller.
+    return np.array(value.cpu().numpy(), copy=True)

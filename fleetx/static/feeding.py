@@ -1,0 +1,71 @@
+"""What is fed to a program: checked, and brought to the device."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from fleetx.plan.option import unknown
+from fleetx.static.error import ProgramError
+from fleetx.static.program import Program
+from fleetx.static.shapes import FREE
+
+
+class Feeds:
+    """Turns a feed into the arguments of a lowered program."""
+
+    def __init__(self, program: Program, needed: Collection[str], device: torch.device) -> None:
+        self._program, self._device = program, device
+        self._inputs = program.inputs()
+        self._needed = [name for name in self._inputs if name in needed]
+
+    def arguments(self, feed: Mapping[str, Any], *, checked: bool) -> tuple[Tensor | None, ...]:
+        """A tensor for each input of the program, in order; None for those that nobody needs."""
+        found = {name: self._tensor(name, value) for name, value in feed.items()}
+        if checked:
+            self._check(found)
+        if self._device.type != "cpu":
+            found = {k: v.to(self._device, non_blocking=True) for k, v in found.items()}
+        return tuple(found.get(name) for name in self._inputs)
+
+    def _tensor(self, name: str, value: Any) -> Tensor:
+        if isinstance(value, Tensor):
+            return value
+        if isinstance(value, np.ndarray):
+            # Arrays from a file are read-only, and torch would warn of writes that never come.
+            return torch.from_numpy(value if value.flags.writeable else value.copy())
+        node = self._inputs.get(name)
+        return torch.as_tensor(value, dtype=node.meta["val"].dtype if node is not None else None)
+
+    def _check(self, found: Mapping[str, Tensor]) -> None:
+        for name in found:
+            if name not in self._inputs:
+                message = f"feed has {name!r}, which is no input of the program"
+                raise ProgramError(unknown(message, name, self._inputs))
+        if missing := [name for name in self._needed if name not in found]:
+            raise ProgramError(
+                f"feed lacks {', '.join(map(repr, missing))}, which the fetched variables depend "
+                f"on; feed a dict with {self._needed}."
+            )
+        for name, tensor in found.items():
+            _check_one(name, tensor, self._inputs[name])
+        self._program.shapes.check(found)
+
+
+def _check_one(name: str, tensor: Tensor, node: fx.Node) -> None:
+    shape, dtype = node.meta["shape"], node.meta["val"].dtype
+    if tensor.dtype != dtype:
+        raise ProgramError(
+            f"feed[{name!r}] is {tensor.dtype}, but static.data({name!r}) was declared as {dtype}; "
+            f"convert it, with numpy: .astype({str(dtype).removeprefix('torch.')!r})."
+        )
+    fits = len(shape) == tensor.dim() and all(
+        size in FREE or size == real for size, real in zip(shape, tensor.shape, strict=True)
+    )
+    if not fits:
+        raise ProgramError(
+            f"feed[{name!r}] has the shape {list(tensor.shape)}, but static.data({name!r}) was "
+            f"declared as {list(shape)}; None stands for any size."
+        )

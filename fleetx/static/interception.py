@@ -1,0 +1,234 @@
+"""Catching what a tensor subclass cannot: module calls, factories, expressions of parameters."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from typing_extensions import override
+
+from fleetx.static.program import Program
+from fleetx.static.recorder import record, record_module
+from fleetx.static.variable import Variable, variables
+
+Source = Callable[[], Program]
+
+_MAKERS = "arange zeros ones full rand randn randint linspace logspace eye empty randperm tensor"
+FACTORIES = frozenset(
+    getattr(torch, name) for name in f"{_MAKERS} tril_indices triu_indices normal".split()
+)
+"""Functions that make tensors from nothing; inside a model they are operators, not constants."""
+
+QUESTIONS = frozenset(
+    {"__get__", "__set__", "size", "dim", "numel", "is_floating_point", "is_complex", "stride"}
+    | {"__len__", "requires_grad_", "__repr__", "__hash__", "__format__", "data_ptr", "nelement"}
+    | {"ndimension", "element_size", "storage_offset", "is_contiguous", "is_pinned"}
+)
+"""Calls on parameters that tell something and compute nothing."""
+
+
+class _Recording:
+    """What is being recorded; torch itself is changed while there is something."""
+
+    def __init__(self) -> None:
+        self.sources: list[tuple[Source, Source]] = []
+        self.depth = 0
+        """How many modules of the user's are around the line that runs now."""
+        self.paused = False
+        """Whether a program runs, so that nothing is to be recorded."""
+
+    @property
+    def on(self) -> bool:
+        return bool(self.sources) and not self.paused
+
+
+_recording = _Recording()
+_call = nn.Module.__call__
+_apply = torch.autograd.Function.__dict__["apply"]
+
+
+def start(main: Source, startup: Source) -> None:
+    """Record what meets variables from now on."""
+    if not _recording.sources:
+        _recording.sources.append((main, startup))
+        nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
+        torch.autograd.Function.apply = classmethod(_apply_or_record)  # type: ignore[assignment,method-assign]
+
+
+def stop() -> None:
+    """Put torch back as it was."""
+    _recording.sources.clear()
+    nn.Module.__call__ = _call  # type: ignore[method-assign]
+    torch.autograd.Function.apply = _apply  # type: ignore[method-assign]
+
+
+@contextmanager
+def recording(main: Source, startup: Source) -> Iterator[None]:
+    """Record under a guard."""
+    outermost = not _recording.sources
+    if outermost:
+        start(main, startup)
+    else:
+        _recording.sources.append((main, startup))
+    try:
+        with _Mode():
+            yield
+    finally:
+        if outermost:
+            stop()
+        else:
+            _recording.sources.pop()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Let torch compute, while a program runs."""
+    before, _recording.paused = _recording.paused, True
+    try:
+        yield
+    finally:
+        _recording.paused = before
+
+
+def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    if not _recording.on or not (found := variables((args, kwargs))):
+        return _call(module, *args, **kwargs)
+    program = found[0].program
+    adopt(program, module)
+    path = program.state.path(module)
+    assert path is not None
+    if is_leaf(module):
+        return record_module(program, module, path, args, kwargs)
+    made = _through(program, module, args, kwargs)
+    if isinstance(made, Variable):
+        program.names.setdefault(path, made.node)
+    return made
+
+
+def adopt(program: Program, module: nn.Module) -> None:
+    """Make a module's parameters the program's, with the values that they have."""
+    if program.state.path(module) is not None:
+        return
+    from fleetx.static.startup import Initial
+
+    _, startup = _recording.sources[-1]
+    known = startup().initial
+    name = next((n for n, initial in known.items() if initial.module is module), None)
+    if name is None:
+        taken = {*known, *program.state.root._modules}
+        name = startup().layer_names.fresh(type(module).__name__.lower(), taken)
+    program.state.add(module, name)
+    program.layers[name] = known.setdefault(name, Initial(module, reset=None, done=True))
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether a module is one operator, so that strategies find it as a module."""
+    if isinstance(module, (torch.jit.ScriptModule, _Opaque, nn.MultiheadAttention)):
+        return True
+    if parametrize.is_parametrized(module) or getattr(module, "one_operator", False):
+        return True
+    return module.__module__.startswith("torch.nn") and not any(True for _ in module.children())
+
+
+def _through(program: Program, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Run the user's own forward, with everything in it recorded."""
+    outermost = _recording.depth == 0
+    buffers = {part: dict(part._buffers) for part in module.modules()} if outermost else {}
+    _recording.depth += 1
+    try:
+        with ExitStack() as stack:
+            if outermost:
+                stack.enter_context(_Mode())
+                stack.enter_context(_as_if_compiling())
+            made = _call(module, *args, **kwargs)
+            for part, before in buffers.items():
+                _write_back(program, part, before)
+        return made
+    finally:
+        _recording.depth -= 1
+        for part, before in buffers.items():
+            part._buffers.update(before)
+
+
+def _write_back(program: Program, module: nn.Module, before: dict[str, Tensor | None]) -> None:
+    """A buffer that was assigned becomes one that is written: the module keeps its own tensor."""
+    for name, value in module._buffers.items():
+        kept = before.get(name)
+        if isinstance(value, Variable) and kept is not None:
+            record(program, Tensor.copy_, (kept, value.detach()), {})
+
+
+@contextmanager
+def _as_if_compiling() -> Iterator[None]:
+    """Libraries take their paths without shortcuts on values when torch compiles or exports."""
+    flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = flags
+
+
+class _Opaque(nn.Module):
+    """An autograd function as one operator: its backward is its own."""
+
+    def __init__(self, function: type[torch.autograd.Function]) -> None:
+        super().__init__()
+        self.function = function
+
+    @override
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return _apply.__get__(None, self.function)(*args, **kwargs)
+
+
+def _apply_or_record(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+    found = variables((args, kwargs)) if _recording.on else []
+    if not found:
+        return _apply.__get__(None, cls)(*args, **kwargs)
+    program, name = found[0].program, cls.__name__.lower()
+    module = getattr(program.state.root, name, None)
+    if module is None:
+        module = _Opaque(cls)
+        program.state.add(module, name)
+    return record_module(program, module, name, args, kwargs)
+
+
+class _Mode(TorchFunctionMode):
+    """Sees every call of torch, those without a variable too."""
+
+    @override
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not _recording.on:
+            return func(*args, **kwargs)
+        leaves = tree_leaves((args, kwargs))
+        if found := [leaf for leaf in leaves if isinstance(leaf, Variable)]:
+            from fleetx.static.variable import program_of
+
+            return record(program_of(found), func, args, kwargs)
+        program = _recording.sources[-1][0]()
+        if _is_operator(program, func, leaves):
+            return record(program, func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _is_operator(program: Program, func: Any, leaves: list[Any]) -> bool:
+    """Whether a call that has no variable belongs into the program all the same."""
+    name = getattr(func, "__name__", "")
+    if name in QUESTIONS:
+        return False
+    if any(isinstance(leaf, torch.SymInt) for leaf in leaves):
+        return True
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    if _recording.depth > 0:
+        return any(program.state.path(tensor) for tensor in tensors) or (
+            not tensors and func in FACTORIES
+        )
+    known = any(program.state.path(t) and isinstance(t, nn.Parameter) for t in tensors)
+    return known and torch.is_grad_enabled() and not name.endswith("_")

@@ -1,0 +1,124 @@
+"""Making layers: a name, a module without values yet, and how it will get them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fleetx.static.current import (
+    default_main_program,
+    default_startup_program,
+    record_by_default,
+)
+from fleetx.static.error import ProgramError
+from fleetx.static.program import Program
+from fleetx.static.startup import Initial
+from fleetx.static.variable import Variable, as_variable
+
+Initializer = Callable[[Tensor], Any]
+"""Fills a tensor in place, as the functions of ``torch.nn.init`` do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParamAttr:
+    """How one parameter of a layer starts, and whether it moves."""
+
+    initializer: Initializer | None = None
+    """Fills the tensor; None is torch's own start for that layer."""
+    trainable: bool = True
+
+
+Activation = str | Callable[[Any], Any] | None
+"""The name of a function of torch, or a function."""
+
+Attr = ParamAttr | Initializer | bool | None
+"""For a bias, False means that there is none."""
+
+
+def layer(
+    kind: str,
+    make: Callable[[], nn.Module],
+    *,
+    name: str | None = None,
+    weight: Attr = None,
+    bias: Attr = None,
+) -> nn.Module:
+    """A module of the program that is recorded now, initialised by its start-up program.
+
+    A name that the start-up program knows gives the same module again, which shares its weights.
+    """
+    record_by_default()
+    main, startup = default_main_program(), default_startup_program()
+    name = name or startup.layer_names.unique(kind, startup.initial)
+    made = _empty(make)
+    attributes = {"weight": weight, "bias": bias}
+    if name in startup.initial:
+        initial = startup.initial[name]
+        _check_same(name, initial.module, made)
+    else:
+        initial = Initial(made, reset=lambda: _start(made, attributes))
+        startup.initial[name] = initial
+        for attribute, given in attributes.items():
+            if isinstance(given, ParamAttr) and not given.trainable:
+                getattr(made, attribute).requires_grad_(False)
+    _belongs(main, name, initial)
+    return initial.module
+
+
+def _belongs(main: Program, name: str, initial: Initial) -> None:
+    if main.state.path(initial.module) is None:
+        main.state.add(initial.module, name)
+    main.layers[name] = initial
+
+
+def _empty(make: Callable[[], nn.Module]) -> nn.Module:
+    """Without values, so that no random numbers are drawn before the start-up program runs."""
+    with torch.device("meta"):
+        module = make()
+    return module.to_empty(device="cpu")
+
+
+@torch.no_grad()
+def _start(module: nn.Module, attributes: dict[str, Attr]) -> None:
+    module.reset_parameters()  # type: ignore[operator]
+    for name, given in attributes.items():
+        fill = given.initializer if isinstance(given, ParamAttr) else given
+        if callable(fill):
+            fill(getattr(module, name))
+
+
+def _check_same(name: str, known: nn.Module, made: nn.Module) -> None:
+    shapes = [{n: tuple(p.shape) for n, p in m.named_parameters()} for m in (known, made)]
+    if type(known) is not type(made) or shapes[0] != shapes[1]:
+        raise ProgramError(
+            f"a layer {name!r} exists and is another one ({type(known).__name__} {shapes[0]} "
+            f"against {type(made).__name__} {shapes[1]}), so they cannot share parameters; give "
+            "one of them another name."
+        )
+
+
+def activated(value: Tensor, activation: Activation) -> Variable:
+    """The value behind an activation given by its name in torch, or as a function."""
+    if activation is None:
+        return as_variable(value, "a layer")
+    if callable(activation):
+        return as_variable(activation(value), "a layer")
+    function = getattr(torch, activation, None) or getattr(F, activation, None)
+    if function is None:
+        raise ProgramError(f"there is no activation {activation!r} in torch; pass a function.")
+    along = {"dim": -1} if activation in {"softmax", "log_softmax"} else {}
+    return as_variable(function(value, **along), "a layer")
+
+
+def size_of(value: Tensor, dim: int) -> int:
+    """A size that must be known, because parameters have it."""
+    size = value.shape[dim]
+    if not isinstance(size, int):
+        raise ProgramError(
+            f"dimension {dim} of {value!r} is free, but a layer has a parameter of that size; "
+            "give it a size in static.data()."
+        )
+    return size

@@ -1,0 +1,54 @@
+"""Which operators a result needs, those that write into its tensors included."""
+
+from collections.abc import Collection, Iterable
+
+from torch import Tensor, fx
+
+from fleetx.static.writes import written
+
+
+def live_nodes(
+    graph: fx.Graph,
+    outputs: Iterable[fx.Node],
+    *,
+    stop: Collection[fx.Node] = (),
+    with_state: bool = False,
+) -> set[fx.Node]:
+    """Everything that ``outputs`` depend on.
+
+    Args:
+        graph: the operators.
+        outputs: what shall be computed.
+        stop: nodes that are given, so that nothing before them is needed.
+        with_state: also what writes into buffers, such as running statistics.
+    """
+    found: set[fx.Node] = set()
+    _need(outputs, found, stop)
+    writers = [(node, base) for node in graph.nodes if (base := written(node)) is not None]
+    while True:
+        places = {where for node in found if (where := place(node)) is not None}
+        missing = [
+            node
+            for node, base in writers
+            if node not in found
+            and (place(base) in places or (with_state and base.op == "get_attr"))
+        ]
+        if not missing:
+            return found
+        _need(missing, found, stop)
+
+
+def _need(nodes: Iterable[fx.Node], found: set[fx.Node], stop: Collection[fx.Node]) -> None:
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            if node not in stop:
+                stack.extend(node.all_input_nodes)
+
+
+def place(node: fx.Node) -> int | None:
+    """Names the memory of a node's tensor; views share it."""
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, Tensor) else None

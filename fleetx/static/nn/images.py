@@ -1,0 +1,91 @@
+"""Layers over images: convolutions and pooling."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fleetx.static.error import ProgramError
+from fleetx.static.layers import Activation, Attr, activated, layer, size_of
+from fleetx.static.variable import Variable, as_variable
+
+Pair = int | tuple[int, int]
+
+
+def conv2d(
+    input: Tensor,
+    num_filters: int,
+    filter_size: Pair,
+    stride: Pair = 1,
+    padding: Pair | str = 0,
+    *,
+    dilation: Pair = 1,
+    groups: int = 1,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    act: Activation = None,
+    name: str | None = None,
+) -> Variable:
+    """A convolution over images [N, C, H, W]."""
+    channels = size_of(input, 1)
+    module = layer(
+        "conv2d",
+        lambda: nn.Conv2d(
+            channels,
+            num_filters,
+            filter_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias=bias_attr is not False,
+        ),
+        name=name,
+        weight=param_attr,
+        bias=bias_attr,
+    )
+    return activated(module(input), act)
+
+
+def conv2d_transpose(
+    input: Tensor,
+    num_filters: int,
+    filter_size: Pair,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    *,
+    groups: int = 1,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    act: Activation = None,
+    name: str | None = None,
+) -> Variable:
+    """The convolution whose gradient ``conv2d`` is."""
+    channels, bias = size_of(input, 1), bias_attr is not False
+    module = layer(
+        "conv2d_transpose",
+        lambda: nn.ConvTranspose2d(
+            channels, num_filters, filter_size, stride, padding, groups=groups, bias=bias
+        ),
+        name=name,
+        weight=param_attr,
+        bias=bias_attr,
+    )
+    return activated(module(input), act)
+
+
+def pool2d(
+    input: Tensor,
+    pool_size: Pair = 2,
+    pool_type: str = "max",
+    pool_stride: Pair = 1,
+    pool_padding: Pair = 0,
+    *,
+    global_pooling: bool = False,
+) -> Variable:
+    """The largest ("max") or the mean number ("avg") of every window."""
+    if pool_type not in {"max", "avg"}:
+        raise ProgramError(f"pool2d has the types 'max' and 'avg', got {pool_type!r}")
+    if global_pooling:
+        reduce = F.adaptive_max_pool2d if pool_type == "max" else F.adaptive_avg_pool2d
+        return as_variable(reduce(input, 1), "pool2d()")
+    pool = F.max_pool2d if pool_type == "max" else F.avg_pool2d
+    return as_variable(pool(input, pool_size, pool_stride, pool_padding), "pool2d()")

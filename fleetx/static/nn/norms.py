@@ -1,0 +1,106 @@
+"""Layers that normalise."""
+
+from torch import Tensor, nn
+
+from fleetx.static.error import ProgramError
+from fleetx.static.layers import Activation, Attr, activated, layer, size_of
+from fleetx.static.variable import Variable, as_variable
+
+
+def batch_norm(
+    input: Tensor,
+    act: Activation = None,
+    *,
+    momentum: float = 0.9,
+    epsilon: float = 1e-5,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    is_test: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Batch normalisation; ``momentum`` is the share of the old statistics that stays."""
+    kinds: dict[int, type[nn.Module]] = {
+        2: nn.BatchNorm1d,
+        3: nn.BatchNorm1d,
+        4: nn.BatchNorm2d,
+        5: nn.BatchNorm3d,
+    }
+    if input.dim() not in kinds:
+        raise ProgramError(
+            f"batch_norm takes 2 to 5 dimensions, but the input has {input.dim()}; bring the "
+            "channels to dimension 1."
+        )
+    channels, kind = size_of(input, 1), kinds[input.dim()]
+    module = layer(
+        "batch_norm",
+        lambda: kind(channels, eps=epsilon, momentum=1 - momentum),
+        name=name,
+        weight=param_attr,
+        bias=bias_attr,
+    )
+    module.train(not is_test)
+    return activated(module(input), act)
+
+
+def layer_norm(
+    input: Tensor,
+    begin_norm_axis: int = 1,
+    *,
+    epsilon: float = 1e-5,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    act: Activation = None,
+    name: str | None = None,
+) -> Variable:
+    """Normalisation over all dimensions from ``begin_norm_axis`` on."""
+    shape = [size_of(input, dim) for dim in range(begin_norm_axis, input.dim())]
+    module = layer(
+        "layer_norm",
+        lambda: nn.LayerNorm(shape, eps=epsilon),
+        name=name,
+        weight=param_attr,
+        bias=bias_attr,
+    )
+    return activated(module(input), act)
+
+
+def group_norm(
+    input: Tensor,
+    groups: int,
+    *,
+    epsilon: float = 1e-5,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    act: Activation = None,
+    name: str | None = None,
+) -> Variable:
+    """Normalisation over groups of channels."""
+    channels = size_of(input, 1)
+    module = layer(
+        "group_norm",
+        lambda: nn.GroupNorm(groups, channels, eps=epsilon),
+        name=name,
+        weight=param_attr,
+        bias=bias_attr,
+    )
+    return activated(module(input), act)
+
+
+def instance_norm(
+    input: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    name: str | None = None,
+) -> Variable:
+    """Normalisation of every channel of every sample of [N, C, H, W]."""
+    channels = size_of(input, 1)
+    module = layer(
+        "instance_norm",
+        lambda: nn.InstanceNorm2d(channels, eps=epsilon, affine=True),
+        name=name,
+        weight=param_attr,
+        bias=bias_attr,
+    )
+    return as_variable(module(input), "a layer")

@@ -1,0 +1,222 @@
+"""``Program``: operators in the order in which they were recorded, and the state they use."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+from typing_extensions import override
+
+from fleetx.plan.option import unknown
+from fleetx.static.error import ProgramError
+from fleetx.static.shapes import Shapes
+from fleetx.static.state import Names, State
+from fleetx.static.variable import Variable
+
+if TYPE_CHECKING:
+    from fleetx.static.minimize import Training
+    from fleetx.static.runs import Run
+    from fleetx.static.startup import Initial
+
+
+class Program:
+    """What ``Executor.run`` runs. As a start-up program it holds first values instead."""
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.state = State()
+        self.shapes = Shapes()
+        self.layer_names = Names()
+        self.initial: dict[str, Initial] = {}
+        """Name of a layer -> how its first values are made, when this is a start-up program."""
+        self.names: dict[str, fx.Node] = {}
+        """Names that users gave, and the paths of modules for what they return."""
+        self.device: str | None = None
+        """The ``device_guard`` that is in force."""
+        self.sizes: dict[Any, Any] = {}
+        """Expression over free dimensions -> the node that computes it."""
+        self.training: Training | None = None
+        self.alone: Program | None = None
+        """The same training without exchange between workers, once it was asked for."""
+        self.for_test = False
+        self.build: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+        """Options about how it is rewritten and run, from a ``CompiledProgram``."""
+        self.random_seed = 0
+        """Seeds the first run when it is not 0."""
+        self.readers: list[Any] = []
+        self.layers: dict[str, Initial] = {}
+        """The layers of the program, with how they start."""
+        self.runs: dict[torch.device, Run] = {}
+        self.version = 0
+        self._by_name: dict[str, fx.Node] = {}
+        self._inputs: tuple[int, dict[str, fx.Node]] = (-1, {})
+
+    def changed(self) -> None:
+        """Note that lowered forms of the program are out of date."""
+        self.version += 1
+
+    @property
+    def has_run(self) -> bool:
+        """Whether an executor has prepared it."""
+        return bool(self.runs) or (self.training is not None and self.training.run is not None)
+
+    # Inputs, names and variables.
+
+    def inputs(self) -> dict[str, fx.Node]:
+        """Name -> node of everything that is fed."""
+        if self._inputs[0] != self.version:
+            found = {str(n.target): n for n in self.graph.nodes if n.op == "placeholder"}
+            self._inputs = self.version, found
+        return self._inputs[1]
+
+    def name_of(self, node: fx.Node) -> str:
+        """The name of a node's variable."""
+        if node.op in {"placeholder", "get_attr"}:
+            return str(node.target)
+        return str(node.meta.get("name", node.name))
+
+    def rename(self, node: fx.Node, name: str) -> None:
+        """Give a variable a name of its own."""
+        if not name:
+            raise ProgramError("a variable cannot have an empty name.")
+        if node.op in {"placeholder", "get_attr"}:
+            raise ProgramError(
+                f"{self.name_of(node)!r} is the name under which it is fed or saved, so it cannot "
+                f"become {name!r}; name it where it is made."
+            )
+        if any(other is not node and self.name_of(other) == name for other in self.graph.nodes):
+            raise ProgramError(f"two variables cannot be called {name!r}; choose another name.")
+        node.meta["name"] = name
+        self.names[name] = node
+        self.changed()
+
+    def node(self, name: str) -> fx.Node:
+        """The node of a variable by name."""
+        if name in self.names:
+            return self.names[name]
+        if len(self._by_name) < len(self.graph.nodes):
+            self._by_name = {self.name_of(node): node for node in self.graph.nodes}
+        if name in self._by_name:
+            return self._by_name[name]
+        if name in self.state.persistent():
+            return self.read(name)
+        known = [*self.names, *self._by_name]
+        raise ProgramError(unknown(f"the program has no variable {name!r}", name, known))
+
+    def find(self, variable: Tensor | str) -> fx.Node:
+        """The node of a variable of this program, or of one of the same name in another."""
+        if isinstance(variable, Variable):
+            if variable.program is self:
+                return variable.node
+            return self.node(variable.name)
+        if not isinstance(variable, str):
+            raise TypeError(f"a variable is given by object or by name, got {variable!r}")
+        return self.node(variable)
+
+    def var(self, name: str) -> Variable:
+        """A variable by name."""
+        node = self.node(name)
+        return Variable(node.meta["val"], node, self)
+
+    def list_vars(self) -> list[Variable]:
+        """Every variable, parameters and buffers included, each once."""
+        for name in self.state.persistent():
+            self.node(name)
+        found = {self.name_of(n): n for n in self.graph.nodes if _is_tensor(n)}
+        return [Variable(node.meta["val"], node, self) for node in found.values()]
+
+    def all_parameters(self) -> list[Variable]:
+        """The parameters as variables, for fetching."""
+        return [self.var(name) for name in self.state.trained()]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters themselves, for ``torch.optim``."""
+        return list(self.state.trained().values())
+
+    def read(self, path: str) -> fx.Node:
+        """A node for a parameter, buffer or constant."""
+        tensor = self.state.root
+        for part in path.split("."):
+            tensor = getattr(tensor, part)
+        assert isinstance(tensor, Tensor)
+        node = self.graph.get_attr(path)
+        node.meta.update(val=self.shapes.of(tensor), device=self.device)
+        return node
+
+    # Other forms.
+
+    def clone(self, for_test: bool = False) -> "Program":
+        """The same operators over the same state.
+
+        Args:
+            for_test: leave out training, and freeze dropout and batch normalisation.
+        """
+        copy, _ = self._copied(self.graph.nodes)
+        copy.for_test = for_test or self.for_test
+        copy.training = None if for_test else self.training
+        return copy
+
+    def prune(self, feeds: Iterable[Tensor | str], targets: Sequence[Tensor | str]) -> "Program":
+        """A program with only the operators that lead from these feeds to these targets.
+
+        A feed may be any variable: what computes it is left out, and it is fed instead.
+        """
+        from fleetx.static.liveness import live_nodes
+
+        nodes = [self.find(target) for target in targets]
+        given = {self.find(feed) for feed in feeds}
+        kept = live_nodes(self.graph, nodes, stop=given)
+        inner = [node for node in given if node in kept and node.op != "placeholder"]
+        rest = [n for n in self.graph.nodes if n in kept and n not in given]
+        inputs = [n for n in self.graph.nodes if n in kept and n in given and n not in inner]
+        copy, _ = self._copied([*inputs, *rest], fed=inner)
+        copy.for_test = self.for_test
+        return copy
+
+    def _copied(
+        self, nodes: Iterable[fx.Node], fed: Iterable[fx.Node] = ()
+    ) -> tuple["Program", dict[fx.Node, fx.Node]]:
+        copy = Program()
+        copy.state, copy.shapes, copy.layer_names = self.state, self.shapes, self.layer_names
+        copy.random_seed, copy.readers, copy.layers = self.random_seed, self.readers, self.layers
+        copy.build = self.build
+        mapped: dict[fx.Node, fx.Node] = {}
+        for node in fed:
+            mapped[node] = copy.graph.placeholder(self.name_of(node))
+            sizes = (size if isinstance(size, int) else None for size in node.meta["val"].shape)
+            mapped[node].meta.update(val=node.meta["val"], device=None, shape=tuple(sizes))
+        for node in nodes:
+            mapped[node] = copy.graph.node_copy(node, mapped.__getitem__)
+        found = {name: mapped[node] for name, node in self.names.items() if node in mapped}
+        copy.names = {name: node for name, node in found.items() if node.op != "placeholder"}
+        copy.sizes = {
+            expression: mapped.get(value, value) if isinstance(value, fx.Node) else value
+            for expression, value in self.sizes.items()
+            if not isinstance(value, fx.Node) or value in mapped
+        }
+        return copy, mapped
+
+    @override
+    def __str__(self) -> str:
+        from fleetx.static.drawing import text
+
+        return text(self)
+
+    def draw(self, path: str) -> None:
+        """Write the operators as a graph in the DOT language."""
+        from fleetx.static.drawing import dot
+
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(dot(self))
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), Tensor)
+
+
+def dtype_of(given: torch.dtype | str) -> torch.dtype:
+    """A dtype by object or by its name in torch."""
+    found = getattr(torch, given, None) if isinstance(given, str) else given
+    if not isinstance(found, torch.dtype):
+        raise TypeError(f"dtype is a torch.dtype or a name such as 'float32', got {given!r}")
+    return found

@@ -1,0 +1,240 @@
+"""Turning calls of torch into nodes: run on fakes to learn the shapes, then write down."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.overrides import is_tensor_method_or_property
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+from fleetx.static.error import ProgramError
+from fleetx.static.program import Program
+from fleetx.static.source_lines import user_line
+from fleetx.static.variable import Variable
+from fleetx.static.writes import writes
+
+VIEWS = frozenset({"T", "mT", "H", "mH", "data", "real", "imag"})
+"""Attributes of a tensor that are tensors."""
+
+NUMBERS = frozenset(
+    {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__"}
+    | {"__complex__", "__contains__", "__deepcopy__", "__reduce_ex__", "data_ptr", "__dlpack__"}
+)
+"""What needs the numbers of a tensor."""
+
+Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
+
+
+def record(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Write down one call of a torch function, method or property; return its variables."""
+    name = getattr(func, "__name__", "")
+    if name in NUMBERS:
+        raise ProgramError(_needs_numbers(name))
+    if name == "__get__":
+        return _read_property(program, func, args)
+    if name in {"__set__", "__delete__"}:
+        raise ProgramError(
+            f"{user_line()}: an attribute of a variable was assigned, which torch does not record; "
+            "call a function or method that returns the changed tensor."
+        )
+    if name in {"__iter__", "unbind"}:
+        _check_items(args[0], *args[1:], **kwargs)
+    found = _on_fakes(program, func, args, kwargs)
+    in_place = writes(func, kwargs)
+    if not in_place and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(found)):
+        return found  # a question about shape or dtype
+    if is_tensor_method_or_property(func):
+        made = emit(program, "call_method", name, args, kwargs, found=found)
+    else:
+        made = emit(program, "call_function", func, args, kwargs, found=found)
+    same = in_place and args and isinstance(args[0], Variable) and found is args[0].fake
+    return args[0] if same else made
+
+
+def record_module(program: Program, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
+    """Write down the call of a whole module."""
+    state = {
+        name: program.shapes.of(tensor)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+    }
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return torch.func.functional_call(module, state, args, kwargs)
+
+    found = _on_fakes(program, call, args, kwargs)
+    meta = {"training": module.training, "in_place": getattr(module, "inplace", False) is True}
+    made = emit(program, "call_module", path, args, kwargs, found=found, **meta)
+    if isinstance(made, Variable):
+        program.names.setdefault(path, made.node)
+    return made
+
+
+def _read_property(program: Program, func: Any, args: Any) -> Any:
+    name = getattr(func.__self__, "__name__", "")
+    found = _on_fakes(program, func, args, {})
+    if isinstance(found, Tensor) and name in VIEWS:
+        return emit(program, "call_function", getattr, (args[0], name), {}, found=found)
+    return found
+
+
+def _on_fakes(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def fake(leaf: Any) -> Any:
+        if isinstance(leaf, Variable):
+            return leaf.fake
+        return program.shapes.of(leaf) if isinstance(leaf, Tensor) else leaf
+
+    fakes = [_in_slices(fake, tree_map(fake, part)) for part in (args, kwargs)]
+    try:
+        return program.shapes.call(func, *fakes)
+    except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
+        raise ProgramError(_needs_numbers(getattr(func, "__name__", repr(func)))) from error
+    except DynamicOutputShapeException as error:
+        raise ProgramError(
+            f"{user_line()}: the shape that {getattr(func, '__name__', func)} returns depends on "
+            "numbers, which a program does not have; use torch.where or a mask of fixed shape."
+        ) from error
+
+
+def _check_items(tensor: Tensor, dim: int = 0) -> None:
+    if isinstance(tensor.shape[dim], torch.SymInt):
+        raise ProgramError(
+            f"{user_line()}: a loop over dimension {dim} of {tensor!r} has as many rounds as it is "
+            "long, and that size is free; give it a size in static.data(), or write the loop as "
+            "operators over the whole dimension."
+        )
+
+
+def _in_slices(change: Callable[[Any], Any], values: Any) -> Any:
+    """Apply to what hides in slices, which are leaves of no tree."""
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, slice):
+            return slice(change(value.start), change(value.stop), change(value.step))
+        return value
+
+    return tree_map(leaf, values)
+
+
+def _needs_numbers(name: str) -> str:
+    return (
+        f"{user_line()}: {name} needs the numbers of a variable, and a program has none while it "
+        "is recorded (an if, while or float() on a value, .item(), .numpy()); write torch.where "
+        "for a choice, or fetch the variable with Executor.run() and decide outside."
+    )
+
+
+def emit(
+    program: Program, op: str, target: Any, args: Any, kwargs: Any, *, found: Any, **meta: Any
+) -> Any:
+    """Append a node and return what it gives, with variables in place of fakes."""
+    arguments = as_arguments(program, tuple(args)), as_arguments(program, dict(kwargs))
+    node = program.graph.create_node(op, target, *arguments)
+    _note(program, node)
+    node.meta.update(meta)
+    program.changed()
+    return wrap(program, node, found)
+
+
+def _note(program: Program, node: fx.Node) -> None:
+    node.meta.update(
+        device=program.device,
+        grad=torch.is_grad_enabled(),
+        autocast=_autocast(),
+        line=user_line(),
+    )
+
+
+def _autocast() -> tuple[str, torch.dtype] | None:
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return device, torch.get_autocast_dtype(device)
+    return None
+
+
+def wrap(program: Program, node: fx.Node, found: Any) -> Any:
+    """Variables for what a node gives, in the structure in which torch returns it."""
+    node.meta["val"] = found
+    if isinstance(found, Tensor):
+        return Variable(found, node, program)
+    if isinstance(found, (tuple, list)):
+        items = [_item(program, node, at, value) for at, value in enumerate(found)]
+        if type(found) in {tuple, list}:
+            return type(found)(items)
+        return type(found)(*items) if hasattr(found, "_fields") else type(found)(items)
+    if isinstance(found, dict):
+        return type(found)((k, _item(program, node, k, value)) for k, value in found.items())
+    return found
+
+
+def _item(program: Program, node: fx.Node, key: Any, value: Any) -> Any:
+    if not isinstance(value, (Tensor, tuple, list, dict)):
+        return value
+    item = program.graph.call_function(operator.getitem, (node, key))
+    _note(program, item)
+    return wrap(program, item, value)
+
+
+def as_arguments(program: Program, value: Any) -> Any:
+    """The same nest with nodes in place of tensors and sizes."""
+    if isinstance(value, (Tensor, *Symbolic.__args__)):
+        return _as_node(program, value)
+    if isinstance(value, tuple):
+        items = [as_arguments(program, item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [as_arguments(program, item) for item in value]
+    if isinstance(value, dict):
+        return {key: as_arguments(program, item) for key, item in value.items()}
+    if isinstance(value, slice):
+        parts = (value.start, value.stop, value.step)
+        return slice(*(as_arguments(program, part) for part in parts))
+    return value
+
+
+def _as_node(program: Program, value: Any) -> Any:
+    if isinstance(value, Variable):
+        return value.node
+    if not isinstance(value, Tensor):
+        return size_node(program, value)
+    if value.grad_fn is not None:
+        raise ProgramError(
+            f"{user_line()}: a tensor of shape {list(value.shape)} was computed from parameters "
+            f"before it met the program ({value.grad_fn.name()}), so it would stay what it is now; "
+            "compute it under static.program_guard(), or call .detach() if it shall not change."
+        )
+    return program.read(program.state.constant(value))
+
+
+def size_node(program: Program, size: Any) -> Any:
+    """The node that computes a size, or a number where it is known."""
+    expression = size.node.expr
+    if expression.is_number:
+        return int(expression) if expression.is_Integer else float(expression)
+    if expression not in program.sizes:
+        free = {symbol: fx.Proxy(_symbol(program, symbol)) for symbol in expression.free_symbols}
+        made = free.get(expression)
+        if made is None:
+            made = sympy_interp(PythonReferenceAnalysis, free, expression)
+        node = made.node
+        node.meta["size"] = True
+        program.sizes[expression] = node
+    return program.sizes[expression]
+
+
+def _symbol(program: Program, symbol: Any) -> fx.Node:
+    """Reads the size of an input, right behind the inputs, so that it is there for everything."""
+    if symbol not in program.sizes:
+        name, at = program.shapes.origin[symbol]
+        inputs = program.inputs()
+        with program.graph.inserting_after(list(inputs.values())[-1]):
+            node = program.graph.call_function(torch.ops.aten.sym_size.int, (inputs[name], at))
+        node.meta["size"] = True
+        program.sizes[symbol] = node
+    found: fx.Node = program.sizes[symbol]
+    return found

@@ -1,0 +1,76 @@
+"""``global_scope``: the values of parameters and buffers by name."""
+
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fleetx.plan.option import unknown
+from fleetx.static.error import ProgramError
+from fleetx.static.program import Program
+
+
+class Value:
+    """One parameter or buffer."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def get_tensor(self) -> "Value":
+        """Itself, for scripts that ask twice."""
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """A copy of the numbers."""
+        return np.array(self._tensor.detach().cpu().numpy(), dtype=dtype)
+
+    def shape(self) -> list[int]:
+        """Its sizes."""
+        return list(self._tensor.shape)
+
+    def set(self, value: Any, place: Any = None) -> None:
+        """Overwrite the numbers."""
+        given = torch.as_tensor(np.asarray(value))
+        if given.shape != self._tensor.shape:
+            raise ProgramError(
+                f"a value of shape {list(given.shape)} cannot become one of shape "
+                f"{self.shape()}; bring it to that shape."
+            )
+        with torch.no_grad():
+            self._tensor.copy_(given)
+
+
+class Scope:
+    """Looks through the programs that were run."""
+
+    def __init__(self) -> None:
+        self._programs: list[weakref.ref[Program]] = []
+        """The one that ran last is at the end."""
+
+    def know(self, program: Program) -> None:
+        """Note that a program runs."""
+        if self._programs and self._programs[-1]() is program:
+            return
+        others = [known for known in self._programs if known() not in {None, program}]
+        self._programs = [*others, weakref.ref(program)]
+
+    def find_var(self, name: str) -> Value:
+        """The value of a parameter or buffer; of several programs, in the one that ran last."""
+        names: list[str] = []
+        for reference in reversed(self._programs):
+            program = reference()
+            known = program.state.persistent() if program is not None else {}
+            if name in known:
+                return Value(known[name])
+            names += known
+        raise ProgramError(unknown(f"no program that ran has a value {name!r}", name, names))
+
+
+_scope = Scope()
+
+
+def global_scope() -> Scope:
+    """The one scope of this process."""
+    return _scope

@@ -1,0 +1,16 @@
+"""Where in the user's script something was recorded."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+_OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
+
+
+def user_line() -> str:
+    """The innermost line of the call stack that belongs neither to torch nor to this room."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

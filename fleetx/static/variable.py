@@ -1,0 +1,133 @@
+"""``Variable``: a tensor that is recorded instead of computed."""
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves
+from typing_extensions import override
+
+from fleetx.static.error import ProgramError
+from fleetx.static.source_lines import user_line
+
+if TYPE_CHECKING:
+    from fleetx.static.program import Program
+
+
+class Variable(Tensor):
+    """A name, a shape and a dtype in a program; whatever torch does with it becomes an operator.
+
+    It is a ``torch.Tensor``, so that models accept it, but it has no numbers: ``Executor.run``
+    computes them from what is fed.
+    """
+
+    fake: Tensor
+    node: fx.Node
+    program: "Program"
+
+    @staticmethod
+    def __new__(cls, fake: Tensor, node: fx.Node, program: "Program") -> "Variable":
+        """Wrap a fake tensor and the node that will compute it."""
+        strided = fake.layout == torch.strided
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            fake.size(),
+            strides=fake.stride() if strided else None,
+            storage_offset=fake.storage_offset() if strided else 0,
+            dtype=fake.dtype,
+            device=fake.device,
+            requires_grad=False,
+        )
+        vars(made).update(fake=fake, node=node, program=program)
+        return made
+
+    @property
+    @override
+    def name(self) -> str:
+        """The name under which it is fetched, cut at and printed; may be set."""
+        return self.program.name_of(self.node)
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.program.rename(self.node, name)
+
+    @property
+    def persistable(self) -> bool:
+        """Whether it is a parameter or buffer, which keeps its value between runs."""
+        return self.node.op == "get_attr"
+
+    @property
+    def stop_gradient(self) -> bool:
+        """Whether no gradient flows through it; may be set."""
+        return bool(self.node.meta.get("stopped", not self.fake.requires_grad))
+
+    @stop_gradient.setter
+    def stop_gradient(self, stop: bool) -> None:
+        self.node.meta["stopped"] = bool(stop)
+        self.program.changed()
+
+    def minimized(self, optimizer: Any, *program: Any, **options: Any) -> Any:
+        """Let a distributed torch optimizer train the program of this loss."""
+        from fleetx.static.distributed import minimize_distributed
+
+        return minimize_distributed(optimizer, self, *program, **options)
+
+    @override
+    def backward(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ProgramError(
+            f"{user_line()}: {self.name}.backward() cannot run, because a variable has no numbers; "
+            "call optimizer.minimize(loss) or static.append_backward(loss), then Executor.run()."
+        )
+
+    @override
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        sizes = ", ".join(str(size) for size in self.fake.shape)
+        return f"Variable({self.name}: {str(self.fake.dtype).removeprefix('torch.')}[{sizes}])"
+
+    __str__ = __repr__
+
+    @override
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    @classmethod
+    @override
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        from fleetx.static.recorder import record
+
+        return record(program_of((args, kwargs)), func, args, kwargs or {})
+
+    @classmethod
+    @override
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> NoReturn:
+        raise ProgramError(
+            f"{user_line()}: {func} was given a variable past the functions of torch, so it cannot "
+            "be recorded; call it through torch, or feed its result as data."
+        )
+
+
+def as_variable(value: object, call: str) -> Variable:
+    """The value, which must be a variable; torch's own annotations only say that it is a tensor."""
+    if not isinstance(value, Variable):
+        raise TypeError(f"{call} takes a variable of a static program, got {value!r}")
+    return value
+
+
+def variables(values: Any) -> list[Variable]:
+    """All variables in a nest of lists, tuples and dicts."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Variable)]
+
+
+def program_of(values: Any) -> "Program":
+    """The one program whose variables these are."""
+    programs = {id(leaf.program): leaf.program for leaf in variables(values)}
+    if len(programs) > 1:
+        raise ProgramError(
+            f"{user_line()}: variables of two programs meet in one operator, and a program runs by "
+            "itself; record both under the same static.program_guard(), or fetch one and feed it."
+        )
+    return next(iter(programs.values()))

@@ -1,0 +1,180 @@
+"""Layers and metrics: the numbers of the torch modules and formulas that they stand for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fleetx import static
+from fleetx.static import ProgramError
+
+IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+IDS = torch.randint(0, 9, (4, 5), generator=torch.Generator().manual_seed(0))
+
+LAYERS: dict[str, tuple[Any, Any, Tensor]] = {
+    "fc": (lambda x: static.nn.fc(x, 6), nn.Sequential(nn.Flatten(), nn.Linear(192, 6)), IMAGES),
+    "fc rows": (lambda x: static.nn.fc(x, 6, num_flatten_dims=3), nn.Linear(8, 6), IMAGES),
+    "conv2d": (
+        lambda x: static.nn.conv2d(x, 5, 3, padding=1, act="relu"),
+        nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.ReLU()),
+        IMAGES,
+    ),
+    "conv2d_transpose": (
+        lambda x: static.nn.conv2d_transpose(x, 5, 3, 2),
+        nn.ConvTranspose2d(3, 5, 3, 2),
+        IMAGES,
+    ),
+    "batch_norm": (lambda x: static.nn.batch_norm(x, momentum=0.8), nn.BatchNorm2d(3), IMAGES),
+    "layer_norm": (static.nn.layer_norm, nn.LayerNorm([3, 8, 8]), IMAGES),
+    "group_norm": (lambda x: static.nn.group_norm(x, 3), nn.GroupNorm(3, 3), IMAGES),
+    "instance_norm": (
+        static.nn.instance_norm,
+        nn.InstanceNorm2d(3, affine=True),
+        IMAGES,
+    ),
+    "prelu": (lambda x: static.nn.prelu(x, "channel"), nn.PReLU(3), IMAGES),
+    "embedding": (lambda x: static.nn.embedding(x, (9, 4)), nn.Embedding(9, 4), IDS),
+    "sparse_embedding": (
+        lambda x: static.nn.sparse_embedding(x, [9, 4], padding_idx=0),
+        nn.Embedding(9, 4, padding_idx=0),
+        IDS,
+    ),
+    "pool2d": (lambda x: static.nn.pool2d(x, 3, "max", 2, 1), nn.MaxPool2d(3, 2, 1), IMAGES),
+    "global pool": (
+        lambda x: static.nn.pool2d(x, pool_type="avg", global_pooling=True),
+        nn.AdaptiveAvgPool2d(1),
+        IMAGES,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_compute_what_their_modules_compute(name: str) -> None:
+    make, module, batch = LAYERS[name]
+    x = static.data("x", [None, *batch.shape[1:]], batch.dtype)
+    out = make(x)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    ours = static.default_main_program().parameters()
+    for p, q in zip(module.parameters(), ours, strict=True):
+        p.data.copy_(q)
+    found = exe.run(feed={"x": batch}, fetch_list=[out])[0]
+    assert np.allclose(found, module(batch).detach().numpy(), rtol=0, atol=1e-6)
+
+
+def test_running_statistics_keep_the_share_that_momentum_says() -> None:
+    out = static.nn.batch_norm(static.data("x", [None, 3, 8, 8]), momentum=0.75)
+    loss = out.sum()
+    static.Optimizer(torch.optim.SGD, lr=0.0).minimize(loss)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    exe.run(feed={"x": IMAGES}, fetch_list=[])
+    mean = static.default_main_program().state.persistent()["batch_norm_0.running_mean"]
+    assert torch.allclose(mean, 0.25 * IMAGES.mean((0, 2, 3)), atol=1e-6)
+
+
+def test_several_inputs_are_added() -> None:
+    a, b = static.data("a", [None, 3]), static.data("b", [None, 4])
+    out = static.nn.fc([a, b], 2, bias_attr=False)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    first, second = static.default_main_program().parameters()
+    feed = {"a": torch.ones(1, 3), "b": torch.ones(1, 4)}
+    found = exe.run(feed=feed, fetch_list=[out])[0]
+    assert np.allclose(found, (first.sum(1) + second.sum(1)).detach().numpy())
+
+
+def test_parameter_attributes() -> None:
+    attr = static.ParamAttr(initializer=lambda t: nn.init.constant_(t, 2.0), trainable=False)
+    x = static.data("x", [None, 3])
+    out = static.nn.fc(x, 2, weight_attr=attr, bias_attr=nn.init.ones_)
+    loss = out.mean()
+    _, pairs = static.Optimizer(torch.optim.SGD, lr=0.1).minimize(loss)
+    assert [name for name, _ in pairs] == ["fc_0.bias"]
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    assert exe.run(feed={"x": torch.ones(1, 3)}, fetch_list=[out])[0].tolist() == [[7.0, 7.0]]
+
+
+def test_create_parameter_and_named_layers() -> None:
+    x = static.data("x", [None, 3])
+    weight = static.nn.create_parameter([3], name="slope")
+    first = static.nn.fc(x * weight, 3, name="shared")
+    second = static.nn.fc(first, 3, name="shared")
+    assert [p.name for p in static.default_main_program().all_parameters()] == [
+        "slope.weight",
+        "shared.weight",
+        "shared.bias",
+    ]
+    assert second.shape[1] == 3
+
+
+def test_what_layers_refuse() -> None:
+    x = static.data("x", [None, None])
+    with pytest.raises(ProgramError, match=r"dimension -1 of .* is free"):
+        static.nn.fc(x, 3)
+    with pytest.raises(ProgramError, match="no activation 'reluu'"):
+        static.nn.fc(static.data("y", [None, 3]), 3, activation="reluu")
+    with pytest.raises(ProgramError, match="taken or reserved"):
+        static.nn.fc(static.data("z", [None, 3]), 3, name="segments")
+
+
+def test_cross_entropy_of_probabilities() -> None:
+    x, y = static.data("x", [None, 3]), static.data("y", [None, 1], "int64")
+    loss = static.nn.cross_entropy(F.softmax(x, -1), y)
+    logits, labels = torch.randn(5, 3), torch.tensor([[0], [1], [2], [0], [1]])
+    found = static.Executor().run(feed={"x": logits, "y": labels}, fetch_list=[loss])[0]
+    expected = F.cross_entropy(logits, labels.squeeze(1), reduction="none").unsqueeze(1)
+    assert np.allclose(found, expected.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [[None], [None, 1]])
+def test_accuracy(shape: list[int | None]) -> None:
+    x, y = static.data("x", [None, 4]), static.data("y", shape, "int64")
+    top1, top2 = static.accuracy(x, y), static.accuracy(x, y, k=2)
+    scores = np.array([[4, 3, 2, 1], [1, 2, 3, 4], [4, 1, 3, 2]], np.float32)
+    labels = np.array([0, 2, 1]).reshape(-1, *([1] * (len(shape) - 1)))
+    found = static.Executor().run(feed={"x": scores, "y": labels}, fetch_list=[top1, top2])
+    assert [round(float(value), 6) for value in found] == [0.333333, 0.666667]
+
+
+def test_auc_over_all_batches() -> None:
+    x, y = static.data("x", [None, 2]), static.data("y", [None, 1], "int64")
+    total, batch, buckets = static.auc(x, y)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    rng = np.random.default_rng(0)
+    scores: list[float] = []
+    labels: list[int] = []
+    for _ in range(3):
+        label = rng.integers(0, 2, 40)
+        score = np.clip(rng.normal(0.4 + 0.2 * label, 0.2), 0, 1)
+        feed = {
+            "x": np.stack([1 - score, score], 1).astype(np.float32),
+            "y": label.reshape(-1, 1),
+        }
+        both, one, counted = exe.run(feed=feed, fetch_list=[total, batch, buckets[2]])
+        scores += list(score)
+        labels += list(label)
+        assert float(one) == pytest.approx(pairs_in_order(list(score), list(label)), abs=2e-3)
+        assert float(both) == pytest.approx(pairs_in_order(scores, labels), abs=2e-3)
+        assert counted.sum() == sum(labels)
+
+
+def pairs_in_order(scores: list[float], labels: list[int]) -> float:
+    positive = [s for s, y in zip(scores, labels, strict=True) if y]
+    negative = [s for s, y in zip(scores, labels, strict=True) if not y]
+    right = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
+    return right / (len(positive) * len(negative))
+
+
+def test_auc_of_one_class_is_a_half() -> None:
+    x, y = static.data("x", [None]), static.data("y", [None], "int64")
+    total, _, _ = static.auc(x, y)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    feed = {"x": np.array([0.1, 0.9], np.float32), "y": np.array([1, 1])}
+    assert float(exe.run(feed=feed, fetch_list=[total])[0]) == 0.5
