@@ -7,9 +7,20 @@ if TYPE_CHECKING:
     from fleetx.checking.eager import check
     from fleetx.config.block import BuildStrategy, ExecutionStrategy
     from fleetx.config.distributed_strategy import DistributedStrategy
+    from fleetx.config.transpiler import DistributeTranspilerConfig
     from fleetx.data import DistributedLoader, distributed_loader
     from fleetx.engine.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
     from fleetx.engine.optimizer import DistributedOptimizer
+    from fleetx.engine.servers import (
+        init_server,
+        init_worker,
+        load_persistables,
+        run_server,
+        save_persistables,
+        server_report,
+        shrink,
+        stop_worker,
+    )
     from fleetx.engine.session import distributed_model, distributed_optimizer, init
     from fleetx.plan.error import PlanError
     from fleetx.roles import (
@@ -52,6 +63,7 @@ __all__ = [
     "ClipGradByGlobalNorm",
     "ClipGradByNorm",
     "ClipGradByValue",
+    "DistributeTranspilerConfig",
     "DistributedLoader",
     "DistributedOptimizer",
     "DistributedStrategy",
@@ -72,20 +84,28 @@ __all__ = [
     "distributed_model",
     "distributed_optimizer",
     "init",
+    "init_server",
+    "init_worker",
     "is_coordinator",
     "is_first_worker",
     "is_server",
     "is_worker",
+    "load_persistables",
     "local_device_ids",
     "local_rank",
     "mesh",
     "node_num",
     "nranks",
     "rank",
+    "run_server",
+    "save_persistables",
     "server_endpoints",
     "server_index",
     "server_num",
+    "server_report",
+    "shrink",
     "split_files",
+    "stop_worker",
     "util",
     "worker_endpoints",
     "worker_index",
@@ -106,6 +126,15 @@ _HOMES = {
     "ClipGradByNorm": "fleetx.engine.grad_clip",
     "ClipGradByValue": "fleetx.engine.grad_clip",
     "DistributedOptimizer": "fleetx.engine.optimizer",
+    "init_server": "fleetx.engine.servers",
+    "init_worker": "fleetx.engine.servers",
+    "load_persistables": "fleetx.engine.servers",
+    "run_server": "fleetx.engine.servers",
+    "save_persistables": "fleetx.engine.servers",
+    "server_report": "fleetx.engine.servers",
+    "shrink": "fleetx.engine.servers",
+    "stop_worker": "fleetx.engine.servers",
+    "DistributeTranspilerConfig": "fleetx.config.transpiler",
     "distributed_model": "fleetx.engine.session",
     "distributed_optimizer": "fleetx.engine.session",
     "init": "fleetx.engine.session",

@@ -26,24 +26,6 @@ class Pipeline(Config):
     enable_partial_send_recv: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class ASync(Config):
-    """Parameter servers that do not wait for slow workers."""
-
-    k_steps: Annotated[int, AtLeast(-1)] = -1
-    max_merge_var_num: Count = 1
-    send_queue_size: Count = 16
-    independent_recv_thread: bool = False
-    min_send_grad_num_before_recv: Count = 1
-    thread_pool_size: Count = 1
-    send_wait_times: Count = 1
-    runtime_split_send_recv: bool = False
-    launch_barrier: bool = True
-    heter_worker_device_guard: str = "cpu"
-    lr_decay_steps: Count = 10
-    use_ps_gpu: Annotated[int, AtLeast(0)] = 0
-
-
 Segmentation = Annotated[str, OneOf(("segment_broadcast_MB", "segment_anchors"))]
 
 
@@ -78,7 +60,6 @@ class TensorParallel(Config):
 
 PENDING: dict[str, type[Config]] = {
     "pipeline": Pipeline,
-    "a_sync": ASync,
     "sharding": Sharding,
     "tensor_parallel": TensorParallel,
 }

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from fleetx import roles
 from fleetx.config.distributed_strategy import DistributedStrategy
+from fleetx.config.transpiler import DistributeTranspilerConfig
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
 from fleetx.engine.optimizer import DistributedOptimizer
@@ -27,6 +28,8 @@ class Session:
     strategy: DistributedStrategy
     engines: list[Engine] = field(default_factory=list)
     waiting: list[DistributedOptimizer] = field(default_factory=list)
+    split: dict[str, Any] = field(default_factory=dict)
+    """How a ``DistributeTranspilerConfig`` spreads parameters over servers."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def distributed_model(model: Model) -> Model:
 
 def distributed_optimizer(
     optimizer: Optimizer,
-    strategy: DistributedStrategy | None = None,
+    strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
     *,
     grad_clip: GradClip | None = None,
 ) -> DistributedOptimizer:
@@ -110,7 +113,8 @@ def distributed_optimizer(
 
     Args:
         optimizer: any torch optimizer over the parameters of one distributed model.
-        strategy: replaces the one given to ``init``, if no model is distributed yet.
+        strategy: replaces the one given to ``init``, if no model is distributed yet; for a job with
+            servers also a ``DistributeTranspilerConfig``.
         grad_clip: limits gradients before they are used, like the strategy ``clip``.
     """
     session = _current("distributed_optimizer")
@@ -120,6 +124,9 @@ def distributed_optimizer(
             "fleet.distributed_optimizer() takes grad_clip=fleet.ClipGradByGlobalNorm(1.0), "
             f"ClipGradByNorm or ClipGradByValue, got {grad_clip!r}"
         )
+    if isinstance(strategy, DistributeTranspilerConfig):
+        session.split = strategy.split()
+        strategy = strategy.strategy(session.strategy)
     if strategy is not None:
         _replace_strategy(session, _is_strategy("distributed_optimizer", strategy))
     if grad_clip is not None and not _watched(Request(strategies={"clip": {}})).strategies:
@@ -141,18 +148,33 @@ def _current(call: str) -> Session:
 
 def _engine(session: Session, model: nn.Module) -> Engine:
     identity = roles.identity()
-    if not identity.is_collective:
-        raise PlanError(
-            "this is a parameter-server job, and this version of fleetx trains only collective "
-            "jobs; call fleet.init(is_collective=True) and start without servers."
-        )
-    plan = compose(_watched(session.strategy.request()), identity.worker_num)
+    request = _watched(session.strategy.request())
+    if identity.is_collective:
+        plan = compose(request, identity.worker_num)
+        mesh = roles.mesh(plan.mesh)
+    else:
+        # Workers meet at the servers and nowhere else, so each is a world of its own.
+        plan = compose(_with_servers(request, session), 1)
+        mesh = roles.alone(plan.mesh)
     session.strategy.lock()
-    mesh = roles.mesh(plan.mesh)
     engine = Engine(plan, model, device=roles.device(), mesh=mesh)
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
     return engine
+
+
+def _with_servers(request: Request, session: Session) -> Request:
+    """The request of a job that has servers, which are its carrier."""
+    chosen = dict(request.strategies)
+    carrier = "a_sync" if "a_sync" in chosen else "parameter_server"
+    chosen[carrier] = {**chosen.get(carrier, {}), **session.split}
+    options = {**request.options, "mode": "ps"}
+    return replace(request, strategies=chosen, options=options)
+
+
+def engines() -> list[Engine]:
+    """The models of this process."""
+    return [] if _session is None else _session.engines
 
 
 def _watched(request: Request) -> Request:

@@ -27,6 +27,9 @@ class Rows:
     weights: Floats
     state: Floats
     stats: Floats
+    """Shows and clicks, where the table counts them."""
+    days: Array
+    """On which day each was last met."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -148,21 +151,25 @@ class SparseTable:
             stats: shows and clicks of each id, one show if not said.
         """
         self.updates += 1
-        ids, gradients, stats = self._prepared(ids, gradients, stats, unique)
+        if not unique:
+            ids, gradients, stats = self.summed(ids, gradients, stats)
         slots = self._touch(ids)
-        if self._candidates is not None and (kept := slots >= 0).sum() < len(slots):
+        if self._candidates is not None:  # who has no row yet is not trained
+            kept = slots >= 0
             slots, gradients = slots[kept], np.ascontiguousarray(gradients[kept])
+            stats = None if stats is None else stats[kept]
         base = self.spec.rule.lr if rate is None else rate
         rate = self.spec.pace.rate(base, self.updates - 1)
         tables = self._weights.array, self._state.array
         self.spec.rule.apply(self._kernels, tables, slots, gradients, rate)
         if self._counted:
-            self._stats.array[slots] += 1 if stats is None else stats
+            self._stats.array[slots] += np.float32([1, 0]) if stats is None else stats
 
     def add(self, ids: Ids, delta: Floats, *, unique: bool = False) -> None:
         """``w += delta``, for workers that train copies of their own."""
         self.updates += 1
-        ids, delta, _ = self._prepared(ids, delta, None, unique)
+        if not unique:
+            ids, delta, _ = self.summed(ids, delta, None)
         slots = self._touch(ids)
         kept = slots >= 0
         self._kernels.add(self._weights.array, slots[kept], np.ascontiguousarray(delta[kept]))
@@ -174,11 +181,10 @@ class SparseTable:
             self._make(ids, slots, None)
         return slots
 
-    def _prepared(
-        self, ids: Ids, gradients: Floats, stats: Floats | None, unique: bool
+    def summed(
+        self, ids: Ids, gradients: Floats, stats: Floats | None
     ) -> tuple[Ids, Floats, Floats | None]:
-        if unique or len(ids) < 2:
-            return ids, gradients, stats
+        """Each id once, with the sums of what came with it."""
         once, _, place = self._kernels.dedupe(ids, 1)
         if len(once) == len(ids):
             return ids, gradients, stats
@@ -192,20 +198,39 @@ class SparseTable:
 
     def shrink(self, threshold: int) -> Ids:
         """End a day: drop rows that were not met for so many days, or score too low."""
-        self.day += 1
+        self.begin_day(self.day + 1)
         ids, words = self._index.words()
-        slots = rows_of(words)
         gone = self.day - ((words & DAY) >> DAY_SHIFT) >= threshold
         if isinstance(self.spec.entry, ShowClickEntry):
-            self._stats.array[: self._used] *= self.spec.entry.decay
-            gone |= self.spec.entry.scores(self._stats.array[slots]) < self.spec.entry.lowest
+            self.decay(ids)
+            counted = self._stats.array[rows_of(words)]
+            gone |= self.spec.entry.scores(counted) < self.spec.entry.lowest
         if gone.any():
             self.drop(ids[gone])
         if self._candidates is not None:
             self._candidates.shrink(self.day, threshold)
+        return ids[gone]
+
+    def begin_day(self, day: int) -> None:
+        """Rows that are met from now on are met on this day."""
+        self.day = day
         if self.day == LAST_DAY - 1:
             self._renumber()
-        return ids[gone]
+
+    def decay(self, ids: Ids) -> None:
+        """Let the counts of these rows fade, as at the end of a day."""
+        if isinstance(self.spec.entry, ShowClickEntry):
+            slots, _ = self._index.find(ids)
+            self._stats.array[slots[slots >= 0]] *= np.float32(self.spec.entry.decay)
+
+    def knows(self, ids: Ids) -> Array:
+        """Whether each id has a row."""
+        slots, _ = self._index.find(ids)
+        return slots >= 0
+
+    def ids(self) -> Ids:
+        """Every id that has a row."""
+        return self._index.words()[0]
 
     def drop(self, ids: Ids) -> None:
         """Forget these ids."""
@@ -238,7 +263,7 @@ class SparseTable:
             ids, words = ids[changed], words[changed]
         slots = rows_of(words)
         arrays = (arena.array[slots] for arena in (self._weights, self._state, self._stats))
-        return Rows(ids, *arrays)
+        return Rows(ids, *arrays, ((words & DAY) >> DAY_SHIFT).astype(np.int32))
 
     def put(self, rows: Rows) -> None:
         """Take rows that ``part`` gave, here or on another server."""
@@ -250,6 +275,8 @@ class SparseTable:
         for arena, given in ((self._state, rows.state), (self._stats, rows.stats)):
             if given.shape[1] == arena.array.shape[1]:
                 arena.array[slots] = given
+        for day in np.unique(rows.days):
+            self._index.find(rows.ids[rows.days == day], ~DAY, int(day) << DAY_SHIFT)
 
     def describe(self) -> dict[str, Any]:
         """What a person may want to know."""
