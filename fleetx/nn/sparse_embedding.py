@@ -16,7 +16,6 @@ from fleetx.ps.hashing import Array, Floats
 from fleetx.ps.initializers import Initializer, Uniform
 from fleetx.ps.rules import Rule
 from fleetx.ps.sparse_module import Lookup, SparseModule, TableOptions
-from fleetx.ps.worker import running
 
 _POOLINGS = ("sum", "mean")
 
@@ -120,14 +119,12 @@ class SparseEmbedding(SparseModule):
 
     def _pull(self, flat: Array, train: bool, *, ahead: bool) -> tuple[Batch, Floats]:
         carrier = self._carrier()
-        batch, met = self._sorted(flat)
+        batch, met = self._sorted(flat, carrier.worker.client.servers)
         return batch, carrier.lookup(self, batch, met if train else None, train=train, ahead=ahead)
 
-    def _sorted(self, flat: Array) -> tuple[Batch, Array | None]:
-        worker = running()
-        assert worker is not None, "the carrier is connected"
+    def _sorted(self, flat: Array, servers: int) -> tuple[Batch, Array | None]:
         real = flat if self.padding_idx is None else flat[flat != self.padding_idx]
-        batch = Batch.of(real, worker.client.servers)
+        batch = Batch.of(real, servers)
         counting = isinstance(self.options.entry, CountFilterEntry | ProbabilityEntry)
         met = np.bincount(batch.place, minlength=len(batch.ids)) if counting else None
         if self.padding_idx is not None:
@@ -144,7 +141,6 @@ class SparseEmbedding(SparseModule):
                 "--server_num 1 --worker_num 2), and call fleet.distributed_model() and "
                 "fleet.distributed_optimizer() first"
             )
-        self.carrier.carrier.worker  # noqa: B018  (connects)
         return self.carrier.carrier
 
     def _stats(self, batch: Batch, show: Tensor | None, click: Tensor | None) -> Floats | None:
@@ -167,7 +163,6 @@ class SparseEmbedding(SparseModule):
         """
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        self._carrier()
         flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64, copy=False)
         self._ahead.append((flat, self._thread.submit(self._pull, flat, True, ahead=True)))
 

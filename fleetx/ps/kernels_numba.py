@@ -196,7 +196,8 @@ def adam(
     n, d = gradients.shape
     width = 2 * d + 1
     flat, moments = weights.reshape(-1), state.reshape(-1)
-    b1, b2, e, one = np.float32(first), np.float32(second), np.float32(eps), np.float32(1)
+    b1, b2, e = np.float32(first), np.float32(second), np.float32(eps)
+    c1, c2 = np.float32(1 - first), np.float32(1 - second)
     for i in range(n):
         if i + AHEAD < n:
             for k in range(0, d, LINE):
@@ -205,13 +206,13 @@ def adam(
                 _prefetch(moments, slots[i + AHEAD] * width + k)
         w, g, s = weights[slots[i]], gradients[i], state[slots[i]]
         means, squares = s[:d], s[d : 2 * d]
-        step = s[2 * d] + one
+        step = s[2 * d] + np.float32(1)
         s[2 * d] = step
         short = np.float32(rate / (1 - first ** np.float64(step)))
         root = np.float32(np.sqrt(1 - second ** np.float64(step)))
         for j in range(d):
-            mean = b1 * means[j] + (one - b1) * g[j]
-            square = b2 * squares[j] + (one - b2) * g[j] * g[j]
+            mean = b1 * means[j] + c1 * g[j]
+            square = b2 * squares[j] + c2 * g[j] * g[j]
             means[j] = mean
             squares[j] = square
             w[j] -= short * mean / (np.sqrt(square) / root + e)

@@ -116,13 +116,14 @@ def adam(
     """Adam with a step count for each row, kept behind its two moments."""
     d = gradients.shape[1]
     b1, b2 = np.float32(first), np.float32(second)
+    c1, c2 = np.float32(1 - first), np.float32(1 - second)  # not from the rounded b1 and b2
     for begin in range(0, len(slots), 1024):
         piece = slots[begin : begin + 1024]
         g = gradients[begin : begin + 1024]
         s = state[piece]
         step = s[:, 2 * d] + 1
-        s[:, :d] = b1 * s[:, :d] + (1 - b1) * g
-        s[:, d : 2 * d] = b2 * s[:, d : 2 * d] + (1 - b2) * g * g
+        s[:, :d] = b1 * s[:, :d] + c1 * g
+        s[:, d : 2 * d] = b2 * s[:, d : 2 * d] + c2 * g * g
         s[:, 2 * d] = step
         state[piece] = s
         short = (rate / (1 - first ** step.astype(np.float64))).astype(np.float32)

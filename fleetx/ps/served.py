@@ -156,8 +156,9 @@ class Served:
     def replay(self, after: int) -> None:
         """Take in the records behind a number."""
         assert self.journal is not None
-        for record in self.journal.records(after):
-            self.redo(record)
+        with self.changed:
+            for record in self.journal.records(after):
+                self.redo(record)
 
     def redo(self, record: Record) -> None:
         """Repeat what a record says."""
