@@ -15,7 +15,7 @@ from fleetx.ps.frames import Flag
 from fleetx.ps.hashing import Array, Floats
 from fleetx.ps.layout import Split
 from fleetx.ps.rules import SGD, Adagrad, Adam, Rule
-from fleetx.ps.sparse_module import Gathered, SparseModule
+from fleetx.ps.sparse_module import Gathered, SparseModule, joined
 from fleetx.ps.sparse_spec import Pace
 from fleetx.ps.worker import Worker, running
 
@@ -68,6 +68,8 @@ class Carrier:
     ) -> None:
         self.optimizer, self.names, self.terms, self._rule = optimizer, names, terms, rule
         self.modules = {module.anchor: module for module in modules}
+        self.tables = {module.options.name: module for module in reversed(modules)}
+        """Table -> the first layer over it."""
         self.gathered: dict[SparseModule, Gathered] = {}
         self.groups: list[tuple[DenseGroup, dict[str, Any]]] = []
         self._worker: Worker | None = None
@@ -148,15 +150,21 @@ class Carrier:
     def _dense(self) -> list[list[Floats]]:
         return [group.gradients() for group, _ in self.groups]
 
-    def _sparse(self) -> dict[SparseModule, Gathered]:
-        taken = {}
+    def _sparse(self) -> dict[str, Gathered]:
+        """Table -> its gradients; layers of one table are one."""
+        taken: dict[str, list[Gathered]] = {}
         for module, gathered in self.gathered.items():
-            taken[module] = Gathered(gathered.batch, module.take_back(), gathered.stats)
+            changed = Gathered(gathered.batch, module.take_back(), gathered.stats)
+            taken.setdefault(module.options.name, []).append(changed)
         self.gathered.clear()
-        return taken
+        servers = self.worker.client.servers
+        return {
+            name: joined(each, servers, self.tables[name].options.dim)
+            for name, each in taken.items()
+        }
 
     def push(
-        self, worker: Worker, dense: list[list[Floats]], sparse: Mapping[SparseModule, Gathered]
+        self, worker: Worker, dense: list[list[Floats]], sparse: Mapping[str, Gathered]
     ) -> None:
         """Send gradients to the servers."""
         rounds = worker.pace.workers > 0
@@ -164,19 +172,20 @@ class Carrier:
             assert group.handle is not None
             rate = float(options["lr"])
             worker.client.write(group.handle, values, rate=rate, step=worker.step)
-        for module, gathered in sparse.items():
+        for name, gathered in sparse.items():
             worker.client.push(
-                worker.table(module.options),
+                worker.table(self.tables[name].options),
                 gathered.batch,
                 gathered.gradients,
-                rate=self.rate(module),
+                rate=self.rate(name),
                 step=worker.step,
                 everywhere=rounds,
                 stats=gathered.stats,
             )
 
-    def rate(self, module: SparseModule) -> float:
+    def rate(self, table: str) -> float:
         """The learning rate of a table: the job's, unless the table has a rule of its own."""
+        module = self.tables[table]
         if module.options.rule is not None:
             return -1.0
         for group in self.optimizer.param_groups:
@@ -208,7 +217,11 @@ class Carrier:
         return client.pull(worker.table(module.options), batch, train=train, step=step, met=met)
 
     def flush(self) -> None:
-        """Send what is left to send, so that servers know all that was learned here."""
+        """Let servers know all that was learned here; nothing is left open when it returns."""
+        worker = self.worker
+        for name in self.tables:
+            message = {"method": "await", "table": name, "version": worker.step}
+            worker.client.call_all(message)
 
     def close(self) -> None:
         """Before the worker leaves."""

@@ -9,16 +9,15 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
-from fleetx.ps import kernels
 from fleetx.ps.carrier import Carrier
-from fleetx.ps.client import Batch, Client
+from fleetx.ps.client import Client
 from fleetx.ps.hashing import Floats
-from fleetx.ps.sparse_module import Gathered, SparseModule
+from fleetx.ps.sparse_module import Gathered, joined
 from fleetx.ps.sparse_spec import Pace
 from fleetx.ps.worker import Worker
 
 Dense = list[list[Floats]]
-Sparse = Mapping[SparseModule, Gathered]
+Sparse = Mapping[str, Gathered]
 
 
 class _Alone(Carrier):
@@ -120,19 +119,17 @@ class AsyncCarrier(_Alone):
         finally:
             client.close()
 
-    def _deliver(
-        self, worker: Worker, client: Client, items: list[tuple[Dense, Sparse]]
-    ) -> None:
+    def _deliver(self, worker: Worker, client: Client, items: list[tuple[Dense, Sparse]]) -> None:
         dense, sparse = merged(items, client.servers) if len(items) > 1 else items[0]
         for (group, options), values in zip(self.groups, dense, strict=True):
             assert group.handle is not None
             client.write(group.handle, values, rate=float(options["lr"]))
-        for module, gathered in sparse.items():
+        for name, gathered in sparse.items():
             client.push(
-                worker.table(module.options),
+                worker.table(self.tables[name].options),
                 gathered.batch,
                 gathered.gradients,
-                rate=self.rate(module),
+                rate=self.rate(name),
                 stats=gathered.stats,
             )
         self._sent += len(items)
@@ -162,25 +159,16 @@ class AsyncCarrier(_Alone):
 
 def merged(items: list[tuple[Dense, Sparse]], servers: int) -> tuple[Dense, Sparse]:
     """The mean of several batches."""
-    share = np.float32(1 / len(items))
+    share = 1 / len(items)
     dense = [
-        [np.sum(arrays, axis=0, dtype=np.float32) * share for arrays in zip(*groups, strict=True)]
+        [
+            np.sum(arrays, axis=0, dtype=np.float32) * np.float32(share)
+            for arrays in zip(*groups, strict=True)
+        ]
         for groups in zip(*(item[0] for item in items), strict=True)
     ]
-    sparse = {
-        module: _mean([item[1][module] for item in items], servers, share) for module in items[0][1]
-    }
+    sparse = {}
+    for name in items[0][1]:
+        each = [item[1][name] for item in items]
+        sparse[name] = joined(each, servers, each[0].gradients.shape[1], share)
     return dense, sparse
-
-
-def _mean(gathered: list[Gathered], servers: int, share: np.float32) -> Gathered:
-    batch = Batch.of(np.concatenate([one.batch.ids for one in gathered]), servers)
-    rows = np.concatenate([one.gradients for one in gathered])
-    total = np.zeros((len(batch.ids), rows.shape[1]), np.float32)
-    kernels.active.sum_rows(rows, batch.place, total)
-    stats = None
-    if all(one.stats is not None for one in gathered):
-        counts = np.concatenate([one.stats for one in gathered if one.stats is not None])
-        stats = np.zeros((len(batch.ids), 2), np.float32)
-        kernels.active.sum_rows(counts, batch.place, stats)
-    return Gathered(batch, total * share, stats)

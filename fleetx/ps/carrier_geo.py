@@ -83,7 +83,7 @@ class GeoCarrier(Carrier):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._copies: dict[SparseModule, Copies] = {}
+        self._copies: dict[str, Copies] = {}
         self._before: list[list[Floats]] = []
 
     @override
@@ -103,7 +103,7 @@ class GeoCarrier(Carrier):
                 if anchor in self.modules:
                     module = self.modules[anchor]
                     rule = module.options.rule or sparse_rule(self._rule, group)
-                    self._copies[module] = Copies(module, rule)
+                    self._copies.setdefault(module.options.name, Copies(module, rule))
 
     @override
     def lookup(
@@ -111,7 +111,7 @@ class GeoCarrier(Carrier):
     ) -> Floats:
         if not train:
             return super().lookup(module, batch, met, train=train, ahead=ahead)
-        worker, copies = self.worker, self._copies[module]
+        worker, copies = self.worker, self._copies[module.options.name]
         if (missing := copies.missing(batch)).any():
             wanted = Batch.of(batch.ids[missing], worker.client.servers)
             fresh = worker.client.pull(worker.table(module.options), wanted)
@@ -123,9 +123,9 @@ class GeoCarrier(Carrier):
     @override
     def deliver(self) -> None:
         worker = self.worker
-        for module, gathered in self._sparse().items():
-            rate = self.rate(module)
-            copies = self._copies[module].rows
+        for name, gathered in self._sparse().items():
+            rate = self.rate(name)
+            copies = self._copies[name].rows
             copies.push(
                 gathered.batch.ids, gathered.gradients, None if rate < 0 else rate, unique=True
             )
@@ -137,12 +137,13 @@ class GeoCarrier(Carrier):
         share = 1 / worker.workers
         for number, (group, _) in enumerate(self.groups):
             self._exchange_dense(worker, number, group, share)
-        for module, copies in self._copies.items():
+        for name, copies in self._copies.items():
             ids, delta = copies.changes(share)
             batch = Batch.of(ids, worker.client.servers)
             sorted_ = np.empty_like(delta)
             sorted_[batch.place] = delta
-            worker.client.push(worker.table(module.options), batch, sorted_, delta=True)
+            handle = worker.table(self.tables[name].options)
+            worker.client.push(handle, batch, sorted_, delta=True)
 
     def _exchange_dense(self, worker: Worker, number: int, group: Any, share: float) -> None:
         """Give our share of what we learned, and take over what the others have learned."""

@@ -155,7 +155,9 @@ class Client:
             everywhere: also to servers that have none of the rows, which wait for all workers.
             stats: shows and clicks of each id.
         """
-        flags = Flag.UNIQUE | (Flag.DELTA if delta else 0) | (Flag.COUNTS if stats is not None else 0)
+        flags = (
+            Flag.UNIQUE | (Flag.DELTA if delta else 0) | (Flag.COUNTS if stats is not None else 0)
+        )
         version = 0
         with self._lock:
             asked = [s for s in range(self.servers) if everywhere or self._count(batch, s)]

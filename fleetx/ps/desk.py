@@ -49,6 +49,7 @@ class Desk:
         self.meetings = Meetings(members, folder / "meetings" if folder else None)
         self._calls: dict[str, Callable[[Claim, Message], Message]] = {
             "agree": self._agree,
+            "await": self._await,
             "create": self._create,
             "describe": self._describe,
             "finish": self._finish,
@@ -137,9 +138,7 @@ class Desk:
             served = self._make(kept["kind"], kept["spec"], path.parent)
             snapshot.recover(served, path.parent / "saved")
             self._tables.append(served)
-            logger.warning(
-                "table %s is back with %s", served.spec.name, served.describe()
-            )
+            logger.warning("table %s is back with %s", served.spec.name, served.describe())
 
     def checkpoint(self, *, force: bool = False) -> None:
         """Save tables whose log has become long, and begin their logs anew."""
@@ -165,6 +164,20 @@ class Desk:
             patience=self.patience,
         )
         return {"value": value}
+
+    def _await(self, claim: Claim, said: Message) -> Message:
+        for served in self._tables:
+            if served.spec.name == said["table"]:
+                with served.changed:
+                    served.await_version(int(said["version"]), self.patience)
+        return {}
+
+    def tidy(self) -> None:
+        """What nobody asks for: rounds that wait for workers which are done, and long logs."""
+        for served in self._tables:
+            with served.changed:
+                served.close_short()
+        self.checkpoint()
 
     def _tick(self, claim: Claim, said: Message) -> Message:
         return {"lead": self.meetings.tick(claim.worker, int(said["step"]), int(said["bound"]))}

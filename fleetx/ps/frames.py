@@ -84,8 +84,7 @@ def unpacked(data: bytes | bytearray | memoryview, allowed: frozenset[Op]) -> Fr
             raise BadFrameError(f"a message of {frame.body} bytes is too long")
     elif frame.body != expected:
         raise BadFrameError(
-            f"{Op(op).name} of {frame.count} x {frame.width} has {frame.body} bytes, "
-            f"not {expected}"
+            f"{Op(op).name} of {frame.count} x {frame.width} has {frame.body} bytes, not {expected}"
         )
     if frame.body > MAX_BODY:
         raise BadFrameError(f"{frame.body} bytes in one frame are too many")

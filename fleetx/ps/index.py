@@ -98,8 +98,11 @@ class Index:
         low = np.array([number], np.uint64) << shift
         begin = int(homes(low, self._places)[0])
         last = number + 1 == 1 << bits
-        end = self._places if last else int(homes(np.array([number + 1], np.uint64) << shift,
-                                                  self._places)[0])
+        end = (
+            self._places
+            if last
+            else int(homes(np.array([number + 1], np.uint64) << shift, self._places)[0])
+        )
         words = self._pairs[1::2]
         while words[end] >= 0:  # the last place is always free
             end += 1

@@ -27,9 +27,7 @@ def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = signature.args[0]
         view = context.make_array(kind)(context, builder, args[0])
-        place = cgutils.get_item_pointer(
-            context, builder, kind, view, [args[1]], wraparound=False
-        )
+        place = cgutils.get_item_pointer(context, builder, kind, view, [args[1]], wraparound=False)
         place = builder.bitcast(place, ir.IntType(8).as_pointer())
         word = ir.IntType(32)
         call = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])

@@ -19,9 +19,7 @@ class Split:
     min_block_size: int = 8192
     """The least numbers in a block."""
 
-    def over(
-        self, shapes: Mapping[str, tuple[int, ...]], servers: int
-    ) -> list[tuple[Block, ...]]:
+    def over(self, shapes: Mapping[str, tuple[int, ...]], servers: int) -> list[tuple[Block, ...]]:
         """The blocks of each server."""
         held: list[list[Block]] = [[] for _ in range(servers)]
         turn = 0

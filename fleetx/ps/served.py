@@ -118,7 +118,7 @@ class Served:
         assert self.version == done + 1, "a round is one update"
         self.changed.notify_all()
 
-    def _close_short(self) -> None:
+    def close_short(self) -> None:
         """End a round that only lacks workers which are done with their data."""
         here = self._rounds.get(self.version)
         if here and not {*self._missing()} - {*self.members.finished()}:
@@ -140,7 +140,7 @@ class Served:
         waited = 0.0
         while not self.changed.wait_for(ready, POLL):
             self.members.require()
-            self._close_short()
+            self.close_short()
             waited += POLL
             if waited > patience:
                 raise TimeoutError(

@@ -79,7 +79,9 @@ class ServedSparse(Served):
         share = np.float32(1 / len(changes))
         values = np.concatenate([change.values for change in changes]) * share
         stats = [change.stats for change in changes if change.stats is not None]
-        once, totals, counts = self.table.summed(ids, values, np.concatenate(stats) if stats else None)
+        once, totals, counts = self.table.summed(
+            ids, values, np.concatenate(stats) if stats else None
+        )
         return Change(once, totals, counts)
 
     def shrink(self, threshold: int) -> int:

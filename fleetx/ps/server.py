@@ -65,7 +65,8 @@ class Server(socketserver.ThreadingTCPServer):
     def _watch(self) -> None:
         while not self.desk.members.ended.wait(WATCH):
             self.desk.members.look()
-            self.desk.checkpoint()
+            self.desk.tidy()
+        self.desk.tidy()
         self.shutdown()
 
     def count(self, change: int) -> int:

@@ -211,7 +211,9 @@ def load_dense(served: ServedDense, folders: list[Path]) -> None:
         served.table.put(cut)
 
 
-def _collect(whole: dict[str, dict[str, Array]], blocks: list[Block], arrays: dict[str, Array]) -> None:
+def _collect(
+    whole: dict[str, dict[str, Array]], blocks: list[Block], arrays: dict[str, Array]
+) -> None:
     """Put the blocks of one server where they belong in the flat parameters."""
     at = 0
     for name, begin, end in blocks:

@@ -65,15 +65,8 @@ class SparseModule(nn.Module):
         """The gradients of all lookups since the last time, each row once."""
         used = [lookup for lookup in self.lookups if lookup.rows.grad is not None]
         self.lookups.clear()
-        grads = [_array(lookup.rows.grad) for lookup in used]
-        if len(used) == 1:
-            return Gathered(used[0].batch, grads[0], used[0].stats)
-        ids = np.concatenate([lookup.batch.ids for lookup in used] or [np.empty(0, np.int64)])
-        batch = Batch.of(ids, servers)
-        counted = [lookup.stats for lookup in used if lookup.stats is not None]
-        stats = _summed(np.concatenate(counted), batch) if counted else None
-        nothing = np.empty((0, self.options.dim), np.float32)
-        return Gathered(batch, _summed(np.concatenate(grads or [nothing]), batch), stats)
+        each = [Gathered(look.batch, _array(look.rows.grad), look.stats) for look in used]
+        return joined(each, servers, self.options.dim)
 
     @torch.no_grad()
     def lend(self, gathered: Gathered) -> None:
@@ -97,6 +90,18 @@ def _array(tensor: Tensor | None) -> Floats:
     assert tensor is not None
     array: Floats = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
     return array
+
+
+def joined(gathered: list[Gathered], servers: int, dim: int, share: float = 1.0) -> Gathered:
+    """The sum of several, each row once, times a factor."""
+    if len(gathered) == 1 and share == 1.0:
+        return gathered[0]
+    ids = [one.batch.ids for one in gathered] or [np.empty(0, np.int64)]
+    rows = [one.gradients for one in gathered] or [np.empty((0, dim), np.float32)]
+    batch = Batch.of(np.concatenate(ids), servers)
+    counted = [one.stats for one in gathered if one.stats is not None]
+    stats = _summed(np.concatenate(counted), batch) if counted else None
+    return Gathered(batch, _summed(np.concatenate(rows), batch) * np.float32(share), stats)
 
 
 def _summed(rows: Floats, batch: Batch) -> Floats:

@@ -44,8 +44,10 @@ class SparseSpec:
         check_name(self.name)
         whole = isinstance(self.dim, int) and not isinstance(self.dim, bool)
         if not whole or not 1 <= self.dim <= MAX_DIM:
-            raise ValueError(f"table {self.name!r} cannot have rows of {self.dim!r} floats; "
-                             f"pass a number from 1 to {MAX_DIM}")
+            raise ValueError(
+                f"table {self.name!r} cannot have rows of {self.dim!r} floats; "
+                f"pass a number from 1 to {MAX_DIM}"
+            )
 
     def form(self) -> dict[str, Any]:
         """The spec as plain data."""

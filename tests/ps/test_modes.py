@@ -1,5 +1,6 @@
 """The ways in which workers exchange: synchronous, asynchronous, half-asynchronous, geo."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from fleetx.nn import CountFilterEntry, SparseEmbedding
 from fleetx.ps.carrier import Carrier, Terms
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.carrier_geo import GeoCarrier
+from fleetx.ps.frames import Frame, Op
 from fleetx.ps.layout import Split
 from fleetx.ps.members import PeerLostError
 from fleetx.ps.rules import SGD
@@ -45,6 +47,9 @@ def data(workers: int) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, torch.randn(STEPS, workers, BATCH, generator=generator)
 
 
+_SEEDING = threading.RLock()
+
+
 def net() -> Net:
     torch.manual_seed(0)
     return Net()
@@ -60,8 +65,8 @@ def run(
     **options: Any,
 ) -> list[torch.Tensor]:
     """One worker; returns its dense parameters and the rows of all ids."""
-    torch.manual_seed(100 * index)  # only the first worker's parameters count
-    model = net() if index == 0 else Net()
+    with _SEEDING:
+        model = net() if index == 0 else Net()  # only the first worker's parameters count
     worker = here.worker(index)
     carrier = carried(model, worker, kind, optimizer=optimizer, terms=terms, **options)
     try:
@@ -185,7 +190,8 @@ def test_half_async_averages_batches_into_one_push() -> None:
 
 @pytest.mark.parametrize("kind", [AsyncCarrier, HalfAsyncCarrier, GeoCarrier])
 def test_two_workers_that_do_not_wait_learn(kind: Any) -> None:
-    ids, targets = data(2)
+    ids, _ = data(2)
+    targets = (ids % 2).float().mean(-1)
 
     def steps(index: int) -> Callable[[Carrier, nn.Module], None]:
         def go(carrier: Carrier, model: nn.Module) -> None:
@@ -193,13 +199,18 @@ def test_two_workers_that_do_not_wait_learn(kind: Any) -> None:
                 train(model, carrier, ids[s % STEPS, index], targets[s % STEPS, index])
                 for s in range(12 * STEPS)
             ]
-            assert np.mean(losses[-STEPS:]) < 0.5 * np.mean(losses[:STEPS])
+            assert np.mean(losses[-STEPS:]) < 0.5 * np.mean(losses[:STEPS]), losses[::8]
 
         return go
 
     with team(2, 2) as here:
         together(
-            *(lambda i=i: run(here, i, kind, steps(i), Terms(every=3), lr=0.3) for i in range(2))
+            *(
+                lambda i=i: run(
+                    here, i, kind, steps(i), Terms(every=3), torch.optim.Adagrad, lr=0.05
+                )
+                for i in range(2)
+            )
         )
 
 
@@ -276,7 +287,6 @@ def test_a_dead_worker_stops_the_others_by_name_when_they_wait_for_it() -> None:
         with pytest.raises(PeerLostError, match="worker 1 is dead, and synchronous"):
             together(go, die)
         worker.stop()
-        assert not here.desks[0].members.ended.is_set() or True
 
 
 def test_servers_end_when_the_last_worker_says_so_and_not_when_one_dies() -> None:
@@ -299,7 +309,8 @@ def test_a_worker_that_is_done_early_is_not_waited_for() -> None:
     def steps(index: int) -> Callable[[], float]:
         def go() -> float:
             worker = here.worker(index)
-            model = net()
+            with _SEEDING:
+                model = net()
             carrier = carried(model, worker, lr=0.1)
             for step in range(2 if index else 4):
                 loss = train(model, carrier, ids[step, index], targets[step, index])
@@ -310,11 +321,13 @@ def test_a_worker_that_is_done_early_is_not_waited_for() -> None:
 
     with team(2, 2) as here:
         together(steps(0), steps(1))
-        assert here.desks[0].sparse(_Zero).version == 4
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and here.desks[0].sparse(WORDS).version < 4:
+            time.sleep(0.05)
+        assert here.desks[0].sparse(WORDS).version == 4
 
 
-class _Zero:
-    table = 1
+WORDS = Frame(Op.PULL, table=1)
 
 
 def test_prefetched_rows_are_those_of_the_update_before() -> None:
@@ -338,7 +351,7 @@ def test_prefetched_rows_are_those_of_the_update_before() -> None:
                     carrier.optimizer.step()
                     carrier.put_away()
                     carrier.optimizer.zero_grad()
-                    found.append(float(loss))
+                    found.append(loss.item())
                 else:
                     found.append(train(model, carrier, ids[step, 0], targets[step, 0]))
             worker.stop()

@@ -31,8 +31,12 @@ def sparse(desk: Desk, **spec: Any) -> ServedSparse:
     return desk.sparse(Frame(Op.PUSH, 0))
 
 
-def push_frame(desk: Desk, seq: int, ids: Any, values: Any, *, worker: int = 0, step: int = 0) -> None:
-    body = memoryview(np.asarray(ids, np.int64).tobytes() + np.asarray(values, np.float32).tobytes())
+def push_frame(
+    desk: Desk, seq: int, ids: Any, values: Any, *, worker: int = 0, step: int = 0
+) -> None:
+    body = memoryview(
+        np.asarray(ids, np.int64).tobytes() + np.asarray(values, np.float32).tobytes()
+    )
     frame = Frame(Op.PUSH, 0, Flag.UNIQUE, seq, len(ids), DIM, step, -1.0, len(body))
     desk.sparse(frame).change(Claim(worker, 100 + worker), frame, body)
 

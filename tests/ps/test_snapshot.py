@@ -48,7 +48,9 @@ def test_a_save_of_two_servers_is_loaded_by_three_and_read_by_safetensors(tmp_pa
             client.call_all({"method": "load", "folder": str(tmp_path / part)})
         push(client, handle, IDS, ones(IDS))
         assert (rows(client, handle, IDS) == expected).all(), "weights and state are the same"
-        sizes = [answer["tables"]["t"]["rows"] for answer in client.call_all({"method": "describe"})]
+        sizes = [
+            answer["tables"]["t"]["rows"] for answer in client.call_all({"method": "describe"})
+        ]
         assert sum(sizes) == len(IDS)
         assert min(sizes) > 300
 
