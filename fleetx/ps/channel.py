@@ -19,6 +19,8 @@ PATIENCE = 60.0
 """Seconds that a server may be away before its workers give up."""
 REFUSALS = 3
 """One may be a server that died in the middle of the greeting; three are a wrong token."""
+GREETING = 5.0
+"""Seconds that a server may take to say who it is."""
 _PAUSE = 0.1
 
 Receive = Callable[[Frame, Pipe], None]
@@ -62,6 +64,8 @@ class Channel:
         self._parts = parts
         try:
             self._opened(time.monotonic() + self._access.patience).send(*parts)
+        except RefusedError:
+            raise
         except ConnectionError:
             self.close()
 
@@ -109,16 +113,17 @@ class Channel:
         return self._pipe
 
     def _connect(self) -> Pipe:
-        sock = socket.create_connection(self._address, timeout=10)
+        hurry = min(GREETING, self._access.patience + 1)
+        sock = socket.create_connection(self._address, timeout=hurry)
         try:
             if self._access.tls is not None:
                 sock = self._access.tls.wrap_socket(sock, server_hostname=self._address[0])
-            pipe = Pipe(sock)
+            pipe = Pipe(sock, stall=hurry)
             greet(self._access.token, self._access.claim, pipe.exactly, pipe.send)
         except BaseException:
             sock.close()
             raise
-        return pipe
+        return Pipe(sock)
 
     def _lost(self, error: Exception) -> str:
         return (

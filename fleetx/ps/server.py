@@ -29,7 +29,7 @@ from fleetx.ps.pipes import EndedError, Pipe
 logger = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 1024
-HANDSHAKE = 10.0
+HANDSHAKE = 5.0
 WATCH = 0.5
 
 
