@@ -9,6 +9,12 @@ if TYPE_CHECKING:
     from fleetx.config.distributed_strategy import DistributedStrategy
     from fleetx.config.transpiler import DistributeTranspilerConfig
     from fleetx.data import DistributedLoader, distributed_loader
+    from fleetx.data.multi_slot_generator import (
+        MultiSlotDataGenerator,
+        MultiSlotStringDataGenerator,
+    )
+    from fleetx.data.slot_dataset import InMemoryDataset, QueueDataset, train_from_dataset
+    from fleetx.data.slots import Slot
     from fleetx.engine.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
     from fleetx.engine.optimizer import DistributedOptimizer
     from fleetx.engine.servers import (
@@ -68,12 +74,17 @@ __all__ = [
     "DistributedOptimizer",
     "DistributedStrategy",
     "ExecutionStrategy",
+    "InMemoryDataset",
     "MPISymetricRoleMaker",
+    "MultiSlotDataGenerator",
+    "MultiSlotStringDataGenerator",
     "NotInitializedError",
     "PaddleCloudRoleMaker",
     "PlanError",
+    "QueueDataset",
     "Role",
     "RoleMakerBase",
+    "Slot",
     "UserDefinedCollectiveRoleMaker",
     "UserDefinedRoleMaker",
     "all_reduce",
@@ -106,6 +117,7 @@ __all__ = [
     "shrink",
     "split_files",
     "stop_worker",
+    "train_from_dataset",
     "util",
     "worker_endpoints",
     "worker_index",
@@ -122,6 +134,12 @@ _HOMES = {
     "DistributedStrategy": "fleetx.config.distributed_strategy",
     "DistributedLoader": "fleetx.data",
     "distributed_loader": "fleetx.data",
+    "MultiSlotDataGenerator": "fleetx.data.multi_slot_generator",
+    "MultiSlotStringDataGenerator": "fleetx.data.multi_slot_generator",
+    "InMemoryDataset": "fleetx.data.slot_dataset",
+    "QueueDataset": "fleetx.data.slot_dataset",
+    "train_from_dataset": "fleetx.data.slot_dataset",
+    "Slot": "fleetx.data.slots",
     "ClipGradByGlobalNorm": "fleetx.engine.grad_clip",
     "ClipGradByNorm": "fleetx.engine.grad_clip",
     "ClipGradByValue": "fleetx.engine.grad_clip",

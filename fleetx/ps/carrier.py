@@ -213,7 +213,7 @@ class Carrier:
         """The rows that a forward needs; ``ahead`` for the batch after the one that is trained."""
         worker = self.worker
         client = worker.ahead if ahead else worker.client
-        step = worker.step + ahead if worker.pace.workers and train else 0
+        step = worker.step + ahead if worker.pace.workers else 0
         return client.pull(worker.table(module.options), batch, train=train, step=step, met=met)
 
     def flush(self) -> None:
