@@ -1,5 +1,6 @@
 """How a worker's gradients reach the servers and fresh parameters come back; synchronous form."""
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,20 +74,26 @@ class Carrier:
         self.gathered: dict[SparseModule, Gathered] = {}
         self.groups: list[tuple[DenseGroup, dict[str, Any]]] = []
         self._worker: Worker | None = None
+        self._opening = threading.Lock()
 
     @property
     def worker(self) -> Worker:
         """The connections of this process, joined at the first use."""
         if self._worker is None:
-            found = running()
-            if found is None:
-                raise RuntimeError(
-                    "this is a worker of a parameter-server job that is not connected to its "
-                    "servers; call fleet.init_worker() before the first batch"
-                )
-            self._worker = found
-            self.open(found)
+            with self._opening:  # a batch may be fetched ahead by another thread
+                if self._worker is None:
+                    self._worker = self._joined()
         return self._worker
+
+    def _joined(self) -> Worker:
+        found = running()
+        if found is None:
+            raise RuntimeError(
+                "this is a worker of a parameter-server job that is not connected to its servers; "
+                "call fleet.init_worker() before the first batch"
+            )
+        self.open(found)
+        return found
 
     def open(self, worker: Worker) -> None:
         """Make the tables; worker 0's parameters are those with which all begin."""
