@@ -23,14 +23,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import fleetx as fleet
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "ctr"
-sys.path.insert(0, str(EXAMPLE))
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the examples are not installed
 MODES = ("sync", "async", "geo")
 
 
 def batches(size: int, seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Twenty batches of clicks."""
-    from clicks import examples
+    from examples.ctr.clicks import examples
 
     dense, ids, truth = examples(20 * size, seed)
     clicks = (torch.rand(len(truth)) < torch.from_numpy(truth)).float()
@@ -56,7 +55,7 @@ class Local(nn.Module):
 
 def local(steps: int, size: int) -> float:
     """Examples per second of one process."""
-    from model import WideAndDeep
+    from examples.ctr.model import WideAndDeep
 
     model = Local(WideAndDeep())
     rows = [*model.wide.parameters(), *model.deep.parameters()]
@@ -85,7 +84,7 @@ def timed(step: Any, steps: int) -> float:
 
 def work(mode: str, steps: int, size: int) -> None:
     """A process of a job; workers print what they reached."""
-    from model import WideAndDeep
+    from examples.ctr.model import WideAndDeep
 
     strategy = fleet.DistributedStrategy()
     strategy.a_sync = mode != "sync"

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -136,17 +137,23 @@ class Caller:
 
     def pull(self) -> list[float]:
         """A burst of pulls."""
-        return [self._timed(lambda b=b: self.client.pull(self.table, b, self.rows)) for b in self.batches]
+        return timed(lambda batch: self.client.pull(self.table, batch, self.rows), self.batches)
 
     def push(self) -> list[float]:
         """A burst of pushes."""
-        return [self._timed(lambda b=b: self.client.push(self.table, b, self.gradients)) for b in self.batches]
+        return timed(
+            lambda batch: self.client.push(self.table, batch, self.gradients), self.batches
+        )
 
-    @staticmethod
-    def _timed(call: Callable[[], object]) -> float:
+
+def timed(call: Callable[[Any], object], each: list[Any]) -> list[float]:
+    """How long a call takes for each of several things."""
+    found = []
+    for one in each:
         began = time.perf_counter()
-        call()
-        return time.perf_counter() - began
+        call(one)
+        found.append(time.perf_counter() - began)
+    return found
 
 
 def together(calls: list[Callable[[], list[float]]]) -> list[float]:
@@ -166,10 +173,7 @@ def gather(rows: int) -> Callable[[], list[float]]:
     chance, out = np.random.default_rng(0), np.empty((COUNT, SPEC.dim), np.float32)
     places = [chance.integers(0, rows, COUNT) for _ in range(20)]
 
-    def burst() -> list[float]:
-        return [Caller._timed(lambda p=p: kernels.active.gather(weights, p, out)) for p in places]
-
-    return burst
+    return lambda: timed(lambda place: kernels.active.gather(weights, place, out), places)
 
 
 def started(*arguments: str, **variables: str) -> tuple[subprocess.Popen[str], int, float]:
@@ -198,13 +202,15 @@ def measure(rows: int, workers: int, bursts: int, tls: tuple[str, str] | None) -
         kinds = [
             Kind("raw TCP", lambda: raw(echo_port, 30), shadow.pid),
             Kind("memory, one core", gather(rows), os.getpid()),
-            *_kinds("", port, plain.pid, rows, workers, {}),
-            *_kinds(" with a log", log_port, logged.pid, rows, workers, {})[1:],
+            *_kinds("", port, plain.pid, rows=rows, workers=workers, secure={}),
+            *_kinds(" with a log", log_port, logged.pid, rows=rows, workers=workers, secure={})[1:],
         ]
         if secure:
             sealed, tls_port, _ = started("--serve", str(rows), **secure)
             processes.append(sealed)
-            kinds += _kinds(" over TLS", tls_port, sealed.pid, rows, workers, secure)
+            kinds += _kinds(
+                " over TLS", tls_port, sealed.pid, rows=rows, workers=workers, secure=secure
+            )
         try:
             for kind in [*kinds, *kinds * bursts]:
                 kind.run(COUNT)
@@ -213,7 +219,9 @@ def measure(rows: int, workers: int, bursts: int, tls: tuple[str, str] | None) -
                 process.kill()
                 process.wait()
     payload = 4 * (SPEC.dim + SPEC.rule.state_width(SPEC.dim))
-    print(f"\n{rows:,} rows, {workers} workers, {kernels.active.__name__.rsplit('_', 1)[1]};", end=" ")
+    print(
+        f"\n{rows:,} rows, {workers} workers, {kernels.active.__name__.rsplit('_', 1)[1]};", end=" "
+    )
     print(f"{bytes_per_row:.0f} bytes a row, {bytes_per_row / payload:.2f} times its payload\n")
     print("| | million rows/s (best) | per server core (best) | p50 ms | p99 ms |")
     print("|---|---|---|---|---|")
@@ -222,7 +230,7 @@ def measure(rows: int, workers: int, bursts: int, tls: tuple[str, str] | None) -
 
 
 def _kinds(
-    label: str, port: int, process: int, rows: int, workers: int, secure: dict[str, str]
+    label: str, port: int, process: int, *, rows: int, workers: int, secure: dict[str, str]
 ) -> list[Kind]:
     chance, known = np.random.default_rng(1), ids(rows)
     callers = []

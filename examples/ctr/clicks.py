@@ -15,7 +15,7 @@ def examples(count: int, seed: int) -> tuple[Floats, NDArray[np.int64], Floats]:
     chance = np.random.default_rng(seed)
     dense = chance.random((count, DENSE))
     # Few ids are common and most are rare, as in a real log; each slot has ids of its own.
-    rank = chance.zipf(1.3, (count, SLOTS)) % 5000
+    rank = chance.zipf(1.6, (count, SLOTS)) % 1000
     ids = rank.astype(np.int64) * 1000 + np.arange(SLOTS)
     taste = np.sin(ids * 12.9898) * 43758.5453 % 1 - 0.5  # what each id is worth
     logits = 1.2 * taste.sum(1) + (dense - 0.5) @ np.linspace(-2, 2, DENSE) - 1.0

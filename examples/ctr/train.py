@@ -5,16 +5,22 @@ fleetrun --server_num 2 --worker_num 2 examples/ctr/train.py --mode async
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from clicks import SLOTS, examples, write
-from model import WideAndDeep
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import fleetx as fleet
 from fleetx.data.slots import Ragged
 from fleetx.metrics import AUC
+
+if TYPE_CHECKING:
+    from examples.ctr.clicks import SLOTS, examples, write
+    from examples.ctr.model import WideAndDeep
+else:
+    from clicks import SLOTS, examples, write
+    from model import WideAndDeep
 
 Batch = dict[str, Ragged]
 
@@ -44,7 +50,7 @@ def records(given: argparse.Namespace) -> fleet.InMemoryDataset:
     files = write(given.data, given.files, given.lines)
     data = fleet.InMemoryDataset()
     slots = [f"slot{i}" for i in range(SLOTS)]
-    wanted = ["click", fleet.Slot("dense", "float32"), *slots]
+    wanted: list[str | fleet.Slot] = ["click", fleet.Slot("dense", "float32"), *slots]
     data.init(batch_size=given.batch_size, use_var=wanted)
     data.set_filelist(fleet.util.get_file_shard(files))
     data.load_into_memory()
@@ -57,9 +63,7 @@ def evaluate(model: WideAndDeep) -> tuple[float, float]:
     found, best = AUC(), AUC()
     model.eval()
     dense, ids, truth = examples(20_000, 10**7 + fleet.worker_index())
-    clicks = torch.bernoulli(
-        torch.from_numpy(truth), generator=torch.Generator().manual_seed(1)
-    )
+    clicks = torch.bernoulli(torch.from_numpy(truth), generator=torch.Generator().manual_seed(1))
     logits = model(torch.from_numpy(dense).float(), torch.from_numpy(ids))
     found.update(torch.sigmoid(logits), clicks)
     best.update(torch.from_numpy(truth), clicks)

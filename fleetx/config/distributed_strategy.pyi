@@ -15,20 +15,6 @@ class PipelineConfigs(TypedDict, total=False):
     p2p_cache_shape: bool
     enable_partial_send_recv: bool
 
-class ASyncConfigs(TypedDict, total=False):
-    k_steps: int
-    max_merge_var_num: int
-    send_queue_size: int
-    independent_recv_thread: bool
-    min_send_grad_num_before_recv: int
-    thread_pool_size: int
-    send_wait_times: int
-    runtime_split_send_recv: bool
-    launch_barrier: bool
-    heter_worker_device_guard: str
-    lr_decay_steps: int
-    use_ps_gpu: int
-
 class ShardingConfigs(TypedDict, total=False):
     sharding_segment_strategy: Literal["segment_broadcast_MB", "segment_anchors"]
     segment_broadcast_MB: float
@@ -49,6 +35,26 @@ class ShardingConfigs(TypedDict, total=False):
 class TensorParallelConfigs(TypedDict, total=False):
     tensor_parallel_degree: int
     tensor_init_seed: int
+
+class ASyncConfigs(TypedDict, total=False):
+    k_steps: int
+    half_async: bool
+    max_staleness: int
+    max_merge_var_num: int
+    send_queue_size: int
+    independent_recv_thread: bool
+    min_send_grad_num_before_recv: int
+    thread_pool_size: int
+    send_wait_times: int
+    runtime_split_send_recv: bool
+    launch_barrier: bool
+    heter_worker_device_guard: str
+    lr_decay_steps: int
+    lr_decay_rate: float
+    use_ps_gpu: int
+    split_method: Literal["RoundRobin", "HashName"]
+    slice_var_up: bool
+    min_block_size: int
 
 class AdaptiveLocalsgdConfigs(TypedDict, total=False):
     init_k_steps: int
@@ -118,9 +124,9 @@ class GradientScaleConfigs(TypedDict, total=False):
 
 class DistributedStrategy:
     pipeline: bool
-    a_sync: bool
     sharding: bool
     tensor_parallel: bool
+    a_sync: bool
     adaptive_localsgd: bool
     amp: bool
     clip: bool
@@ -162,10 +168,6 @@ class DistributedStrategy:
     @pipeline_configs.setter
     def pipeline_configs(self, value: PipelineConfigs | Block) -> None: ...
     @property
-    def a_sync_configs(self) -> Block: ...
-    @a_sync_configs.setter
-    def a_sync_configs(self, value: ASyncConfigs | Block) -> None: ...
-    @property
     def sharding_configs(self) -> Block: ...
     @sharding_configs.setter
     def sharding_configs(self, value: ShardingConfigs | Block) -> None: ...
@@ -173,6 +175,10 @@ class DistributedStrategy:
     def tensor_parallel_configs(self) -> Block: ...
     @tensor_parallel_configs.setter
     def tensor_parallel_configs(self, value: TensorParallelConfigs | Block) -> None: ...
+    @property
+    def a_sync_configs(self) -> Block: ...
+    @a_sync_configs.setter
+    def a_sync_configs(self, value: ASyncConfigs | Block) -> None: ...
     @property
     def adaptive_localsgd_configs(self) -> Block: ...
     @adaptive_localsgd_configs.setter

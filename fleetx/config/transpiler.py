@@ -4,6 +4,8 @@ import copy
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from typing_extensions import override
+
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.plan.option import AtLeast, Config, OneOf, annotations, check, unknown
 
@@ -36,6 +38,7 @@ class DistributeTranspilerConfig:
         for name, value in _Options().values().items():
             setattr(self, name, value)
 
+    @override
     def __setattr__(self, name: str, value: Any) -> None:
         known = annotations(_Options)
         if name not in known:
@@ -63,8 +66,8 @@ class DistributeTranspilerConfig:
                     "False, or leave them alone"
                 )
         elif values["geo_sgd_mode"]:
-            made.a_sync_configs = {"k_steps": values["geo_sgd_need_push_nums"]}
+            made.a_sync_configs.update(k_steps=values["geo_sgd_need_push_nums"])
         else:
             half = values["half_async"] or not values["runtime_split_send_recv"]
-            made.a_sync_configs = {"k_steps": 0, "half_async": half}
+            made.a_sync_configs.update(k_steps=0, half_async=half)
         return made

@@ -67,7 +67,8 @@ class QueueDataset:
         if self._command == "cat":
             return path.read_bytes()
         with path.open("rb") as file:
-            made = subprocess.run(shlex.split(self._command), stdin=file, capture_output=True)
+            command = shlex.split(self._command)
+            made = subprocess.run(command, stdin=file, capture_output=True, check=False)
         if made.returncode:
             raise RuntimeError(
                 f"pipe_command {self._command!r} failed on {path} (exit code {made.returncode}): "
@@ -101,7 +102,7 @@ class InMemoryDataset(QueueDataset):
 
     def load_into_memory(self) -> None:
         """Read all files."""
-        self._held = Records.joined([parse(b"", self._slots, "") , *self._records()])
+        self._held = Records.joined([parse(b"", self._slots, ""), *self._records()])
 
     def _memory(self) -> Records:
         if self._held is None:
@@ -114,7 +115,9 @@ class InMemoryDataset(QueueDataset):
         chance = np.random.default_rng(self._shuffles if seed is None else seed)
         self._held = held.take(chance.permutation(len(held)))
 
-    def global_shuffle(self, fleet: Any = None, thread_num: int = 1, seed: int | None = None) -> None:
+    def global_shuffle(
+        self, fleet: Any = None, thread_num: int = 1, seed: int | None = None
+    ) -> None:
         """Deal the records of all workers out at random, then shuffle; all workers must call it."""
         held = self._memory()
         workers = identity().worker_num if started() else 1

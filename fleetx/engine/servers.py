@@ -163,8 +163,8 @@ def _server(call: str) -> roles.Identity:
 def _carriers() -> list[Any]:
     found = []
     for engine in session.engines():
-        found += [s.carrier for s in engine.plan.strategies if getattr(s, "carrier", None)]
-    return found
+        found += [getattr(strategy, "carrier", None) for strategy in engine.plan.strategies]
+    return [carrier for carrier in found if carrier is not None]
 
 
 def _folder(call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:

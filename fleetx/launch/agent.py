@@ -125,10 +125,12 @@ class FleetAgent(SimpleElasticAgent):
     def _variables(self, process: Process) -> dict[str, str]:
         world, attempt = self._world, self._meeting.attempt
         restarts = self._worker_group.spec.max_restarts
-        return self._secrets.variables(attempt) | variables(
-            self._job, world, process, attempt=attempt, environ=os.environ
-        ) | torch_variables(
-            world, process, master=self._meeting.master, attempt=attempt, restarts=restarts
+        return (
+            self._secrets.variables(attempt)
+            | variables(self._job, world, process, attempt=attempt, environ=os.environ)
+            | torch_variables(
+                world, process, master=self._meeting.master, attempt=attempt, restarts=restarts
+            )
         )
 
     def _start_echo(self, world: World) -> None:

@@ -29,7 +29,7 @@ class RemoteOptimizer(Optimizer):
         self.deliver: Callable[[], None] = _nobody
 
     @override
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         assert closure is None, "the plan runs the forward, not the optimizer"
         self.deliver()
 

@@ -114,7 +114,7 @@ class AsyncCarrier(_Alone):
                 self._deliver(worker, client, items)
                 if last:
                     return
-        except BaseException as error:  # noqa: BLE001  (told to the main thread)
+        except BaseException as error:  # told to the main thread
             self._failure = error
         finally:
             client.close()
@@ -160,7 +160,7 @@ class AsyncCarrier(_Alone):
 def merged(items: list[tuple[Dense, Sparse]], servers: int) -> tuple[Dense, Sparse]:
     """The mean of several batches."""
     share = 1 / len(items)
-    dense = [
+    dense: Any = [
         [
             np.sum(arrays, axis=0, dtype=np.float32) * np.float32(share)
             for arrays in zip(*groups, strict=True)

@@ -1,6 +1,7 @@
 """Workers that train copies of their own and exchange differences now and then."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from fleetx.ps.carrier import Carrier, RemoteOptimizer, sparse_rule
 from fleetx.ps.client import Batch
 from fleetx.ps.frames import Flag
 from fleetx.ps.hashing import Array, Floats
-from fleetx.ps.rules import SGD
+from fleetx.ps.rules import SGD, Rule
 from fleetx.ps.sparse_module import SparseModule
 from fleetx.ps.sparse_spec import Pace, SparseSpec
 from fleetx.ps.sparse_table import Rows, SparseTable
@@ -29,12 +30,13 @@ def local_optimizer(cls: type[Optimizer], anchors: set[Tensor]) -> type[RemoteOp
                 {**group, "params": [p for p in group["params"] if p not in anchors]}
                 for group in self.param_groups
             ]
-            self.inner = cls(groups) if any(group["params"] for group in groups) else None
+            make: Any = cls
+            self.inner = make(groups) if any(group["params"] for group in groups) else None
             if self.inner is not None:
                 self.state = self.inner.state
 
         @override
-        def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        def step(self, closure: Callable[[], Any] | None = None) -> Any:
             if self.inner is not None:
                 for ours, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
                     inner.update({k: v for k, v in ours.items() if k != "params"})
@@ -48,11 +50,10 @@ def local_optimizer(cls: type[Optimizer], anchors: set[Tensor]) -> type[RemoteOp
 class Copies:
     """A worker's own rows of one table since the last exchange."""
 
-    def __init__(self, module: SparseModule, rule: Any) -> None:
+    def __init__(self, module: SparseModule, rule: Rule) -> None:
         options = module.options
-        spec = {"name": options.name, "dim": options.dim, "initializer": options.initializer}
-        self.rows = SparseTable(SparseSpec(rule=rule, seed=options.seed, **spec))
-        self._plain = SparseSpec(rule=SGD(), seed=options.seed, **spec)
+        self._plain = SparseSpec(name=options.name, dim=options.dim, rule=SGD())
+        self.rows = SparseTable(replace(self._plain, rule=rule))
         self.before = SparseTable(self._plain)
         """The same rows as the servers gave them; it knows which ones are fresh."""
 

@@ -44,7 +44,7 @@ class Access:
 
 
 class Channel:
-    """Requests are kept until they are answered, and sent again over a new connection if need be."""
+    """Requests are kept until they are answered, and sent again if the connection was lost."""
 
     def __init__(self, endpoint: str, access: Access) -> None:
         self.endpoint, self._access = endpoint, access

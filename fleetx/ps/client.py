@@ -13,7 +13,7 @@ from fleetx.ps.channel import Access, Channel
 from fleetx.ps.frames import Flag, Frame, Op, from_json, to_json
 from fleetx.ps.handshake import Claim
 from fleetx.ps.hashing import Array, Floats, Ids
-from fleetx.ps.pipes import Pipe
+from fleetx.ps.pipes import Pipe, flat
 
 Message = dict[str, Any]
 
@@ -163,7 +163,8 @@ class Client:
             asked = [s for s in range(self.servers) if everywhere or self._count(batch, s)]
             for server in asked:
                 cut = slice(batch.begins[server], batch.begins[server + 1])
-                arrays = [batch.ids[cut], values[cut], *([] if stats is None else [stats[cut]])]
+                arrays: list[Array] = [batch.ids[cut], values[cut]]
+                arrays += [] if stats is None else [stats[cut]]
                 head = Frame(
                     Op.PUSH,
                     table.numbers[server],
@@ -200,7 +201,7 @@ class Client:
         step: int = 0,
         flag: Flag = Flag.NONE,
     ) -> None:
-        """Gradients (or differences, or first values) of a dense table, an array for each server."""
+        """Gradients, differences or first values of a dense table, an array for each server."""
         with self._lock:
             for server, (channel, array) in enumerate(zip(self.channels, values, strict=True)):
                 head = Frame(
@@ -234,6 +235,6 @@ def _into(array: Floats) -> Any:
         if frame.body != array.nbytes:
             raise RuntimeError(f"{frame.body} bytes came where {array.nbytes} were expected")
         if frame.body:
-            pipe.read(memoryview(array).cast("B"))
+            pipe.read(flat(array))
 
     return read

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class DenseSpec:
     blocks: tuple[Block, ...]
     optimizer: str = "SGD"
     options: Mapping[str, Any]
-    pace: Pace = Pace()
+    pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -77,7 +77,8 @@ class DenseTable:
         """Whether somebody has given the values with which training begins."""
         self._values = torch.nn.Parameter(torch.zeros(spec.size))
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.options.items()}
-        self._optimizer = OPTIMIZERS[spec.optimizer]([self._values], **options)
+        make: Any = OPTIMIZERS[spec.optimizer]
+        self._optimizer: Optimizer = make([self._values], **options)
 
     @property
     def values(self) -> Floats:

@@ -1,6 +1,7 @@
 """Which ids get a row at all, and which rows are worth keeping."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,8 @@ class CountFilterEntry:
     count: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 0:
+        count: Any = self.count
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise ValueError(
                 f"CountFilterEntry({self.count!r}): an id is met a whole number of times; "
                 "pass an int from 0"
@@ -39,7 +41,8 @@ class ProbabilityEntry:
     probability: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.probability, float) or not 0 < self.probability < 1:
+        chance: Any = self.probability
+        if not isinstance(chance, float) or not 0 < chance < 1:
             raise ValueError(
                 f"ProbabilityEntry({self.probability!r}): pass a float between 0 and 1"
             )
@@ -66,7 +69,8 @@ class ShowClickEntry:
     """Rows with a lower score are dropped by ``shrink``."""
 
     def __post_init__(self) -> None:
-        for name in (self.show_name, self.click_name):
+        given: tuple[Any, Any] = self.show_name, self.click_name
+        for name in given:
             if not isinstance(name, str):
                 raise ValueError(f"ShowClickEntry({name!r}): pass the names of the two slots")
         for name in ("show_weight", "click_weight", "decay", "lowest"):

@@ -54,7 +54,7 @@ class Frame(NamedTuple):
     flags: int = 0
     seq: int = 0
     """The number of a change among those of one client, so that a repeated one is noticed."""
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]  # shadows the method of tuples, on purpose
     width: int = 0
     step: int = 0
     """The version of the table that is meant or asked for."""

@@ -43,4 +43,4 @@ def uniform(ids: Ids, columns: int, seed: int) -> NDArray[np.float64]:
     salt = mixed(np.array([seed], np.int64))
     start = mixed(ids)[:, None] + salt
     steps = np.arange(1, columns + 1, dtype=np.uint64) * np.uint64(STRIDE)
-    return (mixed(start + steps) >> np.uint64(11)) * (1.0 / (1 << 53))
+    return (mixed(start + steps) >> np.uint64(11)).astype(np.float64) / (1 << 53)

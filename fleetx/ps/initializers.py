@@ -43,7 +43,8 @@ class Normal:
         draws = uniform(ids, 2 * dim, seed)
         radius = np.sqrt(-2 * np.log1p(-draws[:, :dim]))
         bell = radius * np.cos(2 * np.pi * draws[:, dim:])
-        return (self.mean + self.std * bell).astype(np.float32)
+        rows: Floats = (self.mean + self.std * bell).astype(np.float32)
+        return rows
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,16 @@
 import os
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from fleetx.ps.hashing import Array
+from fleetx.ps.pipes import Bytes, flat
 
 _HEAD = struct.Struct("<IIQQ")
 _TAIL = struct.Struct("<Q")
 _MAGIC = 0x4C4F4746
-Part = bytes | bytearray | memoryview | Array
 
 
 class Record(NamedTuple):
@@ -49,9 +50,9 @@ class Journal:
                     yield record
                 data = data[_size(record) :]
 
-    def append(self, kind: int, parts: list[Part]) -> int:
+    def append(self, kind: int, parts: list[Bytes | Array]) -> int:
         """Write a record and return its number."""
-        views = [memoryview(part).cast("B") for part in parts if len(part)]
+        views = [flat(part) for part in parts if len(part)]
         length = sum(len(view) for view in views)
         self.number += 1
         if self._file is None:
@@ -72,7 +73,7 @@ class Journal:
     def forget(self, upto: int) -> None:
         """Remove the files all of whose records have numbers up to this one."""
         paths = self._paths()
-        for path, later in zip(paths, paths[1:], strict=False):
+        for path, later in pairwise(paths):
             if int(later.stem) <= upto + 1:
                 path.unlink()
 

@@ -1,14 +1,22 @@
 """Whole messages over a socket, with or without TLS, and never waiting for ever in the middle."""
 
+import contextlib
 import socket
 import ssl
 import struct
+
+import numpy as np
 
 from fleetx.ps.hashing import Array
 
 STALL = 30
 """Seconds that may pass within a message."""
 Bytes = bytes | bytearray | memoryview
+
+
+def flat(part: Bytes | Array) -> memoryview:
+    """The bytes of something, not copied."""
+    return (part.data if isinstance(part, np.ndarray) else memoryview(part)).cast("B")
 
 
 class EndedError(ConnectionError):
@@ -55,7 +63,7 @@ class Pipe:
 
     def send(self, *parts: Bytes | Array) -> None:
         """Send all parts, one behind the other."""
-        views = [memoryview(part).cast("B") for part in parts if len(part)]
+        views = [flat(part) for part in parts if len(part)]
         try:
             if self._secure:
                 for view in views:
@@ -72,8 +80,6 @@ class Pipe:
 
     def close(self) -> None:
         """End the connection."""
-        try:
+        with contextlib.suppress(OSError):  # it was closed by the other end
             self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it was closed by the other end
         self.socket.close()

@@ -31,7 +31,7 @@ def write(path: Path, arrays: Mapping[str, Array], notes: Mapping[str, str] | No
         file.write(struct.pack("<Q", len(text)) + text)
         for array in arrays.values():
             if array.size:
-                file.write(memoryview(np.ascontiguousarray(array)).cast("B"))
+                file.write(np.ascontiguousarray(array).data.cast("B"))
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fleetx.ps.dense_table import DenseTable
 from fleetx.ps.frames import HEADER, REQUESTS, Flag, Frame, unpacked
 from fleetx.ps.handshake import Claim
@@ -101,7 +99,8 @@ class Served:
     def _join(self, worker: int, frame: Frame, change: Change) -> None:
         """Keep a push for its round, and end the rounds that are complete."""
         # What was parsed lies in a buffer of the connection, which the next frame overwrites.
-        copied = Change(*(None if a is None else np.array(a) for a in vars(change).values()))
+        stats = None if change.stats is None else change.stats.copy()
+        copied = Change(change.ids.copy(), change.values.copy(), stats)
         self._rounds.setdefault(frame.step, {})[worker] = (frame, copied)
         number = self.journal.number if self.journal else 0
         self._waiting_since.setdefault(frame.step, number)

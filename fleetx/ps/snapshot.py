@@ -57,7 +57,7 @@ def _save_sparse(served: ServedSparse, folder: Path, delta: bool, own: bool) -> 
         manifest |= {"mode": "delta" if delta else "full", "day": served.table.day}
         bits = max(0, (len(served.table) // PART_ROWS).bit_length())
     saved_at: list[int] = []
-    files = []
+    files: list[str] = []
     for rows in _files(_parts(served, bits, since, saved_at)):
         name = f"rows-{len(files):05d}.safetensors"
         safetensors_file.write(folder / name, _arrays(rows))

@@ -42,8 +42,9 @@ class SparseSpec:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        whole = isinstance(self.dim, int) and not isinstance(self.dim, bool)
-        if not whole or not 1 <= self.dim <= MAX_DIM:
+        dim: Any = self.dim
+        whole = isinstance(dim, int) and not isinstance(dim, bool)
+        if not whole or not 1 <= dim <= MAX_DIM:
             raise ValueError(
                 f"table {self.name!r} cannot have rows of {self.dim!r} floats; "
                 f"pass a number from 1 to {MAX_DIM}"

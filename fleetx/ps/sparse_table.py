@@ -17,6 +17,7 @@ from fleetx.ps.sparse_spec import SparseSpec
 
 LAST_DAY = 1 << 13
 LAST_MARK = 1 << 16
+_ONE_SHOW = np.array([1, 0], np.float32)
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class SparseTable:
         tables = self._weights.array, self._state.array
         self.spec.rule.apply(self._kernels, tables, slots, gradients, rate)
         if self._counted:
-            self._stats.array[slots] += np.float32([1, 0]) if stats is None else stats
+            self._stats.array[slots] += _ONE_SHOW if stats is None else stats
 
     def add(self, ids: Ids, delta: Floats, *, unique: bool = False) -> None:
         """``w += delta``, for workers that train copies of their own."""
@@ -191,7 +192,7 @@ class SparseTable:
         totals = np.zeros((len(once), self.spec.dim), np.float32)
         self._kernels.sum_rows(np.ascontiguousarray(gradients), place, totals)
         if self._counted:
-            each = np.tile(np.float32([1, 0]), (len(ids), 1)) if stats is None else stats
+            each = np.tile(_ONE_SHOW, (len(ids), 1)) if stats is None else stats
             stats = np.zeros((len(once), 2), np.float32)
             self._kernels.sum_rows(np.ascontiguousarray(each), place, stats)
         return once, totals, stats
@@ -247,7 +248,7 @@ class SparseTable:
         return self.mark
 
     def _renumber(self) -> None:
-        """Begin days and marks anew before their bits are full; old ones count as day and mark 0."""
+        """Begin days and marks anew before their bits are full; all rows count as changed."""
         ids, words = self._index.words()
         half = LAST_DAY // 2
         days = np.maximum(((words & DAY) >> DAY_SHIFT) - half, 0) if self.day > half else 0
@@ -262,8 +263,9 @@ class SparseTable:
             changed = ((words & MARK) >> MARK_SHIFT) >= since
             ids, words = ids[changed], words[changed]
         slots = rows_of(words)
-        arrays = (arena.array[slots] for arena in (self._weights, self._state, self._stats))
-        return Rows(ids, *arrays, ((words & DAY) >> DAY_SHIFT).astype(np.int32))
+        arenas = (self._weights, self._state, self._stats)
+        weights, state, stats = (arena.array[slots] for arena in arenas)
+        return Rows(ids, weights, state, stats, ((words & DAY) >> DAY_SHIFT).astype(np.int32))
 
     def put(self, rows: Rows) -> None:
         """Take rows that ``part`` gave, here or on another server."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from fleetx.ps.channel import Access
 from fleetx.ps.client import Client, Handle
+from fleetx.ps.rules import SGD, Rule
 from fleetx.ps.sparse_module import TableOptions
 from fleetx.ps.sparse_spec import Pace, SparseSpec
-from fleetx.ps.rules import SGD, Rule
 
 logger = logging.getLogger(__name__)
 

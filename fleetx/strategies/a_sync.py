@@ -12,8 +12,8 @@ from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.job import Job
-from fleetx.plan.option import Above, AtLeast, OneOf
 from fleetx.plan.optimizer_spec import OptimizerSpec
+from fleetx.plan.option import Above, AtLeast, OneOf
 from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
@@ -111,7 +111,7 @@ class ParameterServer(Strategy, name="parameter_server"):
     @override
     def step(self, step: Step, job: Job) -> Step:
         assert isinstance(job.optimizer, RemoteOptimizer)
-        names = {p: name for name, p in job.model.named_parameters()}
+        names: dict[Tensor, str] = {p: name for name, p in job.model.named_parameters()}
         modules = _tables(job.model)
         carrier = self.chosen()(job.optimizer, names, modules, self._rule.__name__, self.terms())
         self.carrier = carrier

@@ -67,7 +67,12 @@ def test_lines_that_do_not_fit_are_refused(text: str) -> None:
 
 def write(folder: Path, count: int, name: str, first: int = 0) -> str:
     path = folder / name
-    path.write_text("".join(f"1 {i % 2} {1 + i % 3} {' '.join([str(i)] * (1 + i % 3))}\n" for i in range(first, first + count)))
+    path.write_text(
+        "".join(
+            f"1 {i % 2} {1 + i % 3} {' '.join([str(i)] * (1 + i % 3))}\n"
+            for i in range(first, first + count)
+        )
+    )
     return str(path)
 
 
@@ -134,7 +139,7 @@ def test_a_generator_as_pipe_command(tmp_path: Path) -> None:
     (batch,) = data
     assert batch["words"].values.tolist() == [7, 8, 9]
     (tmp_path / "raw.txt").write_text("oops\n")
-    with pytest.raises(RuntimeError, match="pipe_command .* failed"):
+    with pytest.raises(RuntimeError, match=r"pipe_command .* failed"):
         list(data)
 
 

@@ -110,7 +110,7 @@ def carried(
 ) -> Carrier:
     """What the plan of a parameter-server job makes of a model, without a plan."""
     modules = [module for module in model.modules() if isinstance(module, SparseModule)]
-    names = {p: name for name, p in model.named_parameters()}
+    names: dict[Any, str] = {p: name for name, p in model.named_parameters()}
     groups = optimizer(model.parameters(), **options).param_groups
     remote: Any = RemoteOptimizer
     if kind is GeoCarrier:

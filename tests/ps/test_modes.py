@@ -33,7 +33,7 @@ OPTIMIZERS: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
 class Net(nn.Module):
     def __init__(self, embedding: nn.Module | None = None) -> None:
         super().__init__()
-        self.words = embedding or SparseEmbedding(4, name="words")
+        self.words: Any = embedding or SparseEmbedding(4, name="words")
         self.body = nn.Linear(12, 64)
         self.head = nn.Linear(64, 1)
 
@@ -55,7 +55,7 @@ def net() -> Net:
     return Net()
 
 
-def run(
+def run(  # noqa: PLR0917
     here: Team,
     index: int,
     kind: type[Carrier],
@@ -337,9 +337,14 @@ def test_prefetched_rows_are_those_of_the_update_before() -> None:
         with team(2) as here:
             model, worker = net(), here.worker()
             carrier = carried(model, worker, optimizer=torch.optim.Adagrad, lr=0.1)
-            pulls = []
+            pulls: list[int] = []
             client_pull = worker.client.pull
-            worker.client.pull = lambda *a, **k: (pulls.append(1), client_pull(*a, **k))[1]  # type: ignore[method-assign]
+
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                pulls.append(1)
+                return client_pull(*args, **kwargs)
+
+            worker.client.pull = counted  # type: ignore[method-assign]
             found = []
             for step in range(STEPS):
                 if ahead and step + 1 < STEPS:

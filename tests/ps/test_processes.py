@@ -24,7 +24,9 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     launcher.close()
 
 
-def start(launcher: Launcher, mode: str, steps: int, pause: float, **flags: int) -> subprocess.Popen[str]:
+def start(
+    launcher: Launcher, mode: str, steps: int, pause: float, **flags: int
+) -> subprocess.Popen[str]:
     numbers = {"server_num": 1, "worker_num": 1} | flags
     listed = [f"--{name}={value}" for name, value in numbers.items()]
     return launcher.start(*listed, SCRIPT, mode, str(steps), str(pause))

@@ -143,7 +143,9 @@ def test_empty_batches_are_fine(engine: ModuleType, rule: Rule) -> None:
         max_size=12,
     )
 )
-def test_it_is_a_dictionary(deeds: list[tuple[str, list[int]]]) -> None:
+def test_it_is_a_dictionary(  # noqa: C901
+    deeds: list[tuple[str, list[int]]],
+) -> None:
     # Halves are exact, so sums do not depend on their order.
     table, model = make(dim=2, rule=SGD(0.5), initializer=Constant(0.25)), {}
     for deed, listed in deeds:
@@ -269,7 +271,7 @@ def test_a_mark_tells_what_changed_after_it() -> None:
         (lambda: CountFilterEntry(-1), "whole number of times"),
         (lambda: CountFilterEntry(True), "whole number of times"),
         (lambda: ProbabilityEntry(1), "between 0 and 1"),
-        (lambda: ShowClickEntry(1, "x"), "names of the two slots"),
+        (lambda: ShowClickEntry(**{"show_name": 1})  # type: ignore[arg-type], "names of the two slots"),
         (lambda: SGD(float("nan")), "no number"),
         (lambda: Adam(beta1=1.0), "betas below 1"),
         (lambda: Uniform(1, 0), "is empty"),

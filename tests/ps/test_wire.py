@@ -60,7 +60,7 @@ def test_random_headers_are_refused_before_anything_is_read(data: bytes) -> None
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**64 - 1),
 )
-def test_a_frame_is_what_it_says_or_is_refused(
+def test_a_frame_is_what_it_says_or_is_refused(  # noqa: PLR0917
     op: Op, number: int, flags: int, seq: int, count: int, width: int, body: int
 ) -> None:
     frame = Frame(op, number, flags, seq, count, width, 3, 0.5, body)
@@ -325,7 +325,9 @@ def test_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(first) >= 32
     (path,) = tmp_path.rglob("token")
     assert path.parent.stat().st_mode & 0o077 == 0
-    with pytest.raises(ValueError, match=r"10\.0\.0\.1:2 can be reached by others.*FLEETX_PS_TOKEN"):
+    with pytest.raises(
+        ValueError, match=r"10\.0\.0\.1:2 can be reached by others.*FLEETX_PS_TOKEN"
+    ):
         job_token(far, {})
     secret = "0123456789abcdef"
     assert job_token(far, {"FLEETX_PS_TOKEN": secret}) == secret.encode()
