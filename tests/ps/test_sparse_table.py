@@ -18,6 +18,7 @@ from fleetx.ps.sparse_spec import SparseSpec
 from fleetx.ps.sparse_table import SparseTable
 
 EXTREMES = np.array([0, -1, 1, 2**63 - 1, -(2**63), 2**32, -(2**32)], np.int64)
+NO_NAME: Any = 1
 RULES = (SGD(0.1), Adagrad(0.1), Adam(0.1))
 
 
@@ -271,7 +272,7 @@ def test_a_mark_tells_what_changed_after_it() -> None:
         (lambda: CountFilterEntry(-1), "whole number of times"),
         (lambda: CountFilterEntry(True), "whole number of times"),
         (lambda: ProbabilityEntry(1), "between 0 and 1"),
-        (lambda: ShowClickEntry(**{"show_name": 1})  # type: ignore[arg-type], "names of the two slots"),
+        (lambda: ShowClickEntry(NO_NAME), "names of the two slots"),
         (lambda: SGD(float("nan")), "no number"),
         (lambda: Adam(beta1=1.0), "betas below 1"),
         (lambda: Uniform(1, 0), "is empty"),
