@@ -27,8 +27,8 @@ keeps it true, and another one trains every set of two and three on two processe
 
 
 def flags() -> list[str]:
-    """Every strategy that a user can switch on in this version."""
-    return [name for name in sorted(switches()) if name not in PENDING]
+    """Every strategy that a user can switch on in a job without servers."""
+    return [name for name in sorted(switches()) if name not in {*PENDING, "a_sync"}]
 
 
 def refusal(*names: str) -> str | None:

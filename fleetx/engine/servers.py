@@ -83,6 +83,8 @@ def init_worker() -> None:
 
 def stop_worker() -> None:
     """Send what is left and part from the servers, which end after the last worker."""
+    if worker.running() is None:
+        return
     for carrier in _carriers():
         carrier.close()
     worker.stop()

@@ -234,6 +234,7 @@ class Carrier:
         """Before the worker leaves."""
         if self._worker is not None:
             self.flush()
+            self._worker = None
 
 
 def sparse_rule(name: str, options: Mapping[str, Any]) -> Rule:

@@ -48,6 +48,19 @@ class Index:
         missing: int = self._kernels.find(self._pairs, self._places, ids, slots, keep, stamp)
         return slots, missing
 
+    def reserve(self, ids: int) -> None:
+        """Make room for so many ids at once.
+
+        Needed before ids come in the order of their hashes: an index that is still small would be
+        overfull in one place and empty in all others.
+        """
+        places = int(ids / LOAD) + 1
+        if places > self._places:
+            old = self._pairs
+            self._allocate(places)
+            while not self._kernels.rebuild(old, self._pairs, self._places):
+                self._allocate(int(self._places * GROWTH))
+
     def insert(self, ids: Ids, words: Ids) -> None:
         """Add ids, all different and none of them known."""
         while self.size + len(ids) > self._places * LOAD:

@@ -55,14 +55,14 @@ def insert(pairs: Ids, places: int, ids: Ids, words: Ids) -> int:
     while len(open_):
         if at[open_].max() >= len(keys) - 1:
             return len(ids) - len(open_)
-        free = open_[held[at[open_]] < 0]
+        settled = held[at[open_]] < 0
+        free = open_[settled]
         # Of several ids that want one place the last write wins; the others go on.
         held[at[free]] = words[free]
-        won = free[held[at[free]] == words[free]]
-        keys[at[won]] = ids[won]
-        settled = np.zeros(len(ids), bool)
-        settled[won] = True
-        open_ = open_[~settled[open_]]
+        won = held[at[free]] == words[free]
+        keys[at[free[won]]] = ids[free[won]]
+        settled[settled] = won
+        open_ = open_[~settled]
         at[open_] += 1
     return len(ids)
 

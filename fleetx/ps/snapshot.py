@@ -55,6 +55,7 @@ def _save_sparse(served: ServedSparse, folder: Path, delta: bool, own: bool) -> 
         if not own:
             served.removed = []
         manifest |= {"mode": "delta" if delta else "full", "day": served.table.day}
+        manifest["rows"] = len(served.table)
         bits = max(0, (len(served.table) // PART_ROWS).bit_length())
     saved_at: list[int] = []
     files: list[str] = []
@@ -139,6 +140,7 @@ def recover(served: Served, folder: Path) -> None:
 
 def _restore(served: Served, folder: Path, manifest: dict[str, Any]) -> None:
     if isinstance(served, ServedSparse):
+        served.table.reserve(manifest["rows"])
         for name in manifest["files"]:
             served.table.put(_rows(served.table, folder / name))
         served.table.updates, served.table.day = manifest["updates"], manifest["day"]
@@ -173,6 +175,9 @@ def load_sparse(served: ServedSparse, folders: list[Path], server: int, servers:
     count = 0
     for folder in folders:
         manifest = read_json(folder / MANIFEST)
+        with served.changed:
+            share = len(folders) * manifest["rows"] // servers
+            served.table.reserve(max(len(served.table), share))
         for name in manifest["files"]:
             count += _load(served, folder / name, lambda ids: servers_of(ids, servers) == server)
         if "removed" in manifest:

@@ -267,6 +267,10 @@ class SparseTable:
         weights, state, stats = (arena.array[slots] for arena in arenas)
         return Rows(ids, weights, state, stats, ((words & DAY) >> DAY_SHIFT).astype(np.int32))
 
+    def reserve(self, rows: int) -> None:
+        """Make room for so many rows; before many are ``put``."""
+        self._index.reserve(rows)
+
     def put(self, rows: Rows) -> None:
         """Take rows that ``part`` gave, here or on another server."""
         if len(rows) == 0:

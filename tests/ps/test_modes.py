@@ -71,7 +71,7 @@ def run(  # noqa: PLR0917
     carrier = carried(model, worker, kind, optimizer=optimizer, terms=terms, **options)
     try:
         step(carrier, model)
-        carrier.close()
+        carrier.flush()
         worker.agree(0, topic="end")
         carrier.refresh(worker, 0 if kind is not Carrier else worker.step)
         found = [p.detach().clone() for p in model.parameters() if p.numel()]

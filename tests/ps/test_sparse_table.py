@@ -249,6 +249,7 @@ def test_parts_hold_every_row_once(engine: ModuleType) -> None:
         parts = [table.part(number, bits) for number in range(1 << bits)]
         assert sorted(np.concatenate([part.ids for part in parts])) == ids.tolist()
         other = make(engine, rule=Adagrad())
+        other.reserve(len(ids))
         for part in parts:
             other.put(part)
         assert (pulled(other, ids) == pulled(table, ids)).all()
