@@ -7,7 +7,14 @@ if TYPE_CHECKING:
     from fleetx.checking.eager import check
     from fleetx.config.block import BuildStrategy, ExecutionStrategy
     from fleetx.config.distributed_strategy import DistributedStrategy
+    from fleetx.config.transpiler import DistributeTranspilerConfig
     from fleetx.data import DistributedLoader, distributed_loader
+    from fleetx.data.multi_slot_generator import (
+        MultiSlotDataGenerator,
+        MultiSlotStringDataGenerator,
+    )
+    from fleetx.data.slot_dataset import InMemoryDataset, QueueDataset, train_from_dataset
+    from fleetx.data.slots import Slot
     from fleetx.engine.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
     from fleetx.engine.layout import (
         data_index,
@@ -16,14 +23,17 @@ if TYPE_CHECKING:
         load_full_state_dict,
     )
     from fleetx.engine.optimizer import DistributedOptimizer
-    from fleetx.engine.session import distributed_model, distributed_optimizer, init
-    from fleetx.io import (
-        load_inference_model,
-        load_persistables,
-        load_vars,
-        save_inference_model,
-        save_persistables,
+    from fleetx.engine.servers import (
+        init_server,
+        init_worker,
+        run_server,
+        server_report,
+        shrink,
+        stop_worker,
     )
+    from fleetx.engine.session import distributed_model, distributed_optimizer, init
+    from fleetx.io import load_inference_model, load_vars, save_inference_model
+    from fleetx.io.jobs import load_persistables, save_persistables
     from fleetx.plan.error import PlanError
     from fleetx.roles import (
         MPISymetricRoleMaker,
@@ -71,16 +81,22 @@ __all__ = [
     "ClipGradByGlobalNorm",
     "ClipGradByNorm",
     "ClipGradByValue",
+    "DistributeTranspilerConfig",
     "DistributedLoader",
     "DistributedOptimizer",
     "DistributedStrategy",
     "ExecutionStrategy",
+    "InMemoryDataset",
     "MPISymetricRoleMaker",
+    "MultiSlotDataGenerator",
+    "MultiSlotStringDataGenerator",
     "NotInitializedError",
     "PaddleCloudRoleMaker",
     "PlanError",
+    "QueueDataset",
     "Role",
     "RoleMakerBase",
+    "Slot",
     "UserDefinedCollectiveRoleMaker",
     "UserDefinedRoleMaker",
     "all_reduce",
@@ -94,6 +110,8 @@ __all__ = [
     "distributed_optimizer",
     "full_state_dict",
     "init",
+    "init_server",
+    "init_worker",
     "is_coordinator",
     "is_first_worker",
     "is_server",
@@ -109,13 +127,18 @@ __all__ = [
     "node_num",
     "nranks",
     "rank",
+    "run_server",
     "save_inference_model",
     "save_persistables",
     "server_endpoints",
     "server_index",
     "server_num",
+    "server_report",
+    "shrink",
     "split_files",
     "static",
+    "stop_worker",
+    "train_from_dataset",
     "util",
     "worker_endpoints",
     "worker_index",
@@ -132,12 +155,25 @@ _HOMES = {
     "DistributedStrategy": "fleetx.config.distributed_strategy",
     "DistributedLoader": "fleetx.data",
     "distributed_loader": "fleetx.data",
+    "MultiSlotDataGenerator": "fleetx.data.multi_slot_generator",
+    "MultiSlotStringDataGenerator": "fleetx.data.multi_slot_generator",
+    "InMemoryDataset": "fleetx.data.slot_dataset",
+    "QueueDataset": "fleetx.data.slot_dataset",
+    "train_from_dataset": "fleetx.data.slot_dataset",
+    "Slot": "fleetx.data.slots",
     "ClipGradByGlobalNorm": "fleetx.engine.grad_clip",
     "ClipGradByNorm": "fleetx.engine.grad_clip",
     "ClipGradByValue": "fleetx.engine.grad_clip",
     "DistributedOptimizer": "fleetx.engine.optimizer",
     "data_index": "fleetx.engine.layout",
     "data_num": "fleetx.engine.layout",
+    "init_server": "fleetx.engine.servers",
+    "init_worker": "fleetx.engine.servers",
+    "run_server": "fleetx.engine.servers",
+    "server_report": "fleetx.engine.servers",
+    "shrink": "fleetx.engine.servers",
+    "stop_worker": "fleetx.engine.servers",
+    "DistributeTranspilerConfig": "fleetx.config.transpiler",
     "distributed_model": "fleetx.engine.session",
     "distributed_optimizer": "fleetx.engine.session",
     "full_state_dict": "fleetx.engine.layout",
@@ -145,10 +181,10 @@ _HOMES = {
     "load_full_state_dict": "fleetx.engine.layout",
     "minimize": "fleetx.static.distributed",
     "load_inference_model": "fleetx.io",
-    "load_persistables": "fleetx.io",
+    "load_persistables": "fleetx.io.jobs",
     "load_vars": "fleetx.io",
     "save_inference_model": "fleetx.io",
-    "save_persistables": "fleetx.io",
+    "save_persistables": "fleetx.io.jobs",
     "PlanError": "fleetx.plan.error",
 }
 

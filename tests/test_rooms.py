@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fleetx"
 ROOMS = [
-    *("roles", "launch", "comm", "optim", "graph", "ps"),
+    *("roles", "launch", "comm", "optim", "graph", "ps", "nn"),
     "plan",
     "strategies",
     *("config", "auto", "engine"),

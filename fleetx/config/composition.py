@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Iterator
 
 from fleetx.config.distributed_strategy import DistributedStrategy
-from fleetx.config.pending import PENDING
 from fleetx.config.switchboard import switches
 from fleetx.plan.compose import compose
 from fleetx.plan.error import PlanError
@@ -40,8 +39,8 @@ where `pipeline` or `tensor_parallel` take part.
 
 
 def flags() -> list[str]:
-    """Every strategy that a user can switch on in this version."""
-    return [name for name in sorted(switches()) if name not in PENDING]
+    """Every strategy that a user can switch on in a job without servers."""
+    return [name for name in sorted(switches()) if name != "a_sync"]
 
 
 def refusal(*names: str) -> str | None:

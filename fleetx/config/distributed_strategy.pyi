@@ -10,6 +10,8 @@ from fleetx.plan.compose import Request
 
 class ASyncConfigs(TypedDict, total=False):
     k_steps: int
+    half_async: bool
+    max_staleness: int
     max_merge_var_num: int
     send_queue_size: int
     independent_recv_thread: bool
@@ -20,7 +22,11 @@ class ASyncConfigs(TypedDict, total=False):
     launch_barrier: bool
     heter_worker_device_guard: str
     lr_decay_steps: int
+    lr_decay_rate: float
     use_ps_gpu: int
+    split_method: Literal["RoundRobin", "HashName"]
+    slice_var_up: bool
+    min_block_size: int
 
 class AdaptiveLocalsgdConfigs(TypedDict, total=False):
     init_k_steps: int

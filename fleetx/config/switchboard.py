@@ -12,7 +12,6 @@ from fleetx.config.block import ATTRIBUTE_BLOCKS, Block
 from fleetx.config.cadence import with_cadence
 from fleetx.config.degrees import degrees, other_options
 from fleetx.config.job_options import BLOCKS, JobOptions
-from fleetx.config.pending import PENDING
 from fleetx.plan.compose import Request
 from fleetx.plan.option import Config, annotations, check, default, unknown
 from fleetx.plan.strategy import REGISTRY
@@ -20,8 +19,7 @@ from fleetx.plan.strategy import REGISTRY
 
 def switches() -> dict[str, type[Config]]:
     """Strategy name -> its options, for every strategy that users may switch."""
-    known = {name: cls.Config for name, cls in REGISTRY.items() if not cls.internal}
-    return dict(PENDING) | known
+    return {name: cls.Config for name, cls in REGISTRY.items() if not cls.internal}
 
 
 def blocks() -> dict[str, type[Config]]:

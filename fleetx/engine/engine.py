@@ -108,7 +108,7 @@ class Engine:
         kept = all(id(p) in held for group in optimizer.param_groups for p in group["params"])
         if spec is described and kept:
             return optimizer
-        if optimizer.state:
+        if _has_stepped(optimizer):
             raise PlanError(
                 f"the {type(optimizer).__name__} has state already, and this plan replaces it by "
                 f"{spec.cls.__name__}, which cannot use it; load the state after "
@@ -200,6 +200,11 @@ def _idle_hook() -> Callable[[nn.Module, Any], None]:
 
 def _do_nothing(module: nn.Module, args: Any) -> None:
     pass
+
+
+def _has_stepped(optimizer: Optimizer) -> bool:
+    """Whether there is state that an update left; Adagrad makes an empty one when it is built."""
+    return any(state and float(state.get("step", 1)) > 0 for state in optimizer.state.values())
 
 
 def unscaled(loss: Tensor) -> Tensor:

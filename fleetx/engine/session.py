@@ -12,6 +12,7 @@ from torch.optim import LBFGS, Optimizer
 
 from fleetx import roles
 from fleetx.config.distributed_strategy import DistributedStrategy
+from fleetx.config.transpiler import DistributeTranspilerConfig
 from fleetx.engine.batches import give_batch_calls
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
@@ -38,6 +39,8 @@ class Session:
     """Among how many workers a loader has dealt the data already."""
     latest: Any = None
     """The optimizer that was distributed last, for ``fleet.minimize``."""
+    split: dict[str, Any] = field(default_factory=dict)
+    """How a ``DistributeTranspilerConfig`` spreads parameters over servers."""
 
     @property
     def engines(self) -> list[Engine]:
@@ -137,7 +140,7 @@ def distributed_model(
 @overload
 def distributed_optimizer(
     optimizer: Optimizer,
-    strategy: DistributedStrategy | None = None,
+    strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
     *,
     grad_clip: GradClip | None = None,
 ) -> DistributedOptimizer: ...
@@ -146,7 +149,7 @@ def distributed_optimizer(
 @overload
 def distributed_optimizer(
     optimizer: Described,
-    strategy: DistributedStrategy | None = None,
+    strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
     *,
     grad_clip: GradClip | None = None,
 ) -> Any: ...
@@ -154,7 +157,7 @@ def distributed_optimizer(
 
 def distributed_optimizer(
     optimizer: Optimizer | Described,
-    strategy: DistributedStrategy | None = None,
+    strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
     *,
     grad_clip: GradClip | None = None,
 ) -> Any:
@@ -163,7 +166,8 @@ def distributed_optimizer(
     Args:
         optimizer: any torch optimizer over the parameters of one distributed model, or
             ``static.Optimizer`` for a static program.
-        strategy: replaces the one given to ``init``, if no model is distributed yet.
+        strategy: replaces the one given to ``init``, if no model is distributed yet; for a job with
+            servers also a ``DistributeTranspilerConfig``.
         grad_clip: limits gradients before they are used, like the strategy ``clip``.
     """
     session = current("distributed_optimizer")
@@ -175,7 +179,7 @@ def distributed_optimizer(
             f"ClipGradByNorm or ClipGradByValue, got {grad_clip!r}"
         )
     if strategy is not None:
-        _replace_strategy(session, _is_strategy("distributed_optimizer", strategy))
+        _replace_strategy(session, strategy)
     if grad_clip is not None and not _watched(Request(strategies={"clip": {}})).strategies:
         grad_clip = None
     if isinstance(optimizer, Described):
@@ -218,15 +222,13 @@ def plan(obeyed: frozenset[str] = frozenset()) -> Plan:
     Args:
         obeyed: options of the whole job that the caller acts upon, whatever the plan does.
     """
-    identity = roles.identity("distributed_model")
-    if not identity.is_collective:
-        raise PlanError(
-            "this is a parameter-server job, and this version of fleetx trains only collective "
-            "jobs; call fleet.init(is_collective=True) and start without servers."
-        )
-    asked = request()
+    identity, asked = roles.identity("distributed_model"), request()
     changed = {name: normal for name, normal in asked.changed.items() if name not in obeyed}
-    return compose(replace(asked, changed=changed), identity.worker_num)
+    asked = replace(asked, changed=changed)
+    if identity.is_collective:
+        return compose(asked, identity.worker_num)
+    # Workers meet at the servers and nowhere else, so each is a world of its own.
+    return compose(_with_servers(asked, current("distributed_model")), 1)
 
 
 def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
@@ -245,6 +247,20 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
     return engine
 
 
+def _with_servers(request: Request, session: Session) -> Request:
+    """The request of a job that has servers, which are its carrier."""
+    chosen = dict(request.strategies)
+    carrier = "a_sync" if "a_sync" in chosen else "parameter_server"
+    chosen[carrier] = {**chosen.get(carrier, {}), **session.split}
+    options = {**request.options, "mode": "ps"}
+    return replace(request, strategies=chosen, options=options)
+
+
+def engines() -> list[Engine]:
+    """The models of this process."""
+    return [] if _session is None else _session.engines
+
+
 def _watched(request: Request) -> Request:
     for watch in watches:
         request = watch.change(request)
@@ -260,7 +276,8 @@ def mesh(session: Session, plan: Plan) -> DeviceMesh:
     """The mesh of a plan, the same one for all models."""
     axes = tuple(plan.mesh.items())
     if axes not in session.meshes:
-        session.meshes[axes] = roles.mesh(plan.mesh)
+        together = roles.identity().is_collective
+        session.meshes[axes] = roles.mesh(plan.mesh) if together else roles.alone(plan.mesh)
     return session.meshes[axes]
 
 
@@ -269,7 +286,13 @@ def _owns(engine: Engine, optimizer: DistributedOptimizer) -> bool:
     return any(parameter in engine.names for parameter in optimizer.parameters)
 
 
-def _replace_strategy(session: Session, strategy: DistributedStrategy) -> None:
+def _replace_strategy(
+    session: Session, given: DistributedStrategy | DistributeTranspilerConfig
+) -> None:
+    if isinstance(given, DistributeTranspilerConfig):
+        session.split = given.split()
+        given = given.strategy(session.strategy)
+    strategy = _is_strategy("distributed_optimizer", given)
     if strategy is session.strategy:
         return
     if session.engines and strategy != session.strategy:

@@ -16,9 +16,11 @@ from torch.distributed.elastic.agent.server.api import (
     WorkerState,
 )
 from torch.distributed.elastic.multiprocessing import SubprocessContext
+from torch.distributed.elastic.multiprocessing.subprocess_handler import get_subprocess_handler
 from typing_extensions import override
 
 from fleetx.launch.bulletin import Bulletin
+from fleetx.launch.casualties import Casualties
 from fleetx.launch.cluster import Job, Process, World
 from fleetx.launch.console import warn
 from fleetx.launch.environment import torch_variables, variables
@@ -26,6 +28,7 @@ from fleetx.launch.errors import ignore_signals
 from fleetx.launch.failure import Failure, Watch
 from fleetx.launch.logs import Echo, WorkerLogs, last_lines
 from fleetx.launch.rendezvous import Meeting
+from fleetx.launch.server_secrets import server_secrets
 
 GRACE = 4.0
 """Seconds between SIGTERM and SIGKILL, short enough to be gone in ten."""
@@ -48,6 +51,19 @@ class Processes(SubprocessContext):
                 os.killpg(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
+
+    def start_again(self, index: int) -> None:
+        """Starts one process anew, as it was started before; its log is kept beside the new one."""
+        log = self.stdouts[index]
+        os.replace(log, f"{log}.{int(time.time())}")
+        self.subprocess_handlers[index] = get_subprocess_handler(
+            entrypoint=sys.executable,
+            args=self.args[index],
+            env=self.envs[index],
+            stdout=log,
+            stderr=self.stderrs[index],
+            local_rank_id=index,
+        )
 
 
 class FleetAgent(SimpleElasticAgent):
@@ -78,6 +94,8 @@ class FleetAgent(SimpleElasticAgent):
         self._watch: Watch | None = None
         self._echo: Echo | None = None
         self._told_finished = False
+        self._casualties: Casualties | None = None
+        self._secrets = server_secrets(job, os.environ, logs.root_log_dir)
 
     @override
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -86,6 +104,7 @@ class FleetAgent(SimpleElasticAgent):
         self._logs.begin(world.local, attempt)
         files = [self._logs.error_file(process) for process in world.local]
         self._watch, self._told_finished = Watch(world.local, files), False
+        self._casualties = Casualties(world) if self._job.is_parameter_server else None
         spec = worker_group.spec
         self._processes = Processes(
             name=spec.role,
@@ -106,10 +125,12 @@ class FleetAgent(SimpleElasticAgent):
     def _variables(self, process: Process) -> dict[str, str]:
         world, attempt = self._world, self._meeting.attempt
         restarts = self._worker_group.spec.max_restarts
-        return variables(
-            self._job, world, process, attempt=attempt, environ=os.environ
-        ) | torch_variables(
-            world, process, master=self._meeting.master, attempt=attempt, restarts=restarts
+        return (
+            self._secrets.variables(attempt)
+            | variables(self._job, world, process, attempt=attempt, environ=os.environ)
+            | torch_variables(
+                world, process, master=self._meeting.master, attempt=attempt, restarts=restarts
+            )
         )
 
     def _start_echo(self, world: World) -> None:
@@ -121,7 +142,7 @@ class FleetAgent(SimpleElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         assert self._processes is not None
         assert self._watch is not None
-        found = self._watch.look(self._processes.codes())
+        found = self._watch.look(self._codes(self._processes))
         if found is not None:
             process, record = found
             self._settle(
@@ -142,6 +163,16 @@ class FleetAgent(SimpleElasticAgent):
             return RunResult(state=WorkerState.SUCCEEDED, return_values=dict.fromkeys(ranks))
         self._check_others()
         return RunResult(state=WorkerState.HEALTHY)
+
+    def _codes(self, processes: Processes) -> dict[int, int | None]:
+        """Exit codes, less the deaths that a job with servers survives."""
+        codes = processes.codes()
+        if self._casualties is None:
+            return codes
+        for index in self._casualties.to_restart(codes):
+            processes.start_again(index)
+            codes[index] = None
+        return self._casualties.survived(codes)
 
     def _settle(self, failure: Failure) -> None:
         """Decides between another attempt and the end of the job."""
@@ -185,6 +216,10 @@ class FleetAgent(SimpleElasticAgent):
         if self._echo is not None:
             self._echo.finish()
             self._echo = None
+
+    def tidy(self) -> None:
+        """Removes what servers kept in case of a sudden death."""
+        self._secrets.remove()
 
     @override
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:

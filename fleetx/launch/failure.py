@@ -117,7 +117,7 @@ class Watch:
         if code == 0:
             return None
         if code < 0:
-            return _Record(when, 128 - code, f"killed by {_signal_name(-code)}")
+            return _Record(when, 128 - code, f"killed by {signal_name(-code)}")
         return _Record(when, code, "ended without a Python exception")
 
 
@@ -131,7 +131,8 @@ def _read(path: Path) -> _Record | None:
         return None
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """The name of a signal, as `kill -l` prints it."""
     try:
         return signal.Signals(number).name
     except ValueError:

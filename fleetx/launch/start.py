@@ -55,6 +55,7 @@ def start(
         try:
             return _run(agent, job, bulletin)
         finally:
+            agent.tidy()
             others = (meeting.world.nnodes if meeting.world else job.max_nodes) - 1
             _part(bulletin, keeper=listener is not None, others=others)
     except (DistNetworkError, DistStoreError, RendezvousError) as error:

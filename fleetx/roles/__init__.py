@@ -10,7 +10,7 @@ from fleetx.roles.user_defined import UserDefinedCollectiveRoleMaker, UserDefine
 
 if TYPE_CHECKING:
     from fleetx.roles.collectives import WorkerUtil, util
-    from fleetx.roles.device_mesh import mesh
+    from fleetx.roles.device_mesh import alone, mesh
     from fleetx.roles.queries import (
         all_reduce,
         barrier_worker,
@@ -50,6 +50,7 @@ __all__ = [
     "UserDefinedRoleMaker",
     "WorkerUtil",
     "all_reduce",
+    "alone",
     "barrier_worker",
     "detect",
     "device",

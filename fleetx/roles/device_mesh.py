@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fleetx.roles.session import world
 
@@ -23,6 +23,25 @@ def mesh(axes: Mapping[str, int]) -> "DeviceMesh":
     return init_device_mesh(
         here.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes.keys())
     )
+
+
+class _Alone:
+    """The mesh of a worker that takes part in no collective: every axis has one rank."""
+
+    def __init__(self, axes: Mapping[str, int]) -> None:
+        assert math.prod(axes.values()) == 1, f"{axes} needs other workers"
+
+    def __getitem__(self, axis: str) -> "_Alone":
+        return self
+
+    def size(self) -> int:
+        """One."""
+        return 1
+
+
+def alone(axes: Mapping[str, int]) -> "DeviceMesh":
+    """A mesh of this worker alone, which needs no process group."""
+    return cast("DeviceMesh", _Alone(axes))
 
 
 def check_axes(axes: Mapping[str, int], worker_num: int) -> None:

@@ -12,10 +12,8 @@ import pytest
 import fleetx as fleet
 from fleetx.config import stub
 from fleetx.config.block import BuildStrategy, ExecutionStrategy
-from fleetx.config.pending import PENDING
 from fleetx.config.switchboard import blocks, names, switches
 from fleetx.plan.error import PlanError
-from fleetx.plan.strategy import REGISTRY
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PROTOTXT = json.loads((GOLDEN / "strategy_prototxt.json").read_text())["cases"]
@@ -113,14 +111,6 @@ def test_every_default_of_paddle_is_ours_or_decided() -> None:
             ours = {*DECIDED, ("build_strategy", "reduce_strategy")}  # the latter is an enum there
             if isinstance(theirs, dict) and key in theirs and (block, key) not in ours:
                 assert value == normal(theirs[key]), (block, key)
-
-
-@pytest.mark.parametrize("name", sorted(PENDING))
-def test_a_strategy_without_a_file_refuses_when_it_is_planned(name: str) -> None:
-    assert name not in REGISTRY, f"{name} has a file now: take its options out of pending.py"
-    strategy = filled({name: True})
-    with pytest.raises(PlanError, match=f"strategy.{name} = True cannot be in force"):
-        strategy.explain()
 
 
 def test_auto_refuses_when_it_is_planned() -> None:

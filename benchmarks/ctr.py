@@ -1,0 +1,167 @@
+"""Examples per second of wide and deep, end to end, against one process without servers.
+
+    python benchmarks/ctr.py --workers 1 2 4
+
+Every job has two servers on this machine. The worker's loop is that of ``examples/ctr``, with
+batches that lie in memory, rows fetched one batch ahead, and Adagrad everywhere; the local process
+trains the same model with ``torch.nn.Embedding(sparse=True)``. Jobs take turns for several rounds.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import fleetx as fleet
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the examples are not installed
+MODES = ("sync", "async", "geo")
+
+
+def batches(size: int, seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Twenty batches of clicks."""
+    from examples.ctr.clicks import examples
+
+    dense, ids, truth = examples(20 * size, seed)
+    clicks = (torch.rand(len(truth)) < torch.from_numpy(truth)).float()
+    whole = (clicks, torch.from_numpy(dense).float(), torch.from_numpy(ids))
+    return list(zip(*(tensor.split(size) for tensor in whole), strict=True))
+
+
+class Local(nn.Module):
+    """The same model with ordinary embeddings, over ids that are numbered for it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.network = model.network
+        self.wide = nn.EmbeddingBag(130_000, 1, mode="sum", sparse=True)
+        self.deep = nn.Embedding(130_000, 8, sparse=True)
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        """The logit of a click."""
+        ids = ids // 1000 * 26 + ids % 1000
+        logit: Tensor = self.network(torch.cat([dense, self.deep(ids).flatten(1)], 1))
+        return (logit + self.wide(ids)).squeeze(-1)
+
+
+def local(steps: int, size: int) -> float:
+    """Examples per second of one process."""
+    from examples.ctr.model import WideAndDeep
+
+    model = Local(WideAndDeep())
+    rows = [*model.wide.parameters(), *model.deep.parameters()]
+    rules = [torch.optim.Adagrad(p, lr=0.05) for p in (model.network.parameters(), rows)]
+    data = batches(size, 0)
+
+    def step(number: int) -> None:
+        clicks, dense, ids = data[number % len(data)]
+        binary_cross_entropy_with_logits(model(dense, ids), clicks).backward()
+        for rule in rules:
+            rule.step()
+            rule.zero_grad()
+
+    return timed(step, steps) * size
+
+
+def timed(step: Any, steps: int) -> float:
+    """Steps per second, without the first few."""
+    for number in range(10):
+        step(number)
+    began = time.perf_counter()
+    for number in range(steps):
+        step(number)
+    return steps / (time.perf_counter() - began)
+
+
+def work(mode: str, steps: int, size: int) -> None:
+    """A process of a job; workers print what they reached."""
+    from examples.ctr.model import WideAndDeep
+
+    strategy = fleet.DistributedStrategy()
+    strategy.a_sync = mode != "sync"
+    if strategy.a_sync:
+        strategy.a_sync_configs = {"k_steps": 10 if mode == "geo" else 0}
+    fleet.init(strategy=strategy)
+    if fleet.is_server():
+        fleet.init_server()
+        fleet.run_server()
+        return
+    model = fleet.distributed_model(WideAndDeep())
+    optimizer = fleet.distributed_optimizer(torch.optim.Adagrad(model.parameters(), lr=0.05))
+    fleet.init_worker()
+    data = batches(size, fleet.worker_index())
+
+    def ahead(number: int) -> None:
+        if mode != "geo":  # whose rows are here already
+            model.prefetch(data[number % len(data)][2])
+
+    numbers = itertools.count()
+    ahead(0)
+
+    def step(_: int) -> None:
+        number = next(numbers)
+        clicks, dense, ids = data[number % len(data)]
+        loss = binary_cross_entropy_with_logits(model(dense, ids), clicks)
+        ahead(number + 1)
+        optimizer.minimize(loss)
+
+    rate = timed(step, steps) * size
+    fleet.stop_worker()
+    print(f"RATE {rate}", flush=True)
+
+
+def job(mode: str, workers: int, steps: int, size: int, folder: Path) -> float:
+    """Examples per second of all workers of a job."""
+    command = [sys.executable, "-m", "fleetx.launch", "--server_num=2", f"--worker_num={workers}"]
+    command += [f"--log_dir={folder}", __file__, "--work", mode]
+    command += ["--steps", str(steps), "--batch_size", str(size)]
+    subprocess.run(command, check=True, capture_output=True)
+    found = 0.0
+    for index in range(workers):
+        text = (folder / f"workerlog.{index}").read_text()
+        found += float(next(line for line in text.splitlines() if line.startswith("RATE"))[5:])
+    return found
+
+
+def main() -> None:
+    """Read the arguments and measure."""
+    import tempfile
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--batch_size", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
+        work(given.work, given.steps, given.batch_size)
+        return
+    found: dict[str, list[float]] = {}
+    for _ in range(given.rounds):
+        found.setdefault("one process", []).append(local(given.steps, given.batch_size))
+        for mode in given.modes:
+            for workers in given.workers:
+                with tempfile.TemporaryDirectory() as folder:
+                    rate = job(mode, workers, given.steps, given.batch_size, Path(folder))
+                found.setdefault(f"{mode}, {workers} workers", []).append(rate)
+    base = statistics.median(found["one process"])
+    print("| | examples/s | against one process |\n|---|---|---|")
+    for name, rates in found.items():
+        middle = statistics.median(rates)
+        print(f"| {name} | {middle:,.0f} | {middle / base:.2f} |")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

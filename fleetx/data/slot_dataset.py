@@ -1,0 +1,186 @@
+"""Data sets of text slots: streamed from files, or held in memory and shuffled between workers."""
+
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from fleetx.data.slots import Ragged, Records, Slot, parse
+from fleetx.data.swap import swap
+from fleetx.roles import identity, started
+from fleetx.roles.collectives import util
+
+Batch = dict[str, Ragged]
+
+
+class QueueDataset:
+    """Reads its files batch by batch; nothing is kept."""
+
+    def __init__(self) -> None:
+        self._slots: list[Slot] = []
+        self._files: list[Path] = []
+        self._batch_size, self._command = 1, "cat"
+
+    def init(
+        self,
+        *,
+        batch_size: int = 1,
+        use_var: Sequence[str | Slot] = (),
+        pipe_command: str = "cat",
+        thread_num: int = 1,
+    ) -> None:
+        """Say what a record is.
+
+        Args:
+            batch_size: records in a batch; the last one may have fewer.
+            use_var: the slots of a line, in order: names of ids, or ``Slot(name, "float32")``.
+            pipe_command: a program through which each file goes, such as a data generator.
+            thread_num: 1; batches are read by the worker itself.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} holds no record; pass 1 or more")
+        if not use_var:
+            raise ValueError("use_var names no slot; list those of a line, in their order")
+        if thread_num != 1:
+            raise ValueError(f"thread_num={thread_num}: one thread reads; leave it at 1")
+        self._slots = [slot if isinstance(slot, Slot) else Slot(slot) for slot in use_var]
+        self._batch_size, self._command = batch_size, pipe_command
+
+    def set_filelist(self, filelist: Sequence[str | Path]) -> None:
+        """The files of this worker; ``fleet.util.get_file_shard(files)`` shares them out."""
+        self._files = [Path(path) for path in filelist]
+        for path in self._files:
+            if not path.is_file():
+                raise ValueError(f"{path} is no file; correct the list")
+
+    def _records(self) -> Iterator[Records]:
+        if not self._slots:
+            raise RuntimeError("the data set does not know its slots; call init() first")
+        for path in self._files:
+            yield parse(self._piped(path), self._slots, str(path))
+
+    def _piped(self, path: Path) -> bytes:
+        if self._command == "cat":
+            return path.read_bytes()
+        with path.open("rb") as file:
+            command = shlex.split(self._command)
+            made = subprocess.run(command, stdin=file, capture_output=True, check=False)
+        if made.returncode:
+            raise RuntimeError(
+                f"pipe_command {self._command!r} failed on {path} (exit code {made.returncode}): "
+                f"{made.stderr.decode(errors='replace')[-500:]}"
+            )
+        return made.stdout
+
+    def __iter__(self) -> Iterator[Batch]:
+        rest: Records | None = None
+        for part in self._records():
+            records = part if rest is None else Records.joined([rest, part])
+            whole = len(records) // self._batch_size * self._batch_size
+            yield from self._batches(records.take(np.arange(whole)))
+            rest = records.take(np.arange(whole, len(records)))
+        if rest is not None and len(rest):
+            yield rest.batch(self._slots)
+
+    def _batches(self, records: Records) -> Iterator[Batch]:
+        for begin in range(0, len(records), self._batch_size):
+            end = min(begin + self._batch_size, len(records))
+            yield records.take(np.arange(begin, end)).batch(self._slots)
+
+
+class InMemoryDataset(QueueDataset):
+    """Holds its records, so that they can be shuffled, here or between all workers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: Records | None = None
+        self._shuffles = 0
+
+    def load_into_memory(self) -> None:
+        """Read all files."""
+        self._held = Records.joined([parse(b"", self._slots, ""), *self._records()])
+
+    def _memory(self) -> Records:
+        if self._held is None:
+            raise RuntimeError("no records are in memory; call load_into_memory() first")
+        return self._held
+
+    def local_shuffle(self, seed: int | None = None) -> None:
+        """A new order of this worker's records."""
+        held, self._shuffles = self._memory(), self._shuffles + 1
+        chance = np.random.default_rng(self._shuffles if seed is None else seed)
+        self._held = held.take(chance.permutation(len(held)))
+
+    def global_shuffle(
+        self, fleet: Any = None, thread_num: int = 1, seed: int | None = None
+    ) -> None:
+        """Deal the records of all workers out at random, then shuffle; all workers must call it."""
+        held = self._memory()
+        workers = identity().worker_num if started() else 1
+        if workers > 1:
+            group = util.meet("global_shuffle")
+            assert group is not None
+            own = identity().index
+            first = self._shuffles + 1 if seed is None else seed
+            chance = np.random.default_rng([first, own])
+            target = chance.integers(0, workers, len(held))
+            pieces = [held.take(np.flatnonzero(target == w)).packed() for w in range(workers)]
+            self._held = Records.joined([Records.unpacked(piece) for piece in swap(pieces, group)])
+        self.local_shuffle(seed)
+
+    def release_memory(self) -> None:
+        """Forget the records."""
+        self._held = None
+
+    def get_memory_data_size(self, fleet: Any = None) -> int:
+        """Records in memory: of this worker, or of all when ``fleet`` is passed."""
+        own = len(self._memory())
+        return own if fleet is None else int(util.all_reduce(own))
+
+    get_shuffle_data_size = get_memory_data_size
+
+    @override
+    def __iter__(self) -> Iterator[Batch]:
+        yield from self._batches(self._memory())
+
+
+def train_from_dataset(
+    dataset: QueueDataset,
+    step: Callable[[Batch], Any],
+    *,
+    ahead: Callable[[Batch], None] | None = None,
+    report: Callable[[int, Any], None] | None = None,
+    print_period: int = 100,
+) -> int:
+    """Train on every batch of a data set; returns how many there were.
+
+    Args:
+        dataset: where batches come from.
+        step: trains on one batch and returns what shall be reported.
+        ahead: is shown each batch before the one in front of it is trained, to fetch its rows.
+        report: is told the number of a batch and what ``step`` returned.
+        print_period: how often.
+    """
+    count = 0
+    for batch in _one_ahead(dataset, ahead):
+        found = step(batch)
+        count += 1
+        if report is not None and count % print_period == 0:
+            report(count, found)
+    return count
+
+
+def _one_ahead(dataset: QueueDataset, show: Callable[[Batch], None] | None) -> Iterator[Batch]:
+    coming: Batch | None = None
+    for batch in dataset:
+        if coming is not None:
+            if show is not None:
+                show(batch)
+            yield coming
+        coming = batch
+    if coming is not None:
+        yield coming

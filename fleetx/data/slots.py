@@ -1,0 +1,155 @@
+"""Text records of slots, as columns: for each slot all values, and how many each record has."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A named part of every record: ids (``int64``) or numbers (``float32``)."""
+
+    name: str
+    dtype: str = "int64"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("int64", "float32"):
+            raise ValueError(f"slot {self.name!r} is {self.dtype!r}; use 'int64' or 'float32'")
+
+
+class Ragged(NamedTuple):
+    """The values of one slot in a batch, and where each record's begin."""
+
+    values: Tensor
+    offsets: Tensor
+
+    def dense(self) -> Tensor:
+        """One row for each record, when all have equally many values."""
+        records = len(self.offsets)
+        width = len(self.values) // max(records, 1)
+        if not torch.equal(self.offsets, torch.arange(records) * width):
+            raise ValueError(
+                "records of this slot differ in length, so they make no rectangle; look values up "
+                "with SparseEmbedding(..., pooling='sum')(values, offsets)"
+            )
+        return self.values.reshape(records, width)
+
+
+class Records:
+    """Some records, in columns."""
+
+    def __init__(self, columns: Sequence[tuple[Array, Array]]) -> None:
+        self.columns = list(columns)
+        """Values and lengths of each slot."""
+
+    def __len__(self) -> int:
+        return len(self.columns[0][1]) if self.columns else 0
+
+    def take(self, chosen: Array) -> "Records":
+        """These records, in this order."""
+        return Records([_taken(values, lengths, chosen) for values, lengths in self.columns])
+
+    @staticmethod
+    def joined(parts: Sequence["Records"]) -> "Records":
+        """One behind the other."""
+        pairs = zip(*(part.columns for part in parts), strict=True)
+        return Records(
+            [tuple(np.concatenate(arrays) for arrays in zip(*p, strict=True)) for p in pairs]  # type: ignore[misc]
+        )
+
+    def batch(self, slots: Sequence[Slot]) -> dict[str, Ragged]:
+        """All of them as tensors."""
+        found = {}
+        for slot, (values, lengths) in zip(slots, self.columns, strict=True):
+            begins = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
+            found[slot.name] = Ragged(torch.from_numpy(values), torch.from_numpy(begins))
+        return found
+
+    def packed(self) -> bytes:
+        """For another worker."""
+        arrays = [array for column in self.columns for array in column]
+        buffer = io.BytesIO()
+        np.savez(buffer, *arrays)
+        return buffer.getvalue()
+
+    @staticmethod
+    def unpacked(data: bytes) -> "Records":
+        """What ``packed`` made; nothing is unpickled."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as found:
+            arrays = [found[f"arr_{i}"] for i in range(len(found.files))]
+        return Records(list(zip(arrays[::2], arrays[1::2], strict=True)))
+
+
+def _taken(values: Array, lengths: Array, chosen: Array) -> tuple[Array, Array]:
+    begins = np.cumsum(lengths) - lengths
+    new = lengths[chosen]
+    # Positions within all values: each record's begin, and the count within the record.
+    within = np.arange(int(new.sum())) - np.repeat(np.cumsum(new) - new, new)
+    return values[np.repeat(begins[chosen], new) + within], new
+
+
+def parse(text: bytes, slots: Sequence[Slot], where: str) -> Records:
+    """Records from lines of ``count value ... count value ...``, one group for each slot."""
+    words = np.array(text.split())
+    lines = text.count(b"\n") + (not text.endswith(b"\n") and bool(text))
+    if len(words) == 0:
+        return Records([(_empty(slot), np.empty(0, np.int64)) for slot in slots])
+    try:
+        regular = _regular(words, slots, lines)
+        return regular if regular is not None else _walk(text, slots)
+    except (ValueError, IndexError, OverflowError) as error:
+        raise ValueError(
+            f"{where} does not hold {len(slots)} slots a line as 'count value value ...' "
+            f"({error}); check use_var and the data generator"
+        ) from None
+
+
+def _empty(slot: Slot) -> Array:
+    return np.empty(0, slot.dtype)
+
+
+def _regular(words: Array, slots: Sequence[Slot], lines: int) -> Records | None:
+    """The usual case at full speed: every line has the same lengths."""
+    if len(words) % lines:
+        return None
+    table = words.reshape(lines, -1)
+    columns, at = [], 0
+    for slot in slots:
+        count = int(table[0, at]) if at < table.shape[1] else -1
+        if count < 0 or not (table[:, at] == table[0, at]).all():
+            return None
+        values = table[:, at + 1 : at + 1 + count].reshape(-1).astype(slot.dtype)
+        columns.append((values, np.full(lines, count, np.int64)))
+        at += 1 + count
+    return Records(columns) if at == table.shape[1] else None
+
+
+def _walk(text: bytes, slots: Sequence[Slot]) -> Records:
+    values: list[list[bytes]] = [[] for _ in slots]
+    lengths: list[list[int]] = [[] for _ in slots]
+    for line in text.splitlines():
+        words = line.split()
+        at = 0
+        for index in range(len(slots)):
+            count = int(words[at])
+            if count < 0 or at + 1 + count > len(words):
+                raise ValueError(f"a line ends within slot {slots[index].name!r}")
+            values[index] += words[at + 1 : at + 1 + count]
+            lengths[index].append(count)
+            at += 1 + count
+        if at != len(words):
+            raise ValueError("a line has more words than its slots")
+    return Records(
+        [
+            (np.array(v or [b"0"]).astype(slot.dtype)[: len(v)], np.array(n, np.int64))
+            for slot, v, n in zip(slots, values, lengths, strict=True)
+        ]
+    )

@@ -1,0 +1,186 @@
+"""The life of a parameter-server job: ``init_server`` to ``stop_worker``, and saving."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from fleetx import roles
+from fleetx.engine import session
+from fleetx.ps import snapshot, worker
+from fleetx.ps.channel import Access
+from fleetx.ps.desk import Desk
+from fleetx.ps.handshake import Claim
+from fleetx.ps.members import Members
+from fleetx.ps.server import Server
+from fleetx.ps.worker import Worker
+from fleetx.roles import secrets
+from fleetx.roles.addresses import split_endpoint
+from fleetx.roles.exchange import patience
+
+logger = logging.getLogger(__name__)
+
+_desks: list[Desk] = []
+"""Empty or one: what ``init_server`` made, for ``run_server``."""
+
+
+def init_server(model_dir: str | None = None, var_names: list[str] | None = None) -> None:
+    """Prepare this server's tables.
+
+    Args:
+        model_dir: a folder that ``save_persistables`` wrote, by any number of servers; tables begin
+            with what it holds.
+        var_names: the tables to load from it; all of them if not said.
+    """
+    found = _server("init_server")
+    if model_dir is not None and not (Path(model_dir) / snapshot.MANIFEST).is_file():
+        raise ValueError(
+            f"init_server({model_dir!r}): there is no {snapshot.MANIFEST}, so this is no complete "
+            "save; pass a folder that fleet.save_persistables() wrote"
+        )
+    desk = Desk(
+        Members(found.worker_num),
+        server=found.index,
+        servers=len(found.server_endpoints),
+        folder=secrets.state_folder(found.index),
+        patience=patience().total_seconds(),
+    )
+    desk.preload(Path(model_dir) if model_dir else None, var_names)
+    _desks[:] = [desk]
+
+
+def run_server() -> None:
+    """Serve until the last worker has called ``stop_worker``."""
+    found = _server("run_server")
+    if not _desks:
+        init_server()
+    endpoint = found.server_endpoints[found.index]
+    host, port = split_endpoint(endpoint, where="server endpoints")
+    token = secrets.job_token(found.server_endpoints)
+    with Server((host, port), _desks.pop(), token, tls=secrets.server_tls()) as server:
+        logger.info("serving %d workers at %s", found.worker_num, endpoint)
+        server.run()
+
+
+def init_worker() -> None:
+    """Connect to the servers; waits for those that are still starting."""
+    found = roles.identity("init_worker")
+    if not found.is_worker or found.is_collective:
+        raise RuntimeError(
+            f"fleet.init_worker() was called by {found.noun} {found.index} of "
+            f"{'a collective job' if found.is_collective else 'a parameter-server job'}; call it "
+            "where fleet.is_worker() is true, in a job with servers"
+        )
+    if worker.running() is not None:
+        return
+    access = Access(
+        token=secrets.job_token(found.server_endpoints),
+        claim=Claim(found.index, 0),
+        tls=secrets.client_tls(),
+        patience=patience().total_seconds(),
+    )
+    worker.start(found.server_endpoints, access, found.worker_num)
+
+
+def stop_worker() -> None:
+    """Send what is left and part from the servers, which end after the last worker."""
+    if worker.running() is None:
+        return
+    for carrier in _carriers():
+        carrier.close()
+    worker.stop()
+
+
+def save_persistables(*args: Any, **kwargs: Any) -> None:
+    """Write all tables, while training may go on: ``save_persistables(dirname, mode=0)``.
+
+    ``mode`` 0 or "full" writes everything, 1 or "delta" what changed since the last save. The old
+    form with an executor before the folder is understood. Workers may all call it or only the
+    first one; the first one writes. Loading needs no servers of the same number.
+    """
+    folder, mode = _folder("save_persistables", args, kwargs)
+    if roles.identity("save_persistables").index == 0:
+        save(_worker("save_persistables"), Path(folder), delta=_is_delta(mode))
+
+
+def save(connected: Worker, folder: Path, *, delta: bool) -> None:
+    """Let every server write its share, then the list of them."""
+    for carrier in _carriers():
+        carrier.flush()
+    folder.mkdir(parents=True, exist_ok=True)
+    place = str(folder.resolve())
+    answers = connected.client.call_all({"method": "save", "folder": place, "delta": delta})
+    manifest = {
+        "tables": answers[0]["tables"],
+        "servers": len(answers),
+        "mode": "delta" if delta else "full",
+    }
+    snapshot.write_json(folder / snapshot.MANIFEST, manifest)
+
+
+def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
+    """Set the tables to a save, after ``distributed_optimizer``; the first worker does it."""
+    connected = _worker("load_persistables")
+    for carrier in _carriers():
+        carrier.flush()
+    if connected.index == 0:
+        message = {"method": "load", "folder": str(Path(dirname).resolve()), "tables": tables}
+        connected.client.call_all(message)
+    connected.agree(0, topic="loaded")
+    for carrier in _carriers():
+        carrier.refresh(connected, 0)
+
+
+def shrink(threshold: int = 30, table: str | None = None) -> int:
+    """End a day on all servers: drop rows unseen for so many days; returns how many."""
+    message = {"method": "shrink", "threshold": threshold, "table": table}
+    answers = _worker("shrink").client.call_all(message)
+    return sum(int(answer["removed"]) for answer in answers)
+
+
+def server_report() -> list[dict[str, Any]]:
+    """What each server says of its tables: rows, bytes, updates and staleness."""
+    return _worker("server_report").client.call_all({"method": "describe"})
+
+
+def _worker(call: str) -> Worker:
+    found = worker.running()
+    if found is None:
+        raise RuntimeError(
+            f"fleet.{call}() needs the servers, and this process is not connected to them; call "
+            "fleet.init_worker() first"
+        )
+    return found
+
+
+def _server(call: str) -> roles.Identity:
+    found = roles.identity(call)
+    if found.is_worker:
+        raise RuntimeError(
+            f"fleet.{call}() was called by worker {found.index}; call it where fleet.is_server() "
+            "is true"
+        )
+    return found
+
+
+def _carriers() -> list[Any]:
+    found = []
+    for engine in session.engines():
+        found += [getattr(strategy, "carrier", None) for strategy in engine.plan.strategies]
+    return [carrier for carrier in found if carrier is not None]
+
+
+def _folder(call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """The folder and the mode, in the old order or the new one."""
+    texts = [value for value in args if isinstance(value, str | Path)]
+    folder = kwargs.get("dirname", texts[0] if texts else None)
+    if folder is None:
+        raise TypeError(f"fleet.{call}() needs a folder; call fleet.{call}('model')")
+    after = args[args.index(folder) + 1 :] if folder in args else ()
+    modes = [value for value in after if isinstance(value, int) and not isinstance(value, bool)]
+    return str(folder), kwargs.get("mode", modes[0] if modes else 0)
+
+
+def _is_delta(mode: Any) -> bool:
+    if mode not in (0, 1, "full", "delta"):
+        raise ValueError(f"mode={mode!r} is not known; use 0 or 'full', 1 or 'delta'")
+    return mode in (1, "delta")

@@ -1,0 +1,43 @@
+"""What the launcher hands to the processes of a parameter-server job: a token and a folder."""
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleetx.launch.cluster import Job
+
+TOKEN, STATE = "FLEETX_PS_TOKEN", "FLEETX_PS_STATE"
+
+
+@dataclass(frozen=True)
+class ServerSecrets:
+    """Empty for a job without servers."""
+
+    token: str = ""
+    folder: Path | None = None
+    """Where servers keep their logs for the case that they are killed."""
+
+    def variables(self, attempt: int) -> dict[str, str]:
+        """A whole job that starts again starts from nothing, hence a folder for each attempt."""
+        given = {TOKEN: self.token} if self.token else {}
+        if self.folder is not None:
+            given[STATE] = str(self.folder / f"attempt-{attempt}")
+        return given
+
+    def remove(self) -> None:
+        """The job is over."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def server_secrets(job: Job, environ: Mapping[str, str], log_dir: str) -> ServerSecrets:
+    """A fresh token for a job of this machine; launchers of several need one that was set."""
+    if not job.is_parameter_server:
+        return ServerSecrets()
+    token = environ.get(TOKEN, "") or ("" if job.max_nodes > 1 else secrets.token_hex(32))
+    root = Path(log_dir).resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    return ServerSecrets(token, Path(tempfile.mkdtemp(prefix="servers-", dir=root)))

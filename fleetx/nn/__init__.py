@@ -1,0 +1,19 @@
+"""Layers whose parameters do not fit into a worker."""
+
+from fleetx.nn.sparse_embedding import SparseEmbedding
+from fleetx.ps.entries import CountFilterEntry, ProbabilityEntry, ShowClickEntry
+from fleetx.ps.initializers import Constant, Normal, Uniform
+from fleetx.ps.rules import SGD, Adagrad, Adam
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "Constant",
+    "CountFilterEntry",
+    "Normal",
+    "ProbabilityEntry",
+    "ShowClickEntry",
+    "SparseEmbedding",
+    "Uniform",
+]

@@ -1,0 +1,171 @@
+"""An embedding over 64-bit ids whose rows live on parameter servers."""
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from typing_extensions import override
+
+from fleetx.ps.client import Batch
+from fleetx.ps.entries import CountFilterEntry, Entry, ProbabilityEntry, ShowClickEntry
+from fleetx.ps.hashing import Array, Floats
+from fleetx.ps.initializers import Initializer, Uniform
+from fleetx.ps.rules import Rule
+from fleetx.ps.sparse_module import Lookup, SparseModule, TableOptions
+
+_POOLINGS = ("sum", "mean")
+
+
+class _Carries(Protocol):
+    carrier: Any
+
+
+class SparseEmbedding(SparseModule):
+    """Looks ids up in a table that has no size: any 64-bit number is an id.
+
+    A row is made when its id is first trained; what it begins with depends on the id alone.
+    """
+
+    carrier: _Carries | None = None
+    """The strategy that moves gradients; there when the model was distributed."""
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        *,
+        name: str,
+        rule: Rule | None = None,
+        initializer: Initializer | None = None,
+        entry: Entry | None = None,
+        padding_idx: int | None = None,
+        pooling: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Describe the table; it is made on the servers at the first lookup.
+
+        Args:
+            embedding_dim: floats in a row.
+            name: of the table; two layers of one name share their rows.
+            rule: how rows move, with a learning rate of its own; the job's optimizer if not said.
+            initializer: what rows begin with, ``Uniform(-1e-4, 1e-4)`` if not said.
+            entry: which ids get a row; all of them if not said.
+            padding_idx: an id that stands for nothing: its row is zero and never trained.
+            pooling: "sum" or "mean" over the ids of a bag; a row for each id if not said.
+            seed: another one gives other initial rows.
+        """
+        if pooling is not None and pooling not in _POOLINGS:
+            raise ValueError(f"pooling={pooling!r} is not known; use 'sum', 'mean' or None")
+        options = TableOptions(
+            name=name,
+            dim=embedding_dim,
+            rule=rule,
+            initializer=initializer or Uniform(),
+            entry=entry,
+            seed=seed,
+        )
+        super().__init__(options)
+        self.padding_idx, self.pooling = padding_idx, pooling
+        self._ahead: deque[tuple[Array, Future[tuple[Batch, Floats]]]] = deque()
+        self._thread: ThreadPoolExecutor | None = None
+
+    @override
+    def forward(
+        self,
+        ids: Tensor,
+        offsets: Tensor | None = None,
+        *,
+        show: Tensor | None = None,
+        click: Tensor | None = None,
+    ) -> Tensor:
+        """The rows of the ids, or of bags of them.
+
+        Args:
+            ids: whole numbers of any shape; a flat list of them when there are offsets.
+            offsets: where each bag begins, as in ``torch.nn.EmbeddingBag``.
+            show: how often each id was shown, for a table with a ``ShowClickEntry``.
+            click: how often it was clicked.
+        """
+        if ids.dtype.is_floating_point or ids.dtype == torch.bool:
+            raise TypeError(f"ids must be whole numbers, got {ids.dtype}; use ids.long()")
+        flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64, copy=False)
+        train = self.training and torch.is_grad_enabled()
+        batch, rows = self._rows(flat, train)
+        leaf = torch.from_numpy(rows).to(ids.device)
+        if train:
+            leaf.requires_grad_()
+            self.lookups.append(Lookup(batch, leaf, self._stats(batch, show, click)))
+        place = torch.from_numpy(batch.place).to(ids.device)
+        if self.padding_idx is not None:
+            leaf = torch.cat([leaf, leaf.new_zeros(1, leaf.shape[1])])
+        return self._shaped(leaf, place.reshape(ids.shape), offsets)
+
+    def _shaped(self, rows: Tensor, place: Tensor, offsets: Tensor | None) -> Tensor:
+        if self.pooling is None:
+            return F.embedding(place, rows)
+        return F.embedding_bag(place, rows, offsets, mode=self.pooling)
+
+    def _rows(self, flat: Array, train: bool) -> tuple[Batch, Floats]:
+        """What was fetched ahead for these ids, or what is fetched now."""
+        if train and self._ahead:
+            ids, coming = self._ahead.popleft()
+            if np.array_equal(ids, flat):
+                return coming.result()
+            self._ahead.clear()  # the order was not kept
+        return self._pull(flat, train, ahead=False)
+
+    def _pull(self, flat: Array, train: bool, *, ahead: bool) -> tuple[Batch, Floats]:
+        carrier = self._carrier()
+        batch, met = self._sorted(flat, carrier.worker.client.servers)
+        return batch, carrier.lookup(self, batch, met if train else None, train=train, ahead=ahead)
+
+    def _sorted(self, flat: Array, servers: int) -> tuple[Batch, Array | None]:
+        real = flat if self.padding_idx is None else flat[flat != self.padding_idx]
+        batch = Batch.of(real, servers)
+        counting = isinstance(self.options.entry, CountFilterEntry | ProbabilityEntry)
+        met = np.bincount(batch.place, minlength=len(batch.ids)) if counting else None
+        if self.padding_idx is not None:
+            place = np.full(len(flat), len(batch.ids), np.int64)
+            place[flat != self.padding_idx] = batch.place
+            batch = Batch(batch.ids, batch.begins, place)
+        return batch, met
+
+    def _carrier(self) -> Any:
+        if self.carrier is None or self.carrier.carrier is None:
+            raise RuntimeError(
+                f"the rows of SparseEmbedding {self.options.name!r} live on parameter servers, and "
+                "this model is not part of such a job: start it with servers (fleetrun "
+                "--server_num 1 --worker_num 2), and call fleet.distributed_model() and "
+                "fleet.distributed_optimizer() first"
+            )
+        return self.carrier.carrier
+
+    def _stats(self, batch: Batch, show: Tensor | None, click: Tensor | None) -> Floats | None:
+        if not isinstance(self.options.entry, ShowClickEntry):
+            if show is not None or click is not None:
+                raise ValueError(
+                    f"table {self.options.name!r} counts no shows and clicks; pass "
+                    "entry=ShowClickEntry(...) to SparseEmbedding, or leave them out"
+                )
+            return None
+        shows = np.ones(len(batch.place)) if show is None else show.reshape(-1).cpu().numpy()
+        clicks = np.zeros(len(batch.place)) if click is None else click.reshape(-1).cpu().numpy()
+        counts = [np.bincount(batch.place, each, len(batch.ids) + 1) for each in (shows, clicks)]
+        return np.stack(counts, 1)[: len(batch.ids)].astype(np.float32)
+
+    def prefetch(self, ids: Tensor) -> None:
+        """Begin to fetch the rows of the next batch, while this one is computed.
+
+        Synchronous training still sees every update: the fetch waits for it at the servers.
+        """
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64, copy=False)
+        self._ahead.append((flat, self._thread.submit(self._pull, flat, True, ahead=True)))
+
+    @override
+    def extra_repr(self) -> str:
+        return f"{self.options.dim}, name={self.options.name!r}"

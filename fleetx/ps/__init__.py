@@ -1,0 +1,1 @@
+"""Parameter servers: tables, their rules, the wire, servers and clients."""

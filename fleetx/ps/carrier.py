@@ -1,0 +1,248 @@
+"""How a worker's gradients reach the servers and fresh parameters come back; synchronous form."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from fleetx.ps.client import Batch
+from fleetx.ps.dense_group import DenseGroup
+from fleetx.ps.frames import Flag
+from fleetx.ps.hashing import Array, Floats
+from fleetx.ps.layout import Split
+from fleetx.ps.rules import SGD, Adagrad, Adam, Rule
+from fleetx.ps.sparse_module import Gathered, SparseModule, joined
+from fleetx.ps.sparse_spec import Pace
+from fleetx.ps.worker import Worker, running
+
+
+class RemoteOptimizer(Optimizer):
+    """Stands for the servers among optimizers: its step hands gradients over."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, options)
+        self.deliver: Callable[[], None] = _nobody
+
+    @override
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        assert closure is None, "the plan runs the forward, not the optimizer"
+        self.deliver()
+
+
+def _nobody() -> None:
+    raise AssertionError("the plan gives every remote optimizer somebody to deliver to")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a carrier was told."""
+
+    split: Split = field(default_factory=Split)
+    pace: Pace = field(default_factory=Pace)
+    merge: int = 1
+    """Batches that make one push."""
+    queue: int = 16
+    """Pushes that may wait to be sent."""
+    refresh: int = 1
+    """Pushes between two looks at the dense parameters."""
+    every: int = 1
+    """Batches between two exchanges of workers that train copies."""
+    bound: int = -1
+    """Steps by which a worker may be ahead of the slowest; negative for any number."""
+
+
+class Carrier:
+    """Every update waits for all workers: k of them on batches of b are one on batches of k * b."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        names: Mapping[Tensor, str],
+        modules: list[SparseModule],
+        rule: str,
+        terms: Terms,
+    ) -> None:
+        self.optimizer, self.names, self.terms, self._rule = optimizer, names, terms, rule
+        self.modules = {module.anchor: module for module in modules}
+        self.tables = {module.options.name: module for module in reversed(modules)}
+        """Table -> the first layer over it."""
+        self.gathered: dict[SparseModule, Gathered] = {}
+        self.groups: list[tuple[DenseGroup, dict[str, Any]]] = []
+        self._worker: Worker | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def worker(self) -> Worker:
+        """The connections of this process, joined at the first use."""
+        if self._worker is None:
+            with self._opening:  # a batch may be fetched ahead by another thread
+                if self._worker is None:
+                    self._worker = self._joined()
+        return self._worker
+
+    def _joined(self) -> Worker:
+        found = running()
+        if found is None:
+            raise RuntimeError(
+                "this is a worker of a parameter-server job that is not connected to its servers; "
+                "call fleet.init_worker() before the first batch"
+            )
+        self.open(found)
+        return found
+
+    def open(self, worker: Worker) -> None:
+        """Make the tables; worker 0's parameters are those with which all begin."""
+        worker.pace = self.pace(worker)
+        for number, group in enumerate(self.optimizer.param_groups):
+            dense = {self.names[p]: p for p in group["params"] if p not in self.modules}
+            if dense:
+                made = DenseGroup(f"dense-{number}", dense, self.terms.split, worker.client.servers)
+                made.create(worker.client, *self.dense_rule(group), worker.pace)
+                self.groups.append((made, group))
+            self._open_sparse(worker, group)
+        for dense_group, _ in self.groups:
+            assert dense_group.handle is not None
+            if worker.index == 0:
+                values = dense_group.values()
+                worker.client.write(dense_group.handle, values, flag=Flag.FIRST)
+        worker.agree(0, topic="opened", number=1)
+        self.refresh(worker, 0)
+
+    def _open_sparse(self, worker: Worker, group: Mapping[str, Any]) -> None:
+        for anchor in group["params"]:
+            if anchor in self.modules:
+                worker.table(self.modules[anchor].options, sparse_rule(self._rule, group))
+
+    def pace(self, worker: Worker) -> Pace:
+        """When pushes become updates on the servers."""
+        return Pace(workers=worker.workers)
+
+    def dense_rule(self, group: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """The optimizer that servers run on dense parameters."""
+        return self._rule, group
+
+    def begin(self) -> None:
+        """Before a forward."""
+        worker = self.worker
+        if self.terms.bound >= 0:
+            step, bound = worker.step, self.terms.bound
+            worker.client.call({"method": "tick", "step": step, "bound": bound})
+
+    def collect(self) -> None:
+        """After the backward: show the gradients of rows to whoever looks at gradients."""
+        for module in self.modules.values():
+            gathered = module.gather(self.worker.client.servers)
+            self.gathered[module] = gathered
+            module.lend(gathered)
+
+    def put_away(self) -> None:
+        """After an update that may have been skipped: rows have no gradients any more."""
+        for module in self.gathered:
+            if module.anchor.grad is not None:
+                module.take_back()
+        self.gathered.clear()
+
+    def deliver(self) -> None:
+        """Hand over the gradients of one update and fetch what it led to."""
+        worker = self.worker
+        self.push(worker, self._dense(), self._sparse())
+        worker.step += 1
+        self.refresh(worker, worker.step)
+
+    def _dense(self) -> list[list[Floats]]:
+        return [group.gradients() for group, _ in self.groups]
+
+    def _sparse(self) -> dict[str, Gathered]:
+        """Table -> its gradients; layers of one table are one."""
+        taken: dict[str, list[Gathered]] = {}
+        for module, gathered in self.gathered.items():
+            changed = Gathered(gathered.batch, module.take_back(), gathered.stats)
+            taken.setdefault(module.options.name, []).append(changed)
+        self.gathered.clear()
+        servers = self.worker.client.servers
+        return {
+            name: joined(each, servers, self.tables[name].options.dim)
+            for name, each in taken.items()
+        }
+
+    def push(
+        self, worker: Worker, dense: list[list[Floats]], sparse: Mapping[str, Gathered]
+    ) -> None:
+        """Send gradients to the servers."""
+        rounds = worker.pace.workers > 0
+        for (group, options), values in zip(self.groups, dense, strict=True):
+            assert group.handle is not None
+            rate = float(options["lr"])
+            worker.client.write(group.handle, values, rate=rate, step=worker.step)
+        for name, gathered in sparse.items():
+            worker.client.push(
+                worker.table(self.tables[name].options),
+                gathered.batch,
+                gathered.gradients,
+                rate=self.rate(name),
+                step=worker.step,
+                everywhere=rounds,
+                stats=gathered.stats,
+            )
+
+    def rate(self, table: str) -> float:
+        """The learning rate of a table: the job's, unless the table has a rule of its own."""
+        module = self.tables[table]
+        if module.options.rule is not None:
+            return -1.0
+        for group in self.optimizer.param_groups:
+            if any(p is module.anchor for p in group["params"]):
+                return float(group["lr"])
+        raise AssertionError("only tables of the optimizer are moved")
+
+    def refresh(self, worker: Worker, step: int) -> None:
+        """Set the dense parameters to those of the servers, at this version or a later one."""
+        for group, _ in self.groups:
+            arrays = group.arrays()
+            assert group.handle is not None
+            worker.client.read(group.handle, arrays, step=step if worker.pace.workers else 0)
+            group.put(arrays)
+
+    def agree(self, flag: Tensor) -> Tensor:
+        """The largest flag of all workers that update together."""
+        worker = self.worker
+        found = worker.agree(float(flag.item()), topic="agree")
+        return torch.full_like(flag, found)
+
+    def lookup(
+        self, module: SparseModule, batch: Batch, met: Array | None, *, train: bool, ahead: bool
+    ) -> Floats:
+        """The rows that a forward needs; ``ahead`` for the batch after the one that is trained."""
+        worker = self.worker
+        client = worker.ahead if ahead else worker.client
+        step = worker.step + ahead if worker.pace.workers else 0
+        return client.pull(worker.table(module.options), batch, train=train, step=step, met=met)
+
+    def flush(self) -> None:
+        """Let servers know all that was learned here; nothing is left open when it returns."""
+        worker = self.worker
+        for name in self.tables:
+            message = {"method": "await", "table": name, "version": worker.step}
+            worker.client.call_all(message)
+
+    def close(self) -> None:
+        """Before the worker leaves."""
+        if self._worker is not None:
+            self.flush()
+            self._worker = None
+
+
+def sparse_rule(name: str, options: Mapping[str, Any]) -> Rule:
+    """The rule per row that goes with a torch optimizer."""
+    rate = float(options["lr"])
+    if name == "Adagrad":
+        return Adagrad(rate, float(options["eps"]), float(options["initial_accumulator_value"]))
+    if name in ("Adam", "AdamW"):
+        first, second = options["betas"]
+        return Adam(rate, float(first), float(second), float(options["eps"]))
+    return SGD(rate)

@@ -1,0 +1,174 @@
+"""Workers that do not wait for each other: pushes are applied as they come."""
+
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from typing_extensions import override
+
+from fleetx.ps.carrier import Carrier
+from fleetx.ps.client import Client
+from fleetx.ps.hashing import Floats
+from fleetx.ps.sparse_module import Gathered, joined
+from fleetx.ps.sparse_spec import Pace
+from fleetx.ps.worker import Worker
+
+Dense = list[list[Floats]]
+Sparse = Mapping[str, Gathered]
+
+
+class _Alone(Carrier):
+    """What both kinds share: no worker waits for another."""
+
+    @override
+    def pace(self, worker: Worker) -> Pace:
+        return self.terms.pace
+
+    @override
+    def agree(self, flag: Tensor) -> Tensor:
+        return flag
+
+
+class HalfAsyncCarrier(_Alone):
+    """Several batches make one push, and the worker waits for its own push alone."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._held: list[tuple[Dense, Sparse]] = []
+
+    @override
+    def deliver(self) -> None:
+        worker = self.worker
+        self._held.append((self._dense(), self._sparse()))
+        worker.step += 1
+        if len(self._held) >= self.terms.merge:
+            self._send(worker)
+
+    def _send(self, worker: Worker) -> None:
+        held, self._held = self._held, []
+        if held:
+            self.push(worker, *merged(held, worker.client.servers))
+            self.refresh(worker, 0)
+
+    @override
+    def flush(self) -> None:
+        self._send(self.worker)
+
+
+class AsyncCarrier(_Alone):
+    """A thread sends gradients and fetches parameters while the next batch is computed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._waiting: queue.Queue[tuple[Dense, Sparse] | None] = queue.Queue(self.terms.queue)
+        self._sender: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._fresh: list[list[Floats]] | None = None
+        self._sent = 0
+
+    @override
+    def begin(self) -> None:
+        super().begin()
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Take over what the sender fetched; between batches, so that a batch sees one version."""
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None:
+            for (group, _), arrays in zip(self.groups, fresh, strict=True):
+                group.put(arrays)
+
+    @override
+    def deliver(self) -> None:
+        worker = self.worker
+        if self._sender is None:
+            # Not the main connection: what is sent here must not hold up the pulls of a forward.
+            client = Client(worker.endpoints, worker.access)
+            self._sender = threading.Thread(
+                target=self._run, args=(worker, client), name="sender", daemon=True
+            )
+            self._sender.start()
+        self._put((self._dense(), self._sparse()))
+        worker.step += 1
+
+    def _put(self, item: tuple[Dense, Sparse] | None) -> None:
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                return self._waiting.put(item, timeout=0.5)
+            except queue.Full:
+                continue
+
+    def _run(self, worker: Worker, client: Client) -> None:
+        try:
+            while (item := self._waiting.get()) is not None:
+                items, last = [item], False
+                while len(items) < self.terms.merge and not self._waiting.empty() and not last:
+                    more = self._waiting.get()
+                    last = more is None
+                    items += [more] if more is not None else []
+                self._deliver(worker, client, items)
+                if last:
+                    return
+        except BaseException as error:  # told to the main thread
+            self._failure = error
+        finally:
+            client.close()
+
+    def _deliver(self, worker: Worker, client: Client, items: list[tuple[Dense, Sparse]]) -> None:
+        dense, sparse = merged(items, client.servers) if len(items) > 1 else items[0]
+        for (group, options), values in zip(self.groups, dense, strict=True):
+            assert group.handle is not None
+            client.write(group.handle, values, rate=float(options["lr"]))
+        for name, gathered in sparse.items():
+            client.push(
+                worker.table(self.tables[name].options),
+                gathered.batch,
+                gathered.gradients,
+                rate=self.rate(name),
+                stats=gathered.stats,
+            )
+        self._sent += len(items)
+        if self._sent >= self.terms.refresh and self.groups:
+            self._sent = 0
+            self._fetch(client)
+
+    def _fetch(self, client: Client) -> None:
+        fetched = []
+        for group, _ in self.groups:
+            arrays = group.arrays()
+            assert group.handle is not None
+            client.read(group.handle, arrays)
+            fetched.append(arrays)
+        self._fresh = fetched
+
+    @override
+    def flush(self) -> None:
+        if self._sender is not None:
+            self._put(None)
+            self._sender.join()
+            self._sender = None
+            if self._failure is not None:
+                raise self._failure
+        self._adopt()
+
+
+def merged(items: list[tuple[Dense, Sparse]], servers: int) -> tuple[Dense, Sparse]:
+    """The mean of several batches."""
+    share = 1 / len(items)
+    dense: Any = [
+        [
+            np.sum(arrays, axis=0, dtype=np.float32) * np.float32(share)
+            for arrays in zip(*groups, strict=True)
+        ]
+        for groups in zip(*(item[0] for item in items), strict=True)
+    ]
+    sparse = {}
+    for name in items[0][1]:
+        each = [item[1][name] for item in items]
+        sparse[name] = joined(each, servers, each[0].gradients.shape[1], share)
+    return dense, sparse

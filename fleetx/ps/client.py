@@ -1,0 +1,240 @@
+"""What a worker asks of its servers: rows, values, changes and a few rare things."""
+
+import secrets
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fleetx.ps import kernels
+from fleetx.ps.channel import Access, Channel
+from fleetx.ps.frames import Flag, Frame, Op, from_json, to_json
+from fleetx.ps.handshake import Claim
+from fleetx.ps.hashing import Array, Floats, Ids
+from fleetx.ps.pipes import Pipe, flat
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A table as a client knows it: its number on each server."""
+
+    name: str
+    numbers: tuple[int, ...]
+    width: int
+    sizes: tuple[int, ...] = ()
+    """Numbers on each server, for a dense table."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Ids, each once, sorted by server."""
+
+    ids: Ids
+    begins: Ids
+    """Where those of each server begin; one more entry for the end."""
+    place: Ids
+    """Where each of the ids that were given went."""
+
+    @staticmethod
+    def of(ids: Array, servers: int) -> "Batch":
+        """Sort out ids of any shape."""
+        flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
+        return Batch(*kernels.active.dedupe(flat, servers))
+
+
+class Client:
+    """One connection to each server; calls from several threads take turns."""
+
+    def __init__(self, endpoints: Sequence[str], access: Access) -> None:
+        claim = Claim(access.claim.worker, secrets.randbits(63))
+        # Each client numbers its own changes, so it needs a name of its own.
+        named = Access(access.token, claim, access.tls, access.patience)
+        self.channels = [Channel(endpoint, named) for endpoint in endpoints]
+        self._lock = threading.Lock()
+
+    @property
+    def servers(self) -> int:
+        """How many there are."""
+        return len(self.channels)
+
+    def call(self, message: Message, server: int = 0) -> Message:
+        """One of the rare requests to one server."""
+        with self._lock:
+            self._ask(server, message)
+            return self._answer(server)
+
+    def call_all(self, messages: Message | Sequence[Message]) -> list[Message]:
+        """The same to all servers at once, or to each its own."""
+        each = [messages] * self.servers if isinstance(messages, dict) else list(messages)
+        with self._lock:
+            for server, message in enumerate(each):
+                self._ask(server, message)
+            return [self._answer(server) for server in range(self.servers)]
+
+    def _ask(self, server: int, message: Message) -> None:
+        data = to_json(message)
+        self.channels[server].send(Frame(Op.CALL, body=len(data)).packed(), data)
+
+    def _answer(self, server: int) -> Message:
+        found: list[Message] = []
+
+        def read(frame: Frame, pipe: Pipe) -> None:
+            found.append(from_json(pipe.exactly(frame.body)))
+
+        self.channels[server].receive(read)
+        return found[0]
+
+    def create(self, kind: str, specs: Sequence[Message], width: int) -> Handle:
+        """Make a table on all servers, or find the one that another worker made."""
+        asked = [{"method": "create", "kind": kind, "spec": spec} for spec in specs]
+        numbers = tuple(int(answer["table"]) for answer in self.call_all(asked))
+        sizes = tuple(
+            sum(end - begin for _, begin, end in spec["blocks"]) if kind == "dense" else 0
+            for spec in specs
+        )
+        return Handle(specs[0]["name"], numbers, width, sizes)
+
+    def pull(
+        self,
+        table: Handle,
+        batch: Batch,
+        out: Floats | None = None,
+        *,
+        train: bool = True,
+        step: int = 0,
+        met: Array | None = None,
+    ) -> Floats:
+        """The rows of a batch, in its order."""
+        if out is None:
+            out = np.empty((len(batch.ids), table.width), np.float32)
+        flags = (Flag.TRAIN if train else Flag.NONE) | (Flag.COUNTS if met is not None else 0)
+        with self._lock:
+            asked = [server for server in range(self.servers) if self._count(batch, server)]
+            for server in asked:
+                cut = slice(batch.begins[server], batch.begins[server + 1])
+                ids, count = batch.ids[cut], self._count(batch, server)
+                counts = [] if met is None else [np.ascontiguousarray(met[cut], np.uint32)]
+                body = 8 * count + sum(array.nbytes for array in counts)
+                number = table.numbers[server]
+                head = Frame(Op.PULL, number, flags, count=count, step=step, body=body)
+                self.channels[server].send(head.packed(), ids, *counts)
+            for server in asked:
+                rows = out[batch.begins[server] : batch.begins[server + 1]]
+                self.channels[server].receive(_into(rows))
+        return out
+
+    @staticmethod
+    def _count(batch: Batch, server: int) -> int:
+        return int(batch.begins[server + 1] - batch.begins[server])
+
+    def push(
+        self,
+        table: Handle,
+        batch: Batch,
+        values: Floats,
+        *,
+        rate: float = -1.0,
+        step: int = 0,
+        delta: bool = False,
+        everywhere: bool = False,
+        stats: Floats | None = None,
+    ) -> int:
+        """Send gradients (or differences) for a batch; returns the version it led to.
+
+        Args:
+            table: where to.
+            batch: which rows.
+            values: one for each id of the batch.
+            rate: the learning rate; negative for the table's own.
+            step: the version that it is based on, for updates in rounds.
+            delta: add to the weights, past the rule.
+            everywhere: also to servers that have none of the rows, which wait for all workers.
+            stats: shows and clicks of each id.
+        """
+        flags = (
+            Flag.UNIQUE | (Flag.DELTA if delta else 0) | (Flag.COUNTS if stats is not None else 0)
+        )
+        version = 0
+        with self._lock:
+            asked = [s for s in range(self.servers) if everywhere or self._count(batch, s)]
+            for server in asked:
+                cut = slice(batch.begins[server], batch.begins[server + 1])
+                arrays: list[Array] = [batch.ids[cut], values[cut]]
+                arrays += [] if stats is None else [stats[cut]]
+                head = Frame(
+                    Op.PUSH,
+                    table.numbers[server],
+                    flags,
+                    self.channels[server].next_seq(),
+                    self._count(batch, server),
+                    table.width,
+                    step,
+                    rate,
+                    sum(array.nbytes for array in arrays),
+                )
+                self.channels[server].send(head.packed(), *arrays)
+            for server in asked:
+                version = self.channels[server].receive(_nothing).step
+        return version
+
+    def read(self, table: Handle, out: Sequence[Floats], *, step: int = 0) -> int:
+        """All values of a dense table, one array for each server; returns the lowest version."""
+        with self._lock:
+            for server, channel in enumerate(self.channels):
+                channel.send(Frame(Op.READ, table.numbers[server], step=step).packed())
+            versions = [
+                channel.receive(_into(values)).step
+                for channel, values in zip(self.channels, out, strict=True)
+            ]
+        return min(versions)
+
+    def write(
+        self,
+        table: Handle,
+        values: Sequence[Floats],
+        *,
+        rate: float = -1.0,
+        step: int = 0,
+        flag: Flag = Flag.NONE,
+    ) -> None:
+        """Gradients, differences or first values of a dense table, an array for each server."""
+        with self._lock:
+            for server, (channel, array) in enumerate(zip(self.channels, values, strict=True)):
+                head = Frame(
+                    Op.WRITE,
+                    table.numbers[server],
+                    flag,
+                    channel.next_seq(),
+                    len(array),
+                    step=step,
+                    rate=rate,
+                    body=array.nbytes,
+                )
+                channel.send(head.packed(), array)
+            for channel in self.channels:
+                channel.receive(_nothing)
+
+    def close(self) -> None:
+        """End all connections."""
+        for channel in self.channels:
+            channel.close()
+
+
+def _nothing(frame: Frame, pipe: Pipe) -> None:
+    """A reply without a body."""
+
+
+def _into(array: Floats) -> Any:
+    """Reads a reply right into an array."""
+
+    def read(frame: Frame, pipe: Pipe) -> None:
+        if frame.body != array.nbytes:
+            raise RuntimeError(f"{frame.body} bytes came where {array.nbytes} were expected")
+        if frame.body:
+            pipe.read(flat(array))
+
+    return read

@@ -1,0 +1,130 @@
+"""A dense table: parts of parameters in one flat array, moved by a torch optimizer."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+
+from fleetx.ps.forms import from_form, to_form
+from fleetx.ps.hashing import Array, Floats
+from fleetx.ps.sparse_spec import Pace, check_name
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    cls.__name__: cls for cls in (SGD, Adagrad, Adam, AdamW, RMSprop)
+}
+"""Those that move each number by itself, so that it does not matter how parameters are cut."""
+
+Block = tuple[str, int, int]
+"""The numbers from one place to another of a flattened parameter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseSpec:
+    """Everything that decides what one server's share of a dense table is."""
+
+    name: str
+    blocks: tuple[Block, ...]
+    optimizer: str = "SGD"
+    options: Mapping[str, Any]
+    pace: Pace = field(default_factory=Pace)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(
+                f"servers have no {self.optimizer}; use {', '.join(sorted(OPTIMIZERS))}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Numbers in the table."""
+        return sum(end - begin for _, begin, end in self.blocks)
+
+    def form(self) -> dict[str, Any]:
+        """The spec as plain data."""
+        return {
+            "name": self.name,
+            "blocks": [list(block) for block in self.blocks],
+            "optimizer": self.optimizer,
+            "options": dict(self.options),
+            "pace": to_form(self.pace),
+        }
+
+    @staticmethod
+    def of(form: Mapping[str, Any]) -> "DenseSpec":
+        """The spec that ``form`` described."""
+        return DenseSpec(
+            name=form["name"],
+            blocks=tuple((str(name), int(begin), int(end)) for name, begin, end in form["blocks"]),
+            optimizer=form["optimizer"],
+            options=dict(form["options"]),
+            pace=from_form(form["pace"], {"Pace": Pace}),
+        )
+
+
+class DenseTable:
+    """Values and the optimizer's state. ``lock`` guards every call."""
+
+    def __init__(self, spec: DenseSpec) -> None:
+        self.spec, self.lock = spec, threading.RLock()
+        self.updates = 0
+        """Updates so far; the version of the table."""
+        self.filled = False
+        """Whether somebody has given the values with which training begins."""
+        self._values = torch.nn.Parameter(torch.zeros(spec.size))
+        options = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.options.items()}
+        make: Any = OPTIMIZERS[spec.optimizer]
+        self._optimizer: Optimizer = make([self._values], **options)
+
+    @property
+    def values(self) -> Floats:
+        """The numbers themselves, not a copy."""
+        array: Floats = self._values.detach().numpy()
+        return array
+
+    def fill(self, values: Floats) -> None:
+        """Begin with these values, unless others came first."""
+        if not self.filled:
+            self.values[:] = values
+            self.filled = True
+
+    def push(self, gradients: Floats, rate: float | None = None) -> None:
+        """One update by the optimizer."""
+        group = self._optimizer.param_groups[0]
+        base = float(self.spec.options["lr"]) if rate is None else rate
+        group["lr"] = self.spec.pace.rate(base, self.updates)
+        # The bytes of the wire are not ours to keep, and must not be written to.
+        self._values.grad = torch.from_numpy(np.array(gradients, np.float32))
+        self._optimizer.step()
+        self._values.grad = None
+        self.updates += 1
+
+    def add(self, delta: Floats) -> None:
+        """``w += delta``, for workers that train copies of their own."""
+        self.values[:] += delta
+        self.updates += 1
+
+    def arrays(self) -> dict[str, Array]:
+        """Copies of everything: values, and each tensor of the optimizer's state."""
+        state = self._optimizer.state.get(self._values, {})
+        kept = {f"state.{name}": value for name, value in state.items() if value is not None}
+        tensors = {name: torch.as_tensor(value) for name, value in kept.items()}
+        copies = {name: value.float().numpy().copy() for name, value in tensors.items()}
+        return {"values": self.values.copy()} | copies
+
+    def put(self, arrays: Mapping[str, Array]) -> None:
+        """Take what ``arrays`` gave."""
+        self.values[:] = arrays["values"]
+        self.filled = True
+        for name, array in arrays.items():
+            if name.startswith("state."):
+                tensor = torch.from_numpy(np.array(array, np.float32))
+                self._optimizer.state[self._values][name.removeprefix("state.")] = tensor
+
+    def describe(self) -> dict[str, Any]:
+        """What a person may want to know."""
+        return {"numbers": self.spec.size, "updates": self.updates}

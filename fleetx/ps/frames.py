@@ -1,0 +1,121 @@
+"""The wire: a fixed header, then raw arrays or a little JSON; nothing is ever unpickled."""
+
+import json
+import struct
+from enum import IntEnum, IntFlag
+from typing import Any, NamedTuple
+
+HEADER = struct.Struct("<IBBHHxxQIIqdQ4x")
+MAGIC, VERSION = 0x58544C46, 1
+MAX_BODY = 1 << 30
+"""Bytes of arrays in one frame."""
+MAX_JSON = 1 << 20
+
+
+class Op(IntEnum):
+    """What a frame is about; requests first, then replies."""
+
+    PULL = 1  # ids -> their rows
+    PUSH = 2  # ids and gradients
+    READ = 3  # a whole dense table
+    WRITE = 4  # gradients of a dense table
+    CALL = 5  # everything rare, as JSON
+    ROWS = 16
+    VALUES = 17
+    DONE = 18
+    ANSWER = 19
+    ERROR = 20
+
+
+REQUESTS = frozenset({Op.PULL, Op.PUSH, Op.READ, Op.WRITE, Op.CALL})
+REPLIES = frozenset({Op.ROWS, Op.VALUES, Op.DONE, Op.ANSWER, Op.ERROR})
+
+
+class Flag(IntFlag):
+    """How a request is meant."""
+
+    NONE = 0
+    UNIQUE = 1  # no id comes twice
+    TRAIN = 2  # make rows that do not exist
+    DELTA = 4  # add to the weights, past the rule
+    COUNTS = 8  # how often ids were met, or shows and clicks, follow
+    FIRST = 16  # initial values, kept only when there are none yet
+
+
+class BadFrameError(Exception):
+    """Bytes that no client of ours would send; the connection is closed."""
+
+
+class Frame(NamedTuple):
+    """A header; what follows it is ``body`` bytes long."""
+
+    op: int
+    table: int = 0
+    flags: int = 0
+    seq: int = 0
+    """The number of a change among those of one client, so that a repeated one is noticed."""
+    count: int = 0  # type: ignore[assignment]  # shadows the method of tuples, on purpose
+    width: int = 0
+    step: int = 0
+    """The version of the table that is meant or asked for."""
+    rate: float = 0.0
+    """The learning rate of a push; negative leaves it to the table."""
+    body: int = 0
+
+    def packed(self) -> bytes:
+        """The bytes of the header."""
+        op, table, flags, *rest = self
+        return HEADER.pack(MAGIC, VERSION, op, table, flags, *rest)
+
+
+def unpacked(data: bytes | bytearray | memoryview, allowed: frozenset[Op]) -> Frame:
+    """The frame, or ``BadFrameError`` before a byte of its body is read or room made for it."""
+    magic, version, op, table, flags, *rest = HEADER.unpack(data)
+    if magic != MAGIC or version != VERSION:
+        raise BadFrameError(f"magic {magic:#x} and version {version} are not ours")
+    frame = Frame(op, table, flags, *rest)
+    if op not in allowed:
+        raise BadFrameError(f"operation {op} is not known here")
+    if flags > 31:
+        raise BadFrameError(f"flags {flags:#x} are not known")
+    expected = body_bytes(frame)
+    if expected is None:
+        if frame.body > MAX_JSON:
+            raise BadFrameError(f"a message of {frame.body} bytes is too long")
+    elif frame.body != expected:
+        raise BadFrameError(
+            f"{Op(op).name} of {frame.count} x {frame.width} has {frame.body} bytes, not {expected}"
+        )
+    if frame.body > MAX_BODY:
+        raise BadFrameError(f"{frame.body} bytes in one frame are too many")
+    return frame
+
+
+def body_bytes(frame: Frame) -> int | None:
+    """How many bytes must follow; None when they are JSON or text."""
+    n, counted = frame.count, bool(frame.flags & Flag.COUNTS)
+    if frame.op == Op.PULL:
+        return 8 * n + (4 * n if counted else 0)
+    if frame.op == Op.PUSH:
+        return 8 * n + 4 * n * frame.width + (8 * n if counted else 0)
+    if frame.op == Op.ROWS:
+        return 4 * n * frame.width
+    if frame.op in (Op.WRITE, Op.VALUES):
+        return 4 * n
+    return None if frame.op in (Op.CALL, Op.ANSWER, Op.ERROR) else 0
+
+
+def to_json(value: Any) -> bytes:
+    """The body of a message."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def from_json(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """A message; ``BadFrameError`` when it is not a JSON object."""
+    try:
+        value = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise BadFrameError(f"a message is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise BadFrameError("a message is not a JSON object")
+    return value

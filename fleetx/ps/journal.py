@@ -1,0 +1,118 @@
+"""A log of changes: what was acknowledged is in it, so a killed server loses nothing."""
+
+import os
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from fleetx.ps.hashing import Array
+from fleetx.ps.pipes import Bytes, flat
+
+_HEAD = struct.Struct("<IIQQ")
+_TAIL = struct.Struct("<Q")
+_MAGIC = 0x4C4F4746
+
+
+class Record(NamedTuple):
+    """One change."""
+
+    number: int
+    kind: int
+    data: memoryview
+
+
+class Journal:
+    """Numbered records in files; each file begins with the number in its name.
+
+    A record is in the operating system's hands when ``append`` returns, so it survives the death of
+    the process; ``durable`` waits for the disk, so that it survives that of the machine.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        self._folder, self._durable = folder, durable
+        folder.mkdir(parents=True, exist_ok=True)
+        self.number = 0
+        """The number of the last record."""
+        self._file: int | None = None
+        self.bytes = 0
+        """What was written since the last cut."""
+
+    def records(self, after: int = 0) -> Iterator[Record]:
+        """Those behind a number, in order; stops where a dying process was interrupted."""
+        for path in self._paths():
+            data = memoryview(path.read_bytes())
+            while (record := _first(data)) is not None:
+                self.number = max(self.number, record.number)
+                self.bytes += _size(record)
+                if record.number > after:
+                    yield record
+                data = data[_size(record) :]
+
+    def append(self, kind: int, parts: list[Bytes | Array]) -> int:
+        """Write a record and return its number."""
+        views = [flat(part) for part in parts if len(part)]
+        length = sum(len(view) for view in views)
+        self.number += 1
+        if self._file is None:
+            self._file = self._open()
+        pieces: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, kind, self.number, length), *views]
+        _write(self._file, [*pieces, _TAIL.pack(~self.number & 0xFFFFFFFFFFFFFFFF)])
+        if self._durable:
+            os.fdatasync(self._file)
+        self.bytes += _HEAD.size + length + _TAIL.size
+        return self.number
+
+    def cut(self) -> int:
+        """End the file: later records go to another one. Returns the number of the last record."""
+        self.close()
+        self.bytes = 0
+        return self.number
+
+    def forget(self, upto: int) -> None:
+        """Remove the files all of whose records have numbers up to this one."""
+        paths = self._paths()
+        for path, later in pairwise(paths):
+            if int(later.stem) <= upto + 1:
+                path.unlink()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _open(self) -> int:
+        path = self._folder / f"{self.number:020d}.log"
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.glob("*.log"))
+
+
+def _first(data: memoryview) -> Record | None:
+    if len(data) < _HEAD.size:
+        return None
+    magic, kind, number, length = _HEAD.unpack(data[: _HEAD.size])
+    end = _HEAD.size + length
+    if magic != _MAGIC or len(data) < end + _TAIL.size:
+        return None
+    if _TAIL.unpack(data[end : end + _TAIL.size])[0] != ~number & 0xFFFFFFFFFFFFFFFF:
+        return None
+    return Record(number, kind, data[_HEAD.size : end])
+
+
+def _size(record: Record) -> int:
+    return _HEAD.size + len(record.data) + _TAIL.size
+
+
+def _write(file: int, pieces: list[bytes | memoryview]) -> None:
+    """Hand over all bytes; one call is enough unless the disk is full or a signal comes."""
+    left = [memoryview(piece) for piece in pieces]
+    while left:
+        written = os.writev(file, left)
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if left:
+            left[0] = left[0][written:]

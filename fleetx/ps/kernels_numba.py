@@ -1,0 +1,259 @@
+"""The inner loops of tables compiled by numba; ``kernels_numpy`` says what each of them does."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from fleetx.ps.hashing import FIRST, SECOND, Floats, Ids
+from fleetx.ps.kernels_numpy import SLOT
+
+AHEAD = 16
+"""Rows between the one that is worked on and the one that is asked for from memory."""
+LINE = 16
+"""Floats in a cache line."""
+
+compiled = njit(nogil=True, cache=True, error_model="numpy")
+inlined = njit(inline="always", error_model="numpy")
+
+
+@intrinsic
+def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
+    """Ask memory for ``array[index]`` without waiting for it."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = signature.args[0]
+        view = context.make_array(kind)(context, builder, args[0])
+        place = cgutils.get_item_pointer(context, builder, kind, view, [args[1]], wraparound=False)
+        place = builder.bitcast(place, ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        call = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, call, "llvm.prefetch.p0")
+        # For reading, to be kept in all caches, as data.
+        builder.call(function, [place, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), emit
+
+
+@inlined
+def _mix(value: Any) -> Any:
+    h = np.uint64(value)
+    h ^= h >> np.uint64(33)
+    h *= np.uint64(FIRST)
+    h ^= h >> np.uint64(33)
+    h *= np.uint64(SECOND)
+    h ^= h >> np.uint64(33)
+    return h
+
+
+@inlined
+def _home(value: Any, places: Any) -> Any:
+    return np.int64(((_mix(value) >> np.uint64(32)) * np.uint64(places)) >> np.uint64(32))
+
+
+@compiled
+def find(pairs: Ids, places: int, ids: Ids, slots: Ids, keep: int, stamp: int) -> int:
+    n, missing = ids.shape[0], 0
+    ring = np.empty(2 * AHEAD, np.int64)
+    for i in range(min(AHEAD, n)):
+        ring[i] = _home(ids[i], places)
+        _prefetch(pairs, 2 * ring[i])
+    for i in range(n):
+        if i + AHEAD < n:
+            ahead = _home(ids[i + AHEAD], places)
+            ring[(i + AHEAD) & (2 * AHEAD - 1)] = ahead
+            _prefetch(pairs, 2 * ahead)
+        at = ring[i & (2 * AHEAD - 1)]
+        slot = np.int64(-1)
+        word = pairs[2 * at + 1]
+        while word >= 0:
+            if pairs[2 * at] == ids[i]:
+                slot = word & SLOT
+                stamped = (word & keep) | stamp
+                if stamped != word:
+                    pairs[2 * at + 1] = stamped
+                break
+            at += 1
+            word = pairs[2 * at + 1]
+        slots[i] = slot
+        missing += slot < 0
+    return missing
+
+
+@compiled
+def insert(pairs: Ids, places: int, ids: Ids, words: Ids) -> int:
+    n, last = ids.shape[0], pairs.shape[0] // 2 - 1
+    for i in range(n):
+        if i + AHEAD < n:
+            _prefetch(pairs, 2 * _home(ids[i + AHEAD], places))
+        at = _home(ids[i], places)
+        while at < last and pairs[2 * at + 1] >= 0:
+            at += 1
+        if at == last:
+            return i
+        pairs[2 * at] = ids[i]
+        pairs[2 * at + 1] = words[i]
+    return n
+
+
+@compiled
+def rebuild(old: Ids, pairs: Ids, places: int) -> bool:
+    last = pairs.shape[0] // 2 - 1
+    for i in range(old.shape[0] // 2):
+        word = old[2 * i + 1]
+        if word >= 0:
+            at = _home(old[2 * i], places)
+            while at < last and pairs[2 * at + 1] >= 0:
+                at += 1
+            if at == last:
+                return False
+            pairs[2 * at] = old[2 * i]
+            pairs[2 * at + 1] = word
+    return True
+
+
+@compiled
+def _gather(rows: Floats, slots: Ids, out: Floats) -> None:
+    n, d = out.shape
+    flat = rows.reshape(-1)
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, d, LINE):
+                _prefetch(flat, slots[i + AHEAD] * d + k)
+        # Views of single rows: the compiler sees that indexes are in order and uses vectors.
+        row, to = rows[slots[i]], out[i]
+        for j in range(d):
+            to[j] = row[j]
+
+
+@compiled
+def _clear(slots: Ids, out: Floats) -> None:
+    for i in range(slots.shape[0]):
+        if slots[i] < 0:
+            out[i] = np.float32(0)
+
+
+@compiled
+def gather(rows: Floats, slots: Ids, out: Floats) -> None:
+    _gather(rows, slots, out)  # -1 reads the last row, which costs less than asking
+    _clear(slots, out)
+
+
+@compiled
+def add(weights: Floats, slots: Ids, delta: Floats) -> None:
+    sgd(weights, slots, delta, -1.0)
+
+
+@compiled
+def sgd(weights: Floats, slots: Ids, gradients: Floats, rate: float) -> None:
+    n, d = gradients.shape
+    flat, r = weights.reshape(-1), np.float32(rate)
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, d, LINE):
+                _prefetch(flat, slots[i + AHEAD] * d + k)
+        w, g = weights[slots[i]], gradients[i]
+        for j in range(d):
+            w[j] -= r * g[j]
+
+
+@compiled
+def adagrad(
+    weights: Floats, state: Floats, slots: Ids, gradients: Floats, rate: float, eps: float
+) -> None:
+    n, d = gradients.shape
+    flat, totals = weights.reshape(-1), state.reshape(-1)
+    r, e = np.float32(rate), np.float32(eps)
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, d, LINE):
+                _prefetch(flat, slots[i + AHEAD] * d + k)
+                _prefetch(totals, slots[i + AHEAD] * d + k)
+        w, s, g = weights[slots[i]], state[slots[i]], gradients[i]
+        for j in range(d):
+            total = s[j] + g[j] * g[j]
+            s[j] = total
+            w[j] -= r * g[j] / (np.sqrt(total) + e)
+
+
+@compiled
+def adam(
+    weights: Floats,
+    state: Floats,
+    slots: Ids,
+    gradients: Floats,
+    rate: float,
+    first: float,
+    second: float,
+    eps: float,
+) -> None:
+    n, d = gradients.shape
+    width = 2 * d + 1
+    flat, moments = weights.reshape(-1), state.reshape(-1)
+    b1, b2, e = np.float32(first), np.float32(second), np.float32(eps)
+    c1, c2 = np.float32(1 - first), np.float32(1 - second)
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, d, LINE):
+                _prefetch(flat, slots[i + AHEAD] * d + k)
+            for k in range(0, width, LINE):
+                _prefetch(moments, slots[i + AHEAD] * width + k)
+        w, g, s = weights[slots[i]], gradients[i], state[slots[i]]
+        means, squares = s[:d], s[d : 2 * d]
+        step = s[2 * d] + np.float32(1)
+        s[2 * d] = step
+        short = np.float32(rate / (1 - first ** np.float64(step)))
+        root = np.float32(np.sqrt(1 - second ** np.float64(step)))
+        for j in range(d):
+            mean = b1 * means[j] + c1 * g[j]
+            square = b2 * squares[j] + c2 * g[j] * g[j]
+            means[j] = mean
+            squares[j] = square
+            w[j] -= short * mean / (np.sqrt(square) / root + e)
+
+
+@compiled
+def dedupe(ids: Ids, servers: int) -> tuple[Ids, Ids, Ids]:
+    n = ids.shape[0]
+    places = 2
+    while places < 2 * n:
+        places *= 2
+    seen, inverse = np.full(places, -1, np.int64), np.empty(n, np.int64)
+    unique, route = np.empty(n, np.int64), np.empty(n, np.int64)
+    begins, count = np.zeros(servers + 1, np.int64), 0
+    for i in range(n):
+        h = _mix(ids[i])
+        at = np.int64(h >> np.uint64(32)) & (places - 1)
+        while seen[at] >= 0 and unique[seen[at]] != ids[i]:
+            at = (at + 1) & (places - 1)
+        if seen[at] < 0:
+            seen[at] = count
+            unique[count] = ids[i]
+            low = h & np.uint64(0xFFFFFFFF)
+            route[count] = np.int64((low * np.uint64(servers)) >> np.uint64(32))
+            begins[route[count] + 1] += 1
+            count += 1
+        inverse[i] = seen[at]
+    for k in range(servers):
+        begins[k + 1] += begins[k]
+    fill, place, sorted_ = begins.copy(), np.empty(count, np.int64), np.empty(count, np.int64)
+    for i in range(count):
+        place[i] = fill[route[i]]
+        sorted_[place[i]] = unique[i]
+        fill[route[i]] += 1
+    for i in range(n):
+        inverse[i] = place[inverse[i]]
+    return sorted_, begins, inverse
+
+
+@compiled
+def sum_rows(rows: Floats, targets: Ids, out: Floats) -> None:
+    n, d = rows.shape
+    for i in range(n):
+        source, to = rows[i], out[targets[i]]
+        for j in range(d):
+            to[j] += source[j]

@@ -1,0 +1,100 @@
+"""Where workers wait for each other, on the first server."""
+
+import threading
+from pathlib import Path
+
+from fleetx.ps.frames import from_json, to_json
+from fleetx.ps.journal import Journal
+from fleetx.ps.members import Members
+
+POLL = 0.5
+KEPT = 8
+"""Past meetings of a topic that are remembered, for workers that ask twice."""
+
+
+class Meetings:
+    """Agreements between workers, and how far each of them has come."""
+
+    def __init__(self, members: Members, folder: Path | None = None) -> None:
+        self._members = members
+        self._changed = threading.Condition()
+        self._said: dict[tuple[str, int], dict[int, float]] = {}
+        self._clocks: dict[int, int] = {}
+        self.largest_lead = 0
+        """The most steps by which a worker was ahead of the slowest when it went on."""
+        self._journal = Journal(folder) if folder else None
+        if self._journal is not None:
+            for record in self._journal.records():
+                self._note(from_json(record.data))
+
+    def _note(self, said: dict[str, object]) -> None:
+        if said["topic"] == "finish":
+            self._members.finish(int(str(said["worker"])))
+            return
+        topic, number = str(said["topic"]), int(str(said["number"]))
+        here = self._said.setdefault((topic, number), {})
+        here[int(str(said["worker"]))] = float(str(said["value"]))
+        for old in [key for key in self._said if key[0] == topic and key[1] < number - KEPT]:
+            del self._said[old]
+
+    def _log(self, **said: object) -> None:
+        if self._journal is not None:
+            self._journal.append(0, [to_json(said)])
+        self._note(said)
+
+    def finish(self, worker: int) -> None:
+        """A worker is done."""
+        with self._changed:
+            self._log(topic="finish", worker=worker)
+            self._changed.notify_all()
+
+    def agree(
+        self, topic: str, number: int, worker: int, value: float, *, strict: bool, patience: float
+    ) -> float:
+        """The largest value that any worker brings to this meeting; waits for all of them.
+
+        Args:
+            topic: what it is about.
+            number: the how-manieth meeting on it.
+            worker: who asks.
+            value: what it brings.
+            strict: a dead worker is an error; else it is not waited for.
+            patience: seconds to wait.
+        """
+        with self._changed:
+            self._log(topic=topic, number=number, worker=worker, value=value)
+            self._changed.notify_all()
+            here = self._said[topic, number]
+
+            def complete() -> bool:
+                absent = () if strict else self._members.absent()
+                return len({*here, *absent}) == self._members.workers
+
+            waited = 0.0
+            while not self._changed.wait_for(complete, POLL):
+                if strict:
+                    self._members.require()
+                waited += POLL
+                if waited > patience:
+                    missing = [w for w in range(self._members.workers) if w not in here]
+                    raise TimeoutError(
+                        f"waited {patience:.0f} s for workers {missing} at {topic!r}; look at "
+                        "their logs (set FLEETX_TIMEOUT, in seconds, if they are only slow)"
+                    )
+            return max(here.values())
+
+    def tick(self, worker: int, step: int, bound: int) -> int:
+        """Begin a step; waits while the slowest worker is more than ``bound`` steps behind."""
+        with self._changed:
+            self._clocks[worker] = max(step, self._clocks.get(worker, 0))
+            self._changed.notify_all()
+            while not self._changed.wait_for(lambda: self._lead(step) <= bound, POLL):
+                pass  # a dead worker is not waited for, and dies while we wait
+            lead = self._lead(step)
+            self.largest_lead = max(self.largest_lead, lead)
+            return lead
+
+    def _lead(self, step: int) -> int:
+        absent = self._members.absent()
+        present = [w for w in range(self._members.workers) if w not in absent]
+        return step - min((self._clocks.get(w, 0) for w in present), default=step)

@@ -1,0 +1,85 @@
+"""Whole messages over a socket, with or without TLS, and never waiting for ever in the middle."""
+
+import contextlib
+import socket
+import ssl
+import struct
+
+import numpy as np
+
+from fleetx.ps.hashing import Array
+
+STALL = 30
+"""Seconds that may pass within a message."""
+Bytes = bytes | bytearray | memoryview
+
+
+def flat(part: Bytes | Array) -> memoryview:
+    """The bytes of something, not copied."""
+    return (part.data if isinstance(part, np.ndarray) else memoryview(part)).cast("B")
+
+
+class EndedError(ConnectionError):
+    """The other end closed the connection between two messages."""
+
+
+class Pipe:
+    """A connected socket."""
+
+    def __init__(self, sock: socket.socket, *, stall: float = STALL) -> None:
+        self.socket = sock
+        self._secure = isinstance(sock, ssl.SSLSocket)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._secure:
+            sock.settimeout(stall)
+        else:
+            # By the kernel: Python's own time-outs cost a poll before every call.
+            sock.settimeout(None)
+            limit = struct.pack("ll", int(stall), int(stall % 1 * 1e6))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def read(self, view: memoryview, *, idle: bool = False) -> None:
+        """Fill ``view``; before its first byte there is no hurry when ``idle`` is said."""
+        got, size = 0, len(view)
+        flags = 0 if self._secure else socket.MSG_WAITALL
+        while got < size:
+            try:
+                count = self.socket.recv_into(view[got:], 0, flags)
+            except (BlockingIOError, TimeoutError):
+                if idle and got == 0:
+                    continue
+                raise ConnectionError(f"{size - got} of {size} bytes did not come") from None
+            if count == 0:
+                raise EndedError("the connection was closed")
+            got += count
+
+    def exactly(self, count: int) -> bytes:
+        """So many bytes."""
+        data = bytearray(count)
+        self.read(memoryview(data))
+        return bytes(data)
+
+    def send(self, *parts: Bytes | Array) -> None:
+        """Send all parts, one behind the other."""
+        views = [flat(part) for part in parts if len(part)]
+        try:
+            if self._secure:
+                for view in views:
+                    self.socket.sendall(view)
+                return
+            while views:
+                sent = self.socket.sendmsg(views)
+                while views and sent >= len(views[0]):
+                    sent -= len(views.pop(0))
+                if views:
+                    views[0] = views[0][sent:]
+        except (BlockingIOError, TimeoutError):
+            raise ConnectionError("the other end does not read") from None
+
+    def close(self) -> None:
+        """End the connection."""
+        with contextlib.suppress(OSError):  # it was closed by the other end
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()

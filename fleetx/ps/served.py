@@ -1,0 +1,187 @@
+"""A table as a server offers it: changes once each, in rounds or as they come, and logged."""
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fleetx.ps.dense_table import DenseTable
+from fleetx.ps.frames import HEADER, REQUESTS, Flag, Frame, unpacked
+from fleetx.ps.handshake import Claim
+from fleetx.ps.hashing import Floats, Ids
+from fleetx.ps.journal import Journal, Record
+from fleetx.ps.members import Members
+from fleetx.ps.sparse_table import SparseTable
+
+CHANGE, SHORT = 1, 4
+"""Kinds of records: a push, and the end of a round that lacks some."""
+POLL = 0.5
+
+
+@dataclass
+class Staleness:
+    """Updates by others between what a worker read and what it pushes on that ground."""
+
+    pushes: int = 0
+    total: int = 0
+    largest: int = 0
+    read_at: dict[int, int] = field(default_factory=dict)
+
+    def read(self, worker: int, version: int) -> None:
+        """A worker has seen this version."""
+        self.read_at[worker] = version
+
+    def pushed(self, worker: int, version: int) -> None:
+        """A worker pushes onto this version."""
+        age = version - self.read_at.get(worker, version)
+        self.pushes += 1
+        self.total += age
+        self.largest = max(self.largest, age)
+
+    def describe(self) -> dict[str, float]:
+        """Largest and mean."""
+        return {"largest": self.largest, "mean": self.total / max(1, self.pushes)}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One push, taken apart."""
+
+    ids: Ids
+    values: Floats
+    stats: Floats | None
+
+
+class Served:
+    """One table with its log; subclasses know what a change is."""
+
+    def __init__(
+        self, table: SparseTable | DenseTable, members: Members, folder: Path | None, durable: bool
+    ) -> None:
+        self.spec = table.spec
+        self.members = members
+        self.changed = threading.Condition(table.lock)
+        self.journal = Journal(folder, durable=durable) if folder else None
+        self.seen: dict[int, int] = {}
+        """Client -> the number of its last change."""
+        self.staleness = Staleness()
+        self._rounds: dict[int, dict[int, tuple[Frame, Change]]] = {}
+        """Version -> worker -> its push, for updates that wait for the other workers."""
+        self._waiting_since: dict[int, int] = {}
+        """Version -> the number of the first record of its round."""
+        self._plain = table
+
+    @property
+    def version(self) -> int:
+        """Updates so far."""
+        return self._plain.updates
+
+    def change(self, claim: Claim, frame: Frame, body: memoryview) -> None:
+        """Apply a push once, however often it is sent; on return it is in the log."""
+        change = self.parsed(frame, body)
+        with self.changed:
+            if frame.seq <= self.seen.get(claim.client, 0):
+                return
+            if self.journal is not None:
+                self.journal.append(CHANGE, [claim.packed(), frame.packed(), body])
+            self.seen[claim.client] = frame.seq
+            self._take(claim.worker, frame, change)
+
+    def _take(self, worker: int, frame: Frame, change: Change) -> None:
+        if frame.flags & Flag.FIRST or self.spec.pace.workers == 0:
+            if not frame.flags & Flag.FIRST:
+                self.staleness.pushed(worker, self.version)
+            self.apply(frame, change)
+            self.changed.notify_all()
+        elif frame.step >= self.version:
+            self._join(worker, frame, change)
+
+    def _join(self, worker: int, frame: Frame, change: Change) -> None:
+        """Keep a push for its round, and end the rounds that are complete."""
+        # What was parsed lies in a buffer of the connection, which the next frame overwrites.
+        stats = None if change.stats is None else change.stats.copy()
+        copied = Change(change.ids.copy(), change.values.copy(), stats)
+        self._rounds.setdefault(frame.step, {})[worker] = (frame, copied)
+        number = self.journal.number if self.journal else 0
+        self._waiting_since.setdefault(frame.step, number)
+        while len(self._rounds.get(self.version, ())) == self.spec.pace.workers:
+            self._finish_round()
+
+    def _finish_round(self) -> None:
+        done = self.version
+        pushes = self._rounds.pop(done)
+        self._waiting_since.pop(done)
+        # Added up in the order of the workers, so that a job repeats itself to the last bit.
+        ordered = [pushes[worker] for worker in sorted(pushes)]
+        self.apply(ordered[0][0], self.merged([change for _, change in ordered]))
+        assert self.version == done + 1, "a round is one update"
+        self.changed.notify_all()
+
+    def close_short(self) -> None:
+        """End a round that only lacks workers which are done with their data."""
+        here = self._rounds.get(self.version)
+        if here and not {*self._missing()} - {*self.members.finished()}:
+            if self.journal is not None:
+                self.journal.append(SHORT, [])
+            self._finish_round()
+
+    def oldest_needed(self) -> int:
+        """The last record that no open round needs."""
+        assert self.journal is not None
+        return min([number - 1 for number in self._waiting_since.values()] + [self.journal.number])
+
+    def await_version(self, version: int, patience: float) -> None:
+        """Wait, under the lock, until the table has seen so many updates."""
+
+        def ready() -> bool:
+            return self.version >= version
+
+        waited = 0.0
+        while not self.changed.wait_for(ready, POLL):
+            self.members.require()
+            self.close_short()
+            waited += POLL
+            if waited > patience:
+                raise TimeoutError(
+                    f"waited {patience:.0f} s for update {version} of table {self.spec.name!r}; "
+                    f"workers {self._missing()} have not pushed (set FLEETX_TIMEOUT, in seconds, "
+                    "if they are only slow)"
+                )
+
+    def _missing(self) -> list[int]:
+        here = self._rounds.get(self.version, {})
+        return [worker for worker in range(self.members.workers) if worker not in here]
+
+    def replay(self, after: int) -> None:
+        """Take in the records behind a number."""
+        assert self.journal is not None
+        with self.changed:
+            for record in self.journal.records(after):
+                self.redo(record)
+
+    def redo(self, record: Record) -> None:
+        """Repeat what a record says."""
+        if record.kind == SHORT:
+            self._finish_round()
+            return
+        assert record.kind == CHANGE, f"record {record.number} is of kind {record.kind}"
+        claim, rest = Claim.unpacked(record.data)
+        frame = unpacked(rest[: HEADER.size], REQUESTS)
+        self.seen[claim.client] = max(frame.seq, self.seen.get(claim.client, 0))
+        self._take(claim.worker, frame, self.parsed(frame, rest[HEADER.size :]))
+
+    def parsed(self, frame: Frame, body: memoryview) -> Change:
+        """The arrays of a push."""
+        raise NotImplementedError
+
+    def apply(self, frame: Frame, change: Change) -> None:
+        """Make a change."""
+        raise NotImplementedError
+
+    def merged(self, changes: list[Change]) -> Change:
+        """The mean of several changes."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """What a person may want to know."""
+        return self._plain.describe() | {"staleness": self.staleness.describe()}

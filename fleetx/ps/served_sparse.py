@@ -1,0 +1,127 @@
+"""A sparse table as a server offers it."""
+
+from pathlib import Path
+
+import numpy as np
+from typing_extensions import override
+
+from fleetx.ps.frames import BadFrameError, Flag, Frame
+from fleetx.ps.handshake import Claim
+from fleetx.ps.hashing import Array, Floats, Ids, parts_of
+from fleetx.ps.journal import Record
+from fleetx.ps.members import Members
+from fleetx.ps.served import Change, Served
+from fleetx.ps.sparse_spec import SparseSpec
+from fleetx.ps.sparse_table import SparseTable
+
+ADMIT, SHRINK = 2, 3
+"""Kinds of records beside pushes."""
+
+
+class ServedSparse(Served):
+    """Pulls make rows, which needs no log: they follow from the id."""
+
+    def __init__(
+        self, spec: SparseSpec, members: Members, folder: Path | None, durable: bool = False
+    ) -> None:
+        self.table = SparseTable(spec)
+        super().__init__(self.table, members, folder, durable)
+        self.saved_at: Array | None = None
+        """While a log is replayed: the last record that each part of the table knows."""
+        self.saved_mark = 0
+        """Rows with this mark or a later one are not in the last save of the user."""
+        self.removed: list[Ids] = []
+        """Ids dropped since then."""
+        self._redone = 0
+
+    def pull(self, claim: Claim, frame: Frame, body: memoryview, out: Floats) -> None:
+        """Write the rows of the ids in ``body`` to ``out``."""
+        n = frame.count
+        ids = np.frombuffer(body, np.int64, n)
+        met = np.frombuffer(body, np.uint32, n, 8 * n) if frame.flags & Flag.COUNTS else None
+        train = bool(frame.flags & Flag.TRAIN)
+        with self.changed:
+            admitted = self.table.pull(ids, out, met, train=train)
+            if admitted is not None and len(admitted) and self.journal is not None:
+                self.journal.append(ADMIT, [admitted])
+            self.staleness.read(claim.worker, self.version)
+
+    @override
+    def parsed(self, frame: Frame, body: memoryview) -> Change:
+        n, width = frame.count, frame.width
+        if width != self.table.spec.dim:
+            raise BadFrameError(
+                f"rows of {width} floats were pushed to table {self.spec.name!r}, which has "
+                f"{self.table.spec.dim}"
+            )
+        ids = np.frombuffer(body, np.int64, n)
+        values = np.frombuffer(body, np.float32, n * width, 8 * n).reshape(n, width)
+        if not frame.flags & Flag.COUNTS:
+            return Change(ids, values, None)
+        stats = np.frombuffer(body, np.float32, 2 * n, 8 * n + 4 * n * width).reshape(n, 2)
+        return Change(ids, values, stats)
+
+    @override
+    def apply(self, frame: Frame, change: Change) -> None:
+        if self.saved_at is not None:
+            change = self._unsaved(change)
+        unique = bool(frame.flags & Flag.UNIQUE)
+        if frame.flags & Flag.DELTA:
+            self.table.add(change.ids, change.values, unique=unique)
+        else:
+            rate = None if frame.rate < 0 else frame.rate
+            self.table.push(change.ids, change.values, rate, unique=unique, stats=change.stats)
+
+    @override
+    def merged(self, changes: list[Change]) -> Change:
+        """The sum over workers divided by their number; ids of several workers come twice."""
+        ids = np.concatenate([change.ids for change in changes])
+        share = np.float32(1 / len(changes))
+        values = np.concatenate([change.values for change in changes]) * share
+        stats = [change.stats for change in changes if change.stats is not None]
+        once, totals, counts = self.table.summed(
+            ids, values, np.concatenate(stats) if stats else None
+        )
+        return Change(once, totals, counts)
+
+    def shrink(self, threshold: int) -> int:
+        """End a day; returns how many rows were dropped."""
+        with self.changed:
+            gone = self.table.shrink(threshold)
+            if self.journal is not None:
+                self.journal.append(SHRINK, [np.array([self.table.day], np.int64), gone])
+            self.removed.append(gone)
+            return len(gone)
+
+    @override
+    def redo(self, record: Record) -> None:
+        self._redone = record.number
+        if record.kind == ADMIT:
+            self.table.admit(np.frombuffer(record.data, np.int64))
+        elif record.kind == SHRINK:
+            self._redo_shrink(np.frombuffer(record.data, np.int64))
+        else:
+            super().redo(record)
+
+    def _redo_shrink(self, said: Ids) -> None:
+        day, gone = int(said[0]), said[1:]
+        self.table.begin_day(max(day, self.table.day))
+        everyone = self.table.ids()
+        self.table.decay(everyone[self._late(everyone)])
+        self.table.drop(gone[self._late(gone)])
+        self.removed.append(gone)
+
+    def _unsaved(self, change: Change) -> Change:
+        """What a change does to those parts of the table that were saved before it."""
+        late = self._late(change.ids)
+        stats = None if change.stats is None else change.stats[late]
+        return Change(change.ids[late], np.ascontiguousarray(change.values[late]), stats)
+
+    def _late(self, ids: Ids) -> Array:
+        """Whether the part of each id was saved before the record that is being redone."""
+        if self.saved_at is None:
+            return np.ones(len(ids), bool)
+        bits = len(self.saved_at).bit_length() - 1
+        parts = parts_of(ids, bits) if bits else np.zeros(len(ids), np.int64)
+        late: Array = self.saved_at[parts] < self._redone
+        return late

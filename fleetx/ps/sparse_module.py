@@ -1,0 +1,110 @@
+"""What a layer over a sparse table owes to the carrier that moves its gradients."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fleetx.ps import kernels
+from fleetx.ps.client import Batch
+from fleetx.ps.entries import Entry
+from fleetx.ps.hashing import Floats
+from fleetx.ps.initializers import Initializer, Uniform
+from fleetx.ps.rules import Rule
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One use of a table in a forward: which rows, and the tensor whose gradient is theirs."""
+
+    batch: Batch
+    rows: Tensor
+    stats: Floats | None
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Gradients of one update: each row once."""
+
+    batch: Batch
+    gradients: Floats
+    stats: Floats | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """What a user says about a table."""
+
+    name: str
+    dim: int
+    rule: Rule | None = None
+    """None takes the job's optimizer."""
+    initializer: Initializer = field(default_factory=Uniform)
+    entry: Entry | None = None
+    seed: int = 0
+
+
+class SparseModule(nn.Module):
+    """A layer whose rows live on servers.
+
+    ``anchor`` stands for the rows among the model's parameters: it is empty, but while an update is
+    made it bears their gradients, so that whatever scales or limits gradients reaches them too.
+    """
+
+    options: TableOptions
+
+    def __init__(self, options: TableOptions) -> None:
+        super().__init__()
+        self.options = options
+        self.anchor = nn.Parameter(torch.empty(0, options.dim))
+        self.lookups: list[Lookup] = []
+        """What forwards have used since the last update."""
+
+    def gather(self, servers: int) -> Gathered:
+        """The gradients of all lookups since the last time, each row once."""
+        used = [lookup for lookup in self.lookups if lookup.rows.grad is not None]
+        self.lookups.clear()
+        each = [Gathered(look.batch, _array(look.rows.grad), look.stats) for look in used]
+        return joined(each, servers, self.options.dim)
+
+    @torch.no_grad()
+    def lend(self, gathered: Gathered) -> None:
+        """Let the anchor bear gradients, for those that look at parameters."""
+        gradients = torch.from_numpy(gathered.gradients).to(self.anchor.device)
+        # One number seen many times: only the shape is wanted.
+        self.anchor.grad = None
+        self.anchor.data = self.anchor.new_zeros(1, 1).expand(gradients.shape)
+        self.anchor.grad = gradients
+
+    @torch.no_grad()
+    def take_back(self) -> Floats:
+        """What has become of the gradients; the anchor is empty again."""
+        gradients = _array(self.anchor.grad)
+        self.anchor.grad = None
+        self.anchor.data = self.anchor.new_empty(0, self.options.dim)
+        return gradients
+
+
+def _array(tensor: Tensor | None) -> Floats:
+    assert tensor is not None
+    array: Floats = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    return array
+
+
+def joined(gathered: list[Gathered], servers: int, dim: int, share: float = 1.0) -> Gathered:
+    """The sum of several, each row once, times a factor."""
+    if len(gathered) == 1 and share == 1.0:
+        return gathered[0]
+    ids = [one.batch.ids for one in gathered] or [np.empty(0, np.int64)]
+    rows = [one.gradients for one in gathered] or [np.empty((0, dim), np.float32)]
+    batch = Batch.of(np.concatenate(ids), servers)
+    counted = [one.stats for one in gathered if one.stats is not None]
+    stats = _summed(np.concatenate(counted), batch) if counted else None
+    return Gathered(batch, _summed(np.concatenate(rows), batch) * np.float32(share), stats)
+
+
+def _summed(rows: Floats, batch: Batch) -> Floats:
+    total = np.zeros((len(batch.ids), rows.shape[1]), np.float32)
+    kernels.active.sum_rows(np.ascontiguousarray(rows), batch.place, total)
+    return total

@@ -1,0 +1,112 @@
+"""A worker's connections to its servers, one for each purpose, and its sign of life."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fleetx.ps.channel import Access
+from fleetx.ps.client import Client, Handle
+from fleetx.ps.rules import SGD, Rule
+from fleetx.ps.sparse_module import TableOptions
+from fleetx.ps.sparse_spec import Pace, SparseSpec
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT = 1.0
+
+
+class Worker:
+    """Connected from ``init_worker`` to ``stop_worker``."""
+
+    def __init__(self, endpoints: Sequence[str], access: Access, workers: int) -> None:
+        self.endpoints, self.access, self.workers = list(endpoints), access, workers
+        self.client = Client(endpoints, access)
+        self.ahead = Client(endpoints, access)
+        """For pulls that run beside the others, and may wait for an update."""
+        self.step = 0
+        """Updates that this worker has taken part in."""
+        self.pace = Pace()
+        """How tables of this job turn pushes into updates."""
+        self._handles: dict[str, Handle] = {}
+        self._meetings = 0
+        self._stopped = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self.client.call_all({"method": "heartbeat"})  # fails early when a server is missing
+        self._heart.start()
+
+    @property
+    def index(self) -> int:
+        """This worker's number."""
+        return self.access.claim.worker
+
+    def _beat(self) -> None:
+        client = Client(self.endpoints, replace(self.access, patience=HEARTBEAT))
+        while not self._stopped.wait(HEARTBEAT):
+            try:
+                client.call_all({"method": "heartbeat"})
+            except (ConnectionError, RuntimeError) as error:
+                logger.debug("heartbeat: %s", error)
+                client.close()
+        client.close()
+
+    def table(self, options: TableOptions, rule: Rule | None = None) -> Handle:
+        """The sparse table of these options, made at the first use."""
+        if options.name not in self._handles:
+            spec = SparseSpec(
+                name=options.name,
+                dim=options.dim,
+                rule=options.rule or rule or SGD(),
+                initializer=options.initializer,
+                entry=options.entry,
+                seed=options.seed,
+                pace=self.pace,
+            )
+            forms = [spec.form()] * self.client.servers
+            self._handles[options.name] = self.client.create("sparse", forms, options.dim)
+        return self._handles[options.name]
+
+    def agree(self, value: float, *, topic: str = "", number: int | None = None) -> float:
+        """The largest value that any worker brings; all must ask."""
+        strict = self.pace.workers > 0
+        if number is None:
+            number = self._meetings = self._meetings + 1
+        message = {
+            "method": "agree",
+            "topic": topic or "meeting",
+            "number": number,
+            "value": value,
+            "strict": strict,
+        }
+        return float(self.client.call(message)["value"])
+
+    def stop(self, *, finished: bool = True) -> None:
+        """Part from the servers; the last worker to say that it is finished ends them."""
+        self._stopped.set()
+        self._heart.join()
+        if finished:
+            self.client.call_all({"method": "finish"})
+        self.client.close()
+        self.ahead.close()
+
+
+_running: list[Worker] = []
+"""Empty or one: a process is one worker."""
+
+
+def running() -> Worker | None:
+    """The worker that this process is, between ``init_worker`` and ``stop_worker``."""
+    return _running[0] if _running else None
+
+
+def start(endpoints: Sequence[str], access: Access, workers: int) -> Worker:
+    """Become a worker."""
+    assert not _running, "a process is one worker"
+    _running.append(Worker(endpoints, access, workers))
+    return _running[0]
+
+
+def stop(*, finished: bool = True) -> None:
+    """Be a worker no more."""
+    while _running:
+        _running.pop().stop(finished=finished)

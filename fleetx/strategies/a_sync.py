@@ -1,0 +1,260 @@
+"""Parameter servers as the carrier of a job: synchronous, asynchronous, half-asynchronous, geo."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fleetx.plan import option
+from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.error import PlanError
+from fleetx.plan.exchange import Exchange
+from fleetx.plan.job import Job
+from fleetx.plan.optimizer_spec import OptimizerSpec
+from fleetx.plan.option import Above, AtLeast, OneOf
+from fleetx.plan.plan import Plan
+from fleetx.plan.step import Step
+from fleetx.plan.strategy import Strategy
+from fleetx.ps.carrier import Carrier, RemoteOptimizer, Terms
+from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
+from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
+from fleetx.ps.dense_table import OPTIMIZERS
+from fleetx.ps.layout import Split
+from fleetx.ps.sparse_module import SparseModule
+from fleetx.ps.sparse_spec import Pace
+
+Count = Annotated[int, AtLeast(1)]
+Method = Annotated[str, OneOf(("RoundRobin", "HashName"))]
+
+_ELSEWHERE = "the update rule runs on the servers, which have none of that kind."
+
+
+class ParameterServer(Strategy, name="parameter_server"):
+    """The carrier of a job with servers that asks for no other: all workers, then one update."""
+
+    internal = True
+    contract = Contract(
+        phase=Phase.CARRIER,
+        touches=frozenset({"model", "optimizer", "sync", "agree", "update"}),
+        provides=frozenset({"carrier"}),
+        conflicts={
+            "lamb": _ELSEWHERE,
+            "lars": _ELSEWHERE,
+            "sync_batch_norm": "workers meet at the servers only, between two batches.",
+        },
+        reads=frozenset({"mode"}),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(option.Config):
+        """How dense parameters are spread over the servers."""
+
+        split_method: Method = "RoundRobin"
+        """Blocks go to servers in turn, or by the name of the parameter."""
+        slice_var_up: bool = True
+        """Cut large parameters into blocks for several servers."""
+        min_block_size: Count = 8192
+        """The least numbers in a block."""
+
+    config: Any
+    kind: type[Carrier] = Carrier
+    carrier: Carrier | None = None
+
+    @override
+    def examine(self, plan: Plan) -> None:
+        if plan.options.get("mode") != "ps":
+            raise PlanError(
+                f"strategy.{self.name} = True speaks of parameter servers, and this job has none. "
+                "Start it with fleetrun --server_num 1 --worker_num 2 and fleet.init(), or set "
+                f"strategy.{self.name} = False."
+            )
+
+    def chosen(self) -> type[Carrier]:
+        """How workers exchange."""
+        return Carrier
+
+    def terms(self) -> Terms:
+        """The options in the words of the carrier."""
+        return Terms(split=self._split())
+
+    def _split(self) -> Split:
+        return Split(
+            method=self.config.split_method,
+            slice_var_up=self.config.slice_var_up,
+            min_block_size=self.config.min_block_size,
+        )
+
+    @override
+    def model(self, model: nn.Module, job: Job) -> nn.Module:
+        for module in _tables(model):
+            # A plain attribute: the carrier is no part of the model.
+            vars(module)["carrier"] = self
+        return model
+
+    @override
+    def optimizer(self, spec: OptimizerSpec, job: Job) -> OptimizerSpec:
+        self._rule = spec.cls
+        if self.chosen() is GeoCarrier:
+            anchors: set[Tensor] = {module.anchor for module in _tables(job.model)}
+            return replace(spec, cls=local_optimizer(spec.cls, anchors))
+        if spec.cls not in OPTIMIZERS.values():
+            known = ", ".join(sorted(OPTIMIZERS))
+            raise PlanError(
+                f"the optimizer is {spec.cls.__name__}, and servers update parameters with one of "
+                f"{known}. Use one of them, or train copies: strategy.a_sync = True with "
+                "a_sync_configs = {'k_steps': 100}."
+            )
+        return replace(spec, cls=RemoteOptimizer)
+
+    @override
+    def step(self, step: Step, job: Job) -> Step:
+        assert isinstance(job.optimizer, RemoteOptimizer)
+        names: dict[Tensor, str] = {p: name for name, p in job.model.named_parameters()}
+        modules = _tables(job.model)
+        carrier = self.chosen()(job.optimizer, names, modules, self._rule.__name__, self.terms())
+        self.carrier = carrier
+        job.optimizer.deliver = carrier.deliver
+
+        def sync(armed: bool) -> None:
+            step.sync(armed)
+            carrier.begin()
+
+        def update() -> bool:
+            carrier.collect()
+            try:
+                return step.update()
+            finally:
+                carrier.put_away()
+
+        return replace(step, sync=sync, agree=carrier.agree, update=update)
+
+    @override
+    def exchanges(
+        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
+    ) -> tuple[Exchange, ...]:
+        sent = Exchange(
+            collective="push to the servers",
+            what="gradients",
+            when="at each update",
+            sent_bytes=parameter_bytes,
+        )
+        return (*known, sent)
+
+
+class ASync(ParameterServer, name="a_sync"):
+    """Workers do not wait for each other."""
+
+    internal = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(option.Config):
+        """How far workers may drift apart, and what travels when."""
+
+        k_steps: Annotated[int, AtLeast(-1)] = -1
+        """Above 0: train copies and exchange differences after so many updates (geo)."""
+        half_async: bool = False
+        """Wait for one's own push before the next batch."""
+        max_staleness: Annotated[int, AtLeast(-1)] = -1
+        """Updates by which a worker may be ahead of the slowest one; -1 for any number."""
+        max_merge_var_num: Count = 1
+        """Batches whose gradients are averaged into one push."""
+        send_queue_size: Count = 16
+        """Pushes that may wait to be sent."""
+        independent_recv_thread: bool = False
+        min_send_grad_num_before_recv: Count = 1
+        """Pushes after which dense parameters are fetched."""
+        thread_pool_size: Count = 1
+        send_wait_times: Count = 1
+        runtime_split_send_recv: bool = False
+        launch_barrier: bool = True
+        heter_worker_device_guard: str = "cpu"
+        lr_decay_steps: Count = 10
+        """Updates of a table, by any worker, after which its learning rate falls."""
+        lr_decay_rate: Annotated[float, Above(0)] = 1.0
+        """The factor by which it falls."""
+        use_ps_gpu: Annotated[int, AtLeast(0)] = 0
+        split_method: Method = "RoundRobin"
+        """Blocks go to servers in turn, or by the name of the parameter."""
+        slice_var_up: bool = True
+        """Cut large parameters into blocks for several servers."""
+        min_block_size: Count = 8192
+        """The least numbers in a block."""
+
+    config: Config
+
+    @override
+    def examine(self, plan: Plan) -> None:
+        super().examine(plan)
+        if self.config.half_async and self.config.k_steps > 0:
+            raise PlanError(
+                "a_sync_configs asks for half_async and for k_steps, and a job has one way to "
+                "exchange. Set k_steps = 0 or half_async = False."
+            )
+        _refuse_unused(self.config, self.chosen())
+
+    @override
+    def chosen(self) -> type[Carrier]:
+        if self.config.k_steps > 0:
+            return GeoCarrier
+        return HalfAsyncCarrier if self.config.half_async else AsyncCarrier
+
+    @override
+    def terms(self) -> Terms:
+        config = self.config
+        pace = Pace(decay=config.lr_decay_rate, every=config.lr_decay_steps)
+        return Terms(
+            split=self._split(),
+            pace=pace,
+            merge=config.max_merge_var_num,
+            queue=config.send_queue_size,
+            refresh=config.min_send_grad_num_before_recv,
+            every=max(1, config.k_steps),
+            bound=config.max_staleness,
+        )
+
+    @override
+    def remarks(self) -> tuple[str, ...]:
+        words = {
+            AsyncCarrier: "Pushes are applied as they come, and sent beside the computation.",
+            HalfAsyncCarrier: "Pushes are applied as they come; a worker waits for its own.",
+            GeoCarrier: f"Workers train copies and exchange differences every "
+            f"{self.config.k_steps} updates (a_sync_configs['k_steps']).",
+        }
+        bound = self.config.max_staleness
+        limit = f"No worker is more than {bound} updates ahead (max_staleness)."
+        return (words[self.chosen()], *([limit] if bound >= 0 else []))
+
+
+_NOWHERE = (
+    "independent_recv_thread",
+    "thread_pool_size",
+    "send_wait_times",
+    "runtime_split_send_recv",
+    "launch_barrier",
+    "heter_worker_device_guard",
+    "use_ps_gpu",
+)
+"""Options of Paddle's communicator for which there is nothing to choose here."""
+_USED = {
+    "max_merge_var_num": (AsyncCarrier, HalfAsyncCarrier),
+    "send_queue_size": (AsyncCarrier,),
+    "min_send_grad_num_before_recv": (AsyncCarrier,),
+    "lr_decay_rate": (AsyncCarrier, HalfAsyncCarrier),
+}
+
+
+def _refuse_unused(config: ASync.Config, chosen: type[Carrier]) -> None:
+    """A flag that is on is in force, or the run stops."""
+    for name in (*_NOWHERE, *_USED):
+        normal = option.default(type(config), name)
+        if getattr(config, name) != normal and chosen not in _USED.get(name, ()):
+            raise PlanError(
+                f"{config.spelled(name)} = {getattr(config, name)!r} has no effect in this way of "
+                f"exchanging. Leave it at {normal!r}."
+            )
+
+
+def _tables(model: nn.Module) -> list[SparseModule]:
+    return [module for module in model.modules() if isinstance(module, SparseModule)]

@@ -1,0 +1,173 @@
+"""Text slots, the data sets over them, and the generator that writes them."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fleetx as fleet
+from fleetx import roles
+from fleetx.data.slots import Records, Slot, parse
+from fleetx.testing import world
+
+SLOTS = [Slot("label", "float32"), Slot("ids"), Slot("more")]
+
+GENERATOR = """
+import fleetx as fleet
+
+class Mine(fleet.MultiSlotDataGenerator):
+    def generate_sample(self, line):
+        def samples():
+            label, *words = line.split()
+            yield [("label", [int(label)]), ("words", [int(w) for w in words])]
+        return samples
+
+Mine().run_from_stdin()
+"""
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.floats(-9, 9, width=16), min_size=1, max_size=2),
+            st.lists(st.integers(-(2**63), 2**63 - 1), min_size=0, max_size=3),
+            st.lists(st.integers(0, 9), min_size=1, max_size=1),
+        ),
+        max_size=6,
+    )
+)
+def test_what_is_written_is_read(samples: list[tuple[list[float], list[int], list[int]]]) -> None:
+    lines = [
+        " ".join(f"{len(slot)} {' '.join(map(str, slot))}".strip() for slot in sample) + "\n"
+        for sample in samples
+    ]
+    records = parse("".join(lines).encode(), SLOTS, "here")
+    assert len(records) == len(samples)
+    for index in range(len(samples)):
+        one = records.take(np.array([index])).batch(SLOTS)
+        for slot, values in zip(SLOTS, samples[index], strict=True):
+            assert one[slot.name].values.tolist() == values
+    again = Records.unpacked(records.packed())
+    order = np.arange(len(samples))[::-1]
+    back = again.take(order).take(order)
+    for ours, theirs in zip(back.columns, records.columns, strict=True):
+        assert all((a == b).all() for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("text", ["1 2 3 4", "1 0.5 2 7", "1 0.5 1 7 1 8 9", "x", "1 0.5 1 z 1 8"])
+def test_lines_that_do_not_fit_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"file\.txt does not hold 3 slots"):
+        parse(f"1 0.5 1 7 1 8\n{text}\n".encode(), SLOTS, "file.txt")
+
+
+def write(folder: Path, count: int, name: str, first: int = 0) -> str:
+    path = folder / name
+    path.write_text(
+        "".join(
+            f"1 {i % 2} {1 + i % 3} {' '.join([str(i)] * (1 + i % 3))}\n"
+            for i in range(first, first + count)
+        )
+    )
+    return str(path)
+
+
+def test_batches_of_a_stream(tmp_path: Path) -> None:
+    data = fleet.QueueDataset()
+    data.init(batch_size=4, use_var=[Slot("label", "float32"), "ids"])
+    data.set_filelist([write(tmp_path, 6, "a"), write(tmp_path, 5, "b", 6)])
+    batches = list(data)
+    assert [len(batch["label"].offsets) for batch in batches] == [4, 4, 3]
+    assert batches[0]["label"].dense().tolist() == [[0], [1], [0], [1]]
+    assert batches[1]["ids"].values.tolist() == [4, 4, 5, 5, 5, 6, 7, 7]
+    assert batches[1]["ids"].offsets.tolist() == [0, 2, 5, 6]
+    with pytest.raises(ValueError, match="differ in length"):
+        batches[1]["ids"].dense()
+
+
+def test_memory_and_shuffling(tmp_path: Path) -> None:
+    data = fleet.InMemoryDataset()
+    data.init(batch_size=8, use_var=[Slot("label", "float32"), "ids"])
+    data.set_filelist([write(tmp_path, 50, "a")])
+    with pytest.raises(RuntimeError, match="load_into_memory"):
+        list(data)
+    data.load_into_memory()
+    straight = torch.cat([batch["ids"].values for batch in data]).tolist()
+    data.local_shuffle()
+    mixed = torch.cat([batch["ids"].values for batch in data]).tolist()
+    assert mixed != straight
+    assert sorted(mixed) == sorted(straight)
+    data.global_shuffle()
+    assert data.get_memory_data_size() == 50
+    data.release_memory()
+
+
+def shuffled(folder: str) -> tuple[list[int], int]:
+    roles.start(is_collective=True)
+    data = fleet.InMemoryDataset()
+    data.init(batch_size=8, use_var=[Slot("label", "float32"), "ids"])
+    own = roles.worker_index()
+    data.set_filelist([write(Path(folder), 40 + own, f"part{own}", 100 * own)])
+    data.load_into_memory()
+    data.global_shuffle(fleet)
+    ids: list[int] = []
+    for batch in data:
+        ids += batch["ids"].values[batch["ids"].offsets].tolist()
+    return ids, data.get_memory_data_size(fleet)
+
+
+def test_records_travel_between_workers(tmp_path: Path) -> None:
+    found = world(3).run(shuffled, str(tmp_path))
+    everything = [i for ids, _ in found for i in ids]
+    assert sorted(everything) == [*range(40), *range(100, 141), *range(200, 242)]
+    assert {total for _, total in found} == {123}
+    for ids, _ in found:
+        assert len({i // 100 for i in ids}) == 3, "records of every worker came here"
+
+
+def test_a_generator_as_pipe_command(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(GENERATOR)
+    (tmp_path / "raw.txt").write_text("1 7 8\n0 9\n")
+    data = fleet.QueueDataset()
+    command = f"{sys.executable} {tmp_path / 'mine.py'}"
+    data.init(batch_size=2, use_var=["label", "words"], pipe_command=command)
+    data.set_filelist([tmp_path / "raw.txt"])
+    (batch,) = data
+    assert batch["words"].values.tolist() == [7, 8, 9]
+    (tmp_path / "raw.txt").write_text("oops\n")
+    with pytest.raises(RuntimeError, match=r"pipe_command .* failed"):
+        list(data)
+
+
+def test_samples_must_be_alike() -> None:
+    generator = fleet.MultiSlotDataGenerator()
+    assert generator.line([("a", [1, 2]), ("b", [3])]) == "2 1 2 1 3\n"
+    with pytest.raises(ValueError, match="the same slots in the same order"):
+        generator.line([("b", [3]), ("a", [1])])
+    with pytest.raises(ValueError, match="'b' of a sample is empty"):
+        generator.line([("a", [1]), ("b", [])])
+    with pytest.raises(NotImplementedError, match="generate_sample"):
+        generator.generate_sample("x")
+
+
+def test_training_shows_each_batch_one_step_ahead(tmp_path: Path) -> None:
+    data = fleet.QueueDataset()
+    data.init(batch_size=1, use_var=["label", "ids"])
+    data.set_filelist([write(tmp_path, 4, "a")])
+    told: list[Any] = []
+    count = fleet.train_from_dataset(
+        data,
+        lambda batch: told.append(("step", int(batch["ids"].values[0]))),
+        ahead=lambda batch: told.append(("ahead", int(batch["ids"].values[0]))),
+        report=lambda number, found: told.append(("report", number)),
+        print_period=2,
+    )
+    assert count == 4
+    assert told == [
+        *(("ahead", 1), ("step", 0), ("ahead", 2), ("step", 1), ("report", 2)),
+        *(("ahead", 3), ("step", 2), ("step", 3), ("report", 4)),
+    ]

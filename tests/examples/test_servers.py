@@ -1,0 +1,49 @@
+"""The examples and the page on parameter servers run as they stand, as whole jobs."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(folder: Path, *line: str) -> str:
+    """Run a job and return what its first worker printed."""
+    environ = dict(os.environ) | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "fleetx.launch", "--worker_num=2", *line]
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=250
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_page_trains_and_saves(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "parameter_server.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 1
+    (tmp_path / "train.py").write_text(blocks[0])
+    run(tmp_path, "--server_num=2", "train.py")
+    assert (tmp_path / "model" / "manifest.json").exists()
+    assert len(list((tmp_path / "model" / "words").glob("server-*/rows-*.safetensors"))) == 2
+
+
+def test_clicks_come_near_the_best_there_is(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "ctr" / "train.py")
+    small = ["--files", "2", "--lines", "10000", "--epochs", "1", "--batch_size", "128"]
+    text = run(tmp_path, "--server_num=2", script, "--mode", "async", *small)
+    found = re.search(r"epoch 1/1: AUC (\S+) of (\S+)", text)
+    assert found is not None, text
+    reached, best = float(found[1]), float(found[2])
+    assert 0.85 < best < 0.89
+    assert best - reached < 0.1
+
+
+def test_words_of_a_topic_become_neighbours(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "word2vec" / "train.py")
+    text = run(tmp_path, "--server_num=1", script, "--batches", "200")
+    found = re.search(r"same topic: (\S+)%", text)
+    assert found is not None, text
+    assert float(found[1]) > 80

@@ -1,0 +1,430 @@
+"""The ways in which workers exchange: synchronous, asynchronous, half-asynchronous, geo."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fleetx.nn import CountFilterEntry, SparseEmbedding
+from fleetx.ps.carrier import Carrier, Terms
+from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
+from fleetx.ps.carrier_geo import GeoCarrier
+from fleetx.ps.frames import Frame, Op
+from fleetx.ps.layout import Split
+from fleetx.ps.members import PeerLostError
+from fleetx.ps.rules import SGD
+from fleetx.ps.sparse_spec import Pace
+from tests.ps.team import Team, carried, team, together, train
+
+BATCH, STEPS = 6, 8
+OPTIMIZERS: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
+    (torch.optim.SGD, {"lr": 0.2}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    (torch.optim.Adagrad, {"lr": 0.1}),
+    (torch.optim.Adam, {"lr": 0.02}),
+]
+
+
+class Net(nn.Module):
+    def __init__(self, embedding: nn.Module | None = None) -> None:
+        super().__init__()
+        self.words: Any = embedding or SparseEmbedding(4, name="words")
+        self.body = nn.Linear(12, 64)
+        self.head = nn.Linear(64, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.body(self.words(ids).flatten(1))))
+
+
+def data(workers: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    ids = torch.randint(0, 40, (STEPS, workers, BATCH, 3), generator=generator)
+    return ids, torch.randn(STEPS, workers, BATCH, generator=generator)
+
+
+_SEEDING = threading.RLock()
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+def run(  # noqa: PLR0917
+    here: Team,
+    index: int,
+    kind: type[Carrier],
+    step: Callable[[Carrier, nn.Module], None],
+    terms: Terms | None = None,
+    optimizer: Any = torch.optim.SGD,
+    **options: Any,
+) -> list[torch.Tensor]:
+    """One worker; returns its dense parameters and the rows of all ids."""
+    with _SEEDING:
+        model = net() if index == 0 else Net()  # only the first worker's parameters count
+    worker = here.worker(index)
+    carrier = carried(model, worker, kind, optimizer=optimizer, terms=terms, **options)
+    try:
+        step(carrier, model)
+        carrier.flush()
+        worker.agree(0, topic="end")
+        carrier.refresh(worker, 0 if kind is not Carrier else worker.step)
+        found = [p.detach().clone() for p in model.parameters() if p.numel()]
+        model.eval()
+        found.append(model.words(torch.arange(40)).detach().clone())
+    finally:
+        worker.stop()
+    return found
+
+
+@pytest.mark.parametrize(("optimizer", "options"), OPTIMIZERS)
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 2), (3, 2)])
+def test_k_workers_are_one_process_on_k_times_the_batch(
+    workers: int, servers: int, optimizer: Any, options: dict[str, Any]
+) -> None:
+    ids, targets = data(workers)
+
+    def steps(index: int) -> Callable[[Carrier, nn.Module], None]:
+        def go(carrier: Carrier, model: nn.Module) -> None:
+            for step in range(STEPS):
+                train(model, carrier, ids[step, index], targets[step, index])
+
+        return go
+
+    terms = Terms(split=Split(min_block_size=32))
+    with team(servers, workers) as here:
+        found = together(
+            *(
+                lambda i=i: run(here, i, Carrier, steps(i), terms, optimizer, **options)
+                for i in range(workers)
+            )
+        )
+    expected = alone(ids.flatten(1, 2), targets.flatten(1), optimizer, options)
+    for one in found:
+        for ours, theirs in zip(one, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def alone(ids: Any, targets: Any, optimizer: Any, options: Any) -> list[torch.Tensor]:
+    """Plain torch on the whole batches, with the rows in an ordinary embedding."""
+    with team() as here:
+        probe = net()
+        worker = here.worker()
+        carried(probe, worker)
+        probe.eval()
+        rows = probe.words(torch.arange(40)).detach()
+        worker.stop()
+    model = net()
+    model.words = nn.Embedding(40, 4)
+    model.words.weight.data.copy_(rows)
+    sparse = {k: v for k, v in options.items() if k not in ("momentum", "weight_decay")}
+    dense = [p for name, p in model.named_parameters() if not name.startswith("words")]
+    updates = [optimizer(dense, **options), _PerRow(model.words.weight, optimizer, sparse)]
+    for inputs, wanted in zip(ids, targets, strict=True):
+        loss = ((model(inputs).squeeze(-1) - wanted) ** 2).mean()
+        loss.backward()
+        for each in updates:
+            each.step()
+            each.zero_grad()
+    return [*(p.detach() for p in dense), model.words.weight.detach()]
+
+
+class _PerRow:
+    """An optimizer for each row, which only moves when its row was used."""
+
+    def __init__(self, weight: Any, optimizer: Any, options: Any) -> None:
+        self.weight = weight
+        self.rows = [nn.Parameter(row.clone()) for row in weight.detach()]
+        self.each = [optimizer([row], **options) for row in self.rows]
+
+    def step(self) -> None:
+        for index, (row, rule) in enumerate(zip(self.rows, self.each, strict=True)):
+            if self.weight.grad[index].abs().sum() > 0:
+                row.grad = self.weight.grad[index].clone()
+                rule.step()
+                self.weight.data[index] = row.data
+
+    def zero_grad(self) -> None:
+        self.weight.grad = None
+
+
+@pytest.mark.parametrize("kind", [AsyncCarrier, HalfAsyncCarrier, GeoCarrier])
+def test_one_worker_that_does_not_wait_learns_what_plain_torch_learns(kind: Any) -> None:
+    """Alone and without delay, every way of exchanging is the same as none."""
+    ids, targets = data(1)
+
+    def go(carrier: Carrier, model: nn.Module) -> None:
+        for step in range(STEPS):
+            train(model, carrier, ids[step, 0], targets[step, 0])
+            if kind is AsyncCarrier:
+                carrier.flush()
+
+    with team(2) as here:
+        found = run(here, 0, kind, go, Terms(every=2), torch.optim.Adagrad, lr=0.1)
+    expected = alone(ids[:, 0], targets[:, 0], torch.optim.Adagrad, {"lr": 0.1})
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_half_async_averages_batches_into_one_push() -> None:
+    ids, targets = data(1)
+
+    def go(carrier: Carrier, model: nn.Module) -> None:
+        for step in range(4):
+            train(model, carrier, ids[step, 0], targets[step, 0])
+
+    with team() as here:
+        found = run(here, 0, HalfAsyncCarrier, go, Terms(merge=2), lr=0.2)
+        report = here.desks[0].call(None, {"method": "describe"})  # type: ignore[arg-type]
+        assert report["tables"]["words"]["updates"] == 2
+    both = ids[:4, 0].reshape(2, 2 * BATCH, 3), targets[:4, 0].reshape(2, 2 * BATCH)
+    expected = alone(*both, torch.optim.SGD, {"lr": 0.2})
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [AsyncCarrier, HalfAsyncCarrier, GeoCarrier])
+def test_two_workers_that_do_not_wait_learn(kind: Any) -> None:
+    ids, _ = data(2)
+    targets = (ids % 2).float().mean(-1)
+
+    def steps(index: int) -> Callable[[Carrier, nn.Module], None]:
+        def go(carrier: Carrier, model: nn.Module) -> None:
+            losses = [
+                train(model, carrier, ids[s % STEPS, index], targets[s % STEPS, index])
+                for s in range(12 * STEPS)
+            ]
+            assert np.mean(losses[-STEPS:]) < 0.5 * np.mean(losses[:STEPS]), losses[::8]
+
+        return go
+
+    with team(2, 2) as here:
+        together(
+            *(
+                lambda i=i: run(
+                    here, i, kind, steps(i), Terms(every=3), torch.optim.Adagrad, lr=0.05
+                )
+                for i in range(2)
+            )
+        )
+
+
+@pytest.mark.parametrize("bound", [-1, 0, 2])
+def test_staleness_is_measured_and_its_bound_is_held(bound: int) -> None:
+    ids, targets = data(2)
+    leads: list[int] = []
+
+    def steps(index: int) -> Callable[[Carrier, nn.Module], None]:
+        def go(carrier: Carrier, model: nn.Module) -> None:
+            for step in range(STEPS):
+                if index == 1:
+                    time.sleep(0.03)
+                train(model, carrier, ids[step, index], targets[step, index])
+
+        return go
+
+    terms = Terms(bound=bound if bound >= 0 else 1000)
+    with team(1, 2) as here:
+        together(*(lambda i=i: run(here, i, AsyncCarrier, steps(i), terms, lr=0.1) for i in (0, 1)))
+        leads.append(here.desks[0].meetings.largest_lead)
+        report = here.desks[0].call(None, {"method": "describe"})["tables"]["words"]  # type: ignore[arg-type]
+    assert leads[0] <= bound if bound >= 0 else leads[0] > 2
+    assert report["staleness"]["largest"] >= 0
+    assert report["updates"] == 2 * STEPS
+
+
+def test_the_learning_rate_falls_with_the_updates_of_all_workers() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    with team() as here:
+        worker = here.worker()
+        terms = Terms(pace=Pace(decay=0.5, every=2))
+        carrier = carried(model, worker, HalfAsyncCarrier, terms=terms, lr=1.0)
+        start, moved = model.weight.item(), []
+        for _ in range(6):
+            model.weight.grad = torch.ones(1, 1)
+            carrier.optimizer.step()
+            moved.append(start - model.weight.item())
+            start = model.weight.item()
+        worker.stop()
+    np.testing.assert_allclose(moved, [1, 1, 0.5, 0.5, 0.25, 0.25], rtol=1e-5)
+
+
+def test_a_scheduler_of_the_worker_is_obeyed() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    with team() as here:
+        worker = here.worker()
+        carrier = carried(model, worker, lr=1.0)
+        before = model.weight.item()
+        for rate in (1.0, 0.25):
+            carrier.optimizer.param_groups[0]["lr"] = rate
+            model.weight.grad = torch.ones(1, 1)
+            carrier.optimizer.step()
+        worker.stop()
+    assert abs(before - model.weight.item() - 1.25) < 1e-6
+
+
+def test_a_dead_worker_stops_the_others_by_name_when_they_wait_for_it() -> None:
+    ids, targets = data(2)
+    model = net()
+    with team(1, 2) as here:
+        lost, worker = here.worker(1), here.worker(0)
+
+        def die() -> None:
+            carried(Net(), lost, lr=0.1)
+            lost._stopped.set()
+            lost.client.close()
+            lost.ahead.close()
+
+        def go() -> None:
+            carrier = carried(model, worker, lr=0.1)
+            train(model, carrier, ids[0, 0], targets[0, 0])
+
+        with pytest.raises(PeerLostError, match="worker 1 is dead, and synchronous"):
+            together(go, die)
+        worker.stop()
+
+
+def test_servers_end_when_the_last_worker_says_so_and_not_when_one_dies() -> None:
+    with team(1, 2) as here:
+        members = here.desks[0].members
+        first, second = here.worker(0), here.worker(1)
+        first.stop(finished=False)  # it vanishes
+        deadline = time.monotonic() + 10
+        while members.dead() != [0] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert members.dead() == [0]
+        assert not members.ended.wait(0.6)
+        second.stop()
+        assert members.ended.wait(5)
+
+
+def test_a_worker_that_is_done_early_is_not_waited_for() -> None:
+    ids, targets = data(2)
+
+    def steps(index: int) -> Callable[[], float]:
+        def go() -> float:
+            worker = here.worker(index)
+            with _SEEDING:
+                model = net()
+            carrier = carried(model, worker, lr=0.1)
+            for step in range(2 if index else 4):
+                loss = train(model, carrier, ids[step, index], targets[step, index])
+            worker.stop()
+            return loss
+
+        return go
+
+    with team(2, 2) as here:
+        together(steps(0), steps(1))
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and here.desks[0].sparse(WORDS).version < 4:
+            time.sleep(0.05)
+        assert here.desks[0].sparse(WORDS).version == 4
+
+
+WORDS = Frame(Op.PULL, table=1)
+
+
+def test_prefetched_rows_are_those_of_the_update_before() -> None:
+    ids, targets = data(1)
+
+    def losses(ahead: bool) -> tuple[list[float], int]:
+        with team(2) as here:
+            model, worker = net(), here.worker()
+            carrier = carried(model, worker, optimizer=torch.optim.Adagrad, lr=0.1)
+            pulls: list[int] = []
+            client_pull = worker.client.pull
+
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                pulls.append(1)
+                return client_pull(*args, **kwargs)
+
+            worker.client.pull = counted  # type: ignore[method-assign]
+            found = []
+            for step in range(STEPS):
+                if ahead and step + 1 < STEPS:
+                    carrier.begin()
+                    loss = ((model(ids[step, 0]).squeeze(-1) - targets[step, 0]) ** 2).mean()
+                    model.words.prefetch(ids[step + 1, 0])
+                    loss.backward()
+                    carrier.collect()
+                    carrier.optimizer.step()
+                    carrier.put_away()
+                    carrier.optimizer.zero_grad()
+                    found.append(loss.item())
+                else:
+                    found.append(train(model, carrier, ids[step, 0], targets[step, 0]))
+            worker.stop()
+        return found, len(pulls)
+
+    plain, many = losses(False)
+    ahead, few = losses(True)
+    assert ahead == plain
+    assert (many, few) == (STEPS, 1)
+
+
+def test_bags_padding_shared_tables_and_other_widths() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.user = SparseEmbedding(3, name="ids", padding_idx=0)
+            self.bag = SparseEmbedding(3, name="ids", pooling="sum")
+            self.wide = SparseEmbedding(7, name="wide", rule=SGD(0.5), pooling="mean")
+
+    with team(2) as here:
+        model, worker = Two(), here.worker()
+        carrier = carried(model, worker, lr=1.0)
+        carrier.begin()
+        before = model.wide(torch.tensor([[9]])).detach().clone()
+        model.wide.lookups.clear()
+        user = model.user(torch.tensor([[5, 0], [5, 6]]))
+        assert (user[0, 1] == 0).all()
+        bag = model.bag(torch.tensor([5, 6, 7]), torch.tensor([0, 2, 3]))
+        assert bag.shape == (3, 3)
+        assert (bag[2] == 0).all()
+        wide = model.wide(torch.tensor([[9, 9], [9, 9]]))
+        (user.sum() + bag.sum() + wide.sum()).backward()
+        carrier.collect()
+        carrier.optimizer.step()
+        carrier.put_away()
+        model.eval()
+        now = model.user(torch.tensor([5, 6, 7, 0]))
+        first = SparseEmbedding(3, name="ids").options.initializer.rows(np.array([5, 6, 7]), 3, 0)
+        # 5 was looked up three times, 6 twice, 7 once, whichever layer asked.
+        np.testing.assert_allclose(now[:3], first - [[3.0], [2.0], [1.0]], atol=1e-6)
+        assert (now[3] == 0).all()
+        np.testing.assert_allclose(model.wide(torch.tensor([[9]])), before - 0.5 * 2, atol=1e-6)
+        report = worker.client.call_all({"method": "describe"})
+        assert sum(each["tables"]["ids"]["rows"] for each in report) == 3
+        worker.stop()
+
+
+def test_ids_are_counted_where_an_entry_asks_for_it() -> None:
+    model = nn.Sequential(SparseEmbedding(2, name="rare", entry=CountFilterEntry(3)))
+    with team() as here:
+        worker = here.worker()
+        carrier = carried(model, worker, HalfAsyncCarrier, lr=1.0)
+        for _ in range(2):
+            carrier.begin()
+            model(torch.tensor([1, 1, 2])).sum().backward()
+            carrier.collect()
+            carrier.optimizer.step()
+            carrier.put_away()
+        model.eval()
+        assert model(torch.tensor([1])).abs().sum() > 1, "met four times"
+        assert model(torch.tensor([2])).abs().sum() == 0, "met twice"
+        worker.stop()
+
+
+def test_an_embedding_outside_of_a_job_says_what_it_needs() -> None:
+    with pytest.raises(RuntimeError, match=r"live on parameter servers.*--server_num"):
+        SparseEmbedding(2, name="x")(torch.tensor([1]))
+    with pytest.raises(TypeError, match="whole numbers"):
+        SparseEmbedding(2, name="x")(torch.tensor([1.0]))
+    with pytest.raises(ValueError, match="pooling='max' is not known"):
+        SparseEmbedding(2, name="x", pooling="max")

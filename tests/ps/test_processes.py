@@ -1,0 +1,133 @@
+"""Whole jobs under ``fleetrun``, with processes that are killed at random points."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.launch.conftest import Launcher, Outcome
+
+SCRIPT = str(Path(__file__).with_name("scripts") / "survivor.py")
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path)
+    yield launcher
+    launcher.close()
+
+
+def start(
+    launcher: Launcher, mode: str, steps: int, pause: float, **flags: int
+) -> subprocess.Popen[str]:
+    numbers = {"server_num": 1, "worker_num": 1} | flags
+    listed = [f"--{name}={value}" for name, value in numbers.items()]
+    return launcher.start(*listed, SCRIPT, mode, str(steps), str(pause))
+
+
+def pid_of(job: subprocess.Popen[str], role: str, rank: int) -> int:
+    """The process of a job, found by the variables it was started with."""
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    for child in children:
+        variables = Path(f"/proc/{child}/environ").read_bytes().decode().split("\0")
+        known = dict(line.split("=", 1) for line in variables if "=" in line)
+        own = known.get("PADDLE_PSERVERS_IP_PORT_LIST", "").split(",")
+        endpoint = f"{known.get('POD_IP')}:{known.get('PADDLE_PORT')}"
+        index = own.index(endpoint) if role == "PSERVER" and endpoint in own else -1
+        if role == "TRAINER":
+            index = int(known.get("PADDLE_TRAINER_ID", -1))
+        if known.get("TRAINING_ROLE") == role and index == rank:
+            return int(child)
+    raise AssertionError(f"there is no {role} {rank}")
+
+
+def await_step(launcher: Launcher, step: int, worker: int = 0) -> None:
+    deadline = time.monotonic() + 150
+    path = launcher.folder / "log" / f"workerlog.{worker}"
+    while time.monotonic() < deadline:
+        if path.exists() and f"step {step}\n" in path.read_text():
+            return
+        time.sleep(0.01)
+    raise AssertionError(path.read_text() if path.exists() else "no log")
+
+
+def table(launcher: Launcher) -> np.ndarray:
+    found: np.ndarray = np.load(launcher.folder / "table.npy")
+    return found
+
+
+def test_a_server_killed_at_random_points_loses_nothing_and_repeats_nothing(
+    tmp_path: Path,
+) -> None:
+    undisturbed, disturbed = (Launcher(tmp_path / name) for name in ("calm", "storm"))
+    for each in (undisturbed, disturbed):
+        each.folder.mkdir()
+    steps = 60
+    calm = start(undisturbed, "half", steps, 0.0, server_num=2)
+    job = start(disturbed, "half", steps, 0.03, server_num=2)
+    chance = random.Random(7)
+    try:
+        for step in (5, 25, 45):
+            await_step(disturbed, step + chance.randrange(10))
+            time.sleep(chance.random() * 0.03)
+            os.kill(pid_of(job, "PSERVER", chance.randrange(2)), signal.SIGKILL)
+        outcome = disturbed.finish(job, 200)
+        assert undisturbed.finish(calm, 200).code == 0
+    finally:
+        disturbed.close()
+        undisturbed.close()
+    assert outcome.code == 0, outcome.err + disturbed.log("workerlog.0")
+    assert outcome.err.count("was killed by SIGKILL and is started again") == 3
+    assert (table(disturbed) == table(undisturbed)).all()
+    assert not list((disturbed.folder / "log").glob("servers-*")), "nothing is left behind"
+
+
+def test_synchronous_workers_go_on_with_a_server_that_came_back(launcher: Launcher) -> None:
+    job = start(launcher, "sync", 40, 0.03, server_num=2, worker_num=2)
+    await_step(launcher, 8)
+    os.kill(pid_of(job, "PSERVER", 0), signal.SIGKILL)
+    outcome = launcher.finish(job, 200)
+    assert outcome.code == 0, outcome.err + launcher.log("workerlog.0")
+    disturbed = table(launcher)
+    again = launcher.finish(start(launcher, "sync", 40, 0.0, server_num=2, worker_num=2))
+    assert again.code == 0, again.err
+    assert (table(launcher) == disturbed).all()
+
+
+def test_a_killed_worker_is_noticed_and_the_others_go_on(launcher: Launcher) -> None:
+    job = start(launcher, "async", 150, 0.05, worker_num=2)
+    await_step(launcher, 5, worker=1)
+    os.kill(pid_of(job, "TRAINER", 1), signal.SIGKILL)
+    killed = time.time()
+    outcome = launcher.finish(job, 200)
+    assert outcome.code == 0, outcome.err + launcher.log("workerlog.0")
+    assert "rank 1 was killed by SIGKILL" in outcome.err
+    assert "done" in launcher.log("workerlog.0")
+    assert noticed(launcher) - killed < 10
+
+
+def test_a_killed_worker_stops_those_that_wait_for_it_by_its_name(launcher: Launcher) -> None:
+    job = start(launcher, "sync", 1000, 0.01, worker_num=2)
+    await_step(launcher, 5, worker=1)
+    os.kill(pid_of(job, "TRAINER", 1), signal.SIGKILL)
+    killed = time.time()
+    outcome: Outcome = launcher.finish(job, 200)
+    assert outcome.code == 1
+    assert "worker 1 is dead, and synchronous training cannot go on" in outcome.err
+    assert noticed(launcher) - killed < 10
+
+
+def noticed(launcher: Launcher) -> float:
+    """When the server wrote that worker 1 is dead."""
+    log = launcher.log("serverlog.0")
+    line = next(line for line in log.splitlines() if "worker 1 is dead" in line)
+    clock = re.match(r"(\S+ \S+),(\d+)", line)
+    assert clock is not None
+    return time.mktime(time.strptime(clock[1], "%Y-%m-%d %H:%M:%S")) + int(clock[2]) / 1000

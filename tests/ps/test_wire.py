@@ -1,0 +1,344 @@
+"""The wire under fire: malformed, oversized and unauthorised bytes harm nobody."""
+
+import logging
+import random
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleetx.ps.channel import Access
+from fleetx.ps.client import Client
+from fleetx.ps.desk import Desk
+from fleetx.ps.frames import (
+    HEADER,
+    MAX_BODY,
+    REPLIES,
+    REQUESTS,
+    BadFrameError,
+    Flag,
+    Frame,
+    Op,
+    body_bytes,
+    unpacked,
+)
+from fleetx.ps.handshake import Claim, RefusedError, greet
+from fleetx.ps.members import Members
+from fleetx.ps.pipes import Pipe
+from fleetx.ps.server import Server
+from fleetx.ps.sparse_spec import SparseSpec
+from fleetx.roles.secrets import client_tls, job_token, server_tls
+from tests.ps.team import TOKEN, Team, push, rows, table, team
+
+SPEC = SparseSpec(name="t", dim=4)
+CERTIFICATE = Path(__file__).with_name("certificate.pem")
+KEY = Path(__file__).with_name("key.pem")
+
+
+@given(st.binary(min_size=HEADER.size, max_size=HEADER.size))
+def test_random_headers_are_refused_before_anything_is_read(data: bytes) -> None:
+    with pytest.raises(BadFrameError):
+        unpacked(data, REQUESTS)
+
+
+@given(
+    st.sampled_from(sorted(REQUESTS | REPLIES)),
+    st.integers(0, 2**16 - 1),
+    st.integers(0, 2**16 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**64 - 1),
+)
+def test_a_frame_is_what_it_says_or_is_refused(  # noqa: PLR0917
+    op: Op, number: int, flags: int, seq: int, count: int, width: int, body: int
+) -> None:
+    frame = Frame(op, number, flags, seq, count, width, 3, 0.5, body)
+    allowed = REQUESTS if op in REQUESTS else REPLIES
+    expected = body_bytes(frame)
+    fits = body == expected if expected is not None else body <= 1 << 20
+    if fits and body <= MAX_BODY and flags < 32:
+        assert unpacked(frame.packed(), allowed) == frame
+    else:
+        with pytest.raises(BadFrameError):
+            unpacked(frame.packed(), allowed)
+    with pytest.raises(BadFrameError):
+        unpacked(frame.packed(), REPLIES if op in REQUESTS else REQUESTS)
+
+
+def raw(here: Team) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", here.servers[0].server_address[1]), 5)
+
+
+def inside(here: Team) -> Pipe:
+    """A connection that knows the token."""
+    pipe = Pipe(raw(here))
+    greet(TOKEN, Claim(0, 77), pipe.exactly, pipe.send)
+    return pipe
+
+
+def closed(pipe: Pipe) -> bool:
+    """Whether the other end hangs up, whatever it says before."""
+    pipe.socket.settimeout(10)
+    try:
+        while pipe.socket.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+def works(client: Client, handle: Any) -> None:
+    """The table is there, undisturbed, and can be trained."""
+    before = rows(client, handle, np.arange(50), train=True)
+    push(client, handle, np.arange(50), np.ones((50, 4), np.float32), rate=0.5)
+    np.testing.assert_allclose(rows(client, handle, np.arange(50)), before - 0.5, rtol=1e-5)
+
+
+def test_garbage_from_strangers(caplog: pytest.LogCaptureFixture) -> None:
+    chance = random.Random(0)
+    with team() as here, caplog.at_level(logging.WARNING):
+        client = here.client()
+        handle = table(client, SPEC)
+        for _ in range(60):
+            stranger = raw(here)
+            stranger.sendall(chance.randbytes(chance.choice([0, 1, 43, 76, 200, 5000])))
+            stranger.close()
+        works(client, handle)
+        deadline = time.monotonic() + 15
+        while here.servers[0].open_connections > 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert here.servers[0].open_connections == 1, "no thread is left behind"
+    assert "does not know this job's token" in caplog.text
+
+
+def test_a_stranger_gets_no_answer_but_the_greeting() -> None:
+    with team() as here:
+        stranger = raw(here)
+        stranger.sendall(b"x" * 76)
+        said = b""
+        while data := stranger.recv(1 << 10):
+            said += data
+        assert len(said) == 44, "a greeting and a random number"
+
+
+def test_a_wrong_token_is_refused_on_both_sides() -> None:
+    with team() as here:
+        impostor = Client(here.endpoints, Access(b"another token", Claim(0, 0), patience=5))
+        with pytest.raises(RefusedError, match="same token"):
+            impostor.call({"method": "describe"})
+        assert len(here.desks[0]._tables) == 0
+    false = socket.create_server(("127.0.0.1", 0))
+
+    def pretend() -> None:
+        for _ in range(3):
+            caller, _ = false.accept()
+            caller.sendall(b"fleetx-ps-1\n" + bytes(32))
+            caller.recv(200)
+            caller.sendall(bytes(32))
+            caller.close()
+
+    thread = threading.Thread(target=pretend, daemon=True)
+    thread.start()
+    worker = Client([f"127.0.0.1:{false.getsockname()[1]}"], Access(TOKEN, Claim(0, 0), patience=5))
+    with pytest.raises(RefusedError, match="does not know this job's token"):
+        worker.call({"method": "describe"})
+    false.close()
+
+
+BAD = [
+    Frame(Op.PULL, count=10, body=81),
+    Frame(Op.PULL, count=2**32 - 1, body=8 * (2**32 - 1)),
+    Frame(Op.PUSH, count=3, width=4, body=10**12),
+    Frame(Op.PUSH, count=2**31, width=2**31, body=2**33),
+    Frame(Op.PULL, table=9, count=0),
+    Frame(Op.READ, table=0),
+    Frame(Op.WRITE, table=0, count=1, body=4),
+    Frame(Op.CALL, body=1 << 21),
+    Frame(Op.ROWS, count=0),
+    Frame(Op.PULL, flags=64),
+    Frame(99),
+]
+
+
+@pytest.mark.parametrize("frame", BAD, ids=str)
+def test_a_malformed_frame_closes_its_connection_with_a_reason(
+    frame: Frame, caplog: pytest.LogCaptureFixture
+) -> None:
+    with team() as here, caplog.at_level(logging.WARNING):
+        client = here.client()
+        handle = table(client, SPEC)
+        pipe = inside(here)
+        pipe.send(frame.packed(), bytes(min(frame.body, 100)))
+        assert closed(pipe)
+        works(client, handle)
+    assert "closed:" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"[]", b"{", b"\xff\xfe", b'{"method": "nonsense"}', b'{"method": "create"}'],
+)
+def test_a_message_that_is_none_closes_its_connection(text: bytes) -> None:
+    with team() as here:
+        pipe = inside(here)
+        pipe.send(Frame(Op.CALL, body=len(text)).packed(), text)
+        assert closed(pipe)
+        works(client := here.client(), table(client, SPEC))
+
+
+def test_random_frames_from_one_that_knows_the_token() -> None:
+    chance = random.Random(1)
+    with team() as here:
+        client = here.client()
+        handle = table(client, SPEC)
+        for _ in range(80):
+            pipe = inside(here)
+            head = bytearray(Frame(chance.choice([1, 2, 3, 4, 5]), count=2, body=16).packed())
+            for _ in range(chance.randrange(1, 5)):
+                head[chance.randrange(4, len(head))] = chance.randrange(256)
+            pipe.send(bytes(head), chance.randbytes(64))
+            pipe.close()
+        works(client, handle)
+
+
+def test_a_push_to_a_table_of_another_width_is_refused() -> None:
+    with team() as here:
+        client = here.client()
+        handle = table(client, SPEC)
+        wrong = type(handle)(handle.name, handle.numbers, 5)
+        with pytest.raises(RuntimeError, match="rows of 5 floats were pushed to table 't'"):
+            push(client, wrong, [1], np.ones((1, 5), np.float32))
+        works(client, handle)
+
+
+def test_a_client_that_never_reads_and_one_that_never_ends_its_frame() -> None:
+    with team() as here:
+        client = here.client()
+        handle = table(client, SPEC)
+        deaf, slow = inside(here), inside(here)
+        ids = np.arange(20_000).tobytes()
+        deaf.socket.setblocking(False)
+        try:
+            for _ in range(300):
+                deaf.socket.sendall(Frame(Op.PULL, count=20_000, body=len(ids)).packed() + ids)
+        except BlockingIOError:
+            pass
+        slow.send(Frame(Op.PULL, count=100, body=800).packed(), b"half")
+        works(client, handle)
+        deaf.close()
+        slow.close()
+
+
+def test_a_client_killed_in_the_middle_of_a_push_changes_nothing() -> None:
+    code = (
+        "import sys, socket; from fleetx.ps.pipes import Pipe; from fleetx.ps.handshake import *;"
+        "from fleetx.ps.frames import *; import os, signal;"
+        "pipe = Pipe(socket.create_connection(('127.0.0.1', int(sys.argv[1]))));"
+        f"greet({TOKEN!r}, Claim(0, 5), pipe.exactly, pipe.send);"
+        "pipe.send(Frame(Op.PUSH, 0, 1, 1, 100, 4, body=2400).packed(), bytes(1200));"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    with team() as here:
+        client = here.client()
+        handle = table(client, SPEC)
+        before = rows(client, handle, np.arange(10), train=True)
+        port = str(here.servers[0].server_address[1])
+        subprocess.run([sys.executable, "-c", code, port], check=False)
+        assert (rows(client, handle, np.arange(10)) == before).all()
+        assert client.call({"method": "describe"})["tables"]["t"]["updates"] == 0
+
+
+def test_a_lost_answer_does_not_repeat_the_push() -> None:
+    with team() as here:
+        client = here.client()
+        handle = table(client, SPEC)
+        before = rows(client, handle, [1], train=True)
+        channel = client.channels[0]
+        whole = channel._answer
+        losses = 3
+
+        def lossy(read: Any) -> Frame:
+            nonlocal losses
+            frame = whole(read)
+            if losses:
+                losses -= 1
+                raise ConnectionError("the answer was lost")
+            return frame
+
+        channel._answer = lossy  # type: ignore[method-assign]
+        push(client, handle, [1], np.ones((1, 4), np.float32), rate=1.0)
+        assert losses == 0
+        np.testing.assert_allclose(rows(client, handle, [1]), before - 1, rtol=1e-6)
+        assert client.call({"method": "describe"})["tables"]["t"]["updates"] == 1
+
+
+def test_tables_that_differ_are_refused() -> None:
+    with team() as here:
+        client = here.client()
+        table(client, SPEC)
+        assert table(client, SPEC).numbers == (0,)
+        with pytest.raises(ValueError, match="table 't' exists already and differs"):
+            table(client, SparseSpec(name="t", dim=5))
+        with pytest.raises(ValueError, match="cannot be called"):
+            client.create("sparse", [SPEC.form() | {"name": "a/b"}], 4)
+
+
+def test_tls_on_request() -> None:
+    environ = {"FLEETX_PS_CERT": str(CERTIFICATE), "FLEETX_PS_KEY": str(KEY)}
+    server = Server(("127.0.0.1", 0), Desk(Members(1)), TOKEN, tls=server_tls(environ))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    endpoint = f"127.0.0.1:{server.server_address[1]}"
+    client = Client([endpoint], Access(TOKEN, Claim(0, 0), client_tls(environ), patience=5))
+    handle = table(client, SPEC)
+    works(client, handle)
+    assert isinstance(client.channels[0]._pipe.socket, ssl.SSLSocket)  # type: ignore[union-attr]
+    plain = Client([endpoint], Access(TOKEN, Claim(0, 0), patience=0.5))
+    with pytest.raises(ConnectionError):
+        plain.call({"method": "describe"})
+    stranger = ssl.create_default_context()
+    careful = Client([endpoint], Access(TOKEN, Claim(0, 0), stranger, patience=0.5))
+    with pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+        careful.call({"method": "describe"})
+    works(client, handle)
+    client.call_all({"method": "finish"})
+    thread.join(10)
+    server.server_close()
+
+
+def test_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    local, far = ["127.0.0.1:1", "localhost:2"], ["127.0.0.1:1", "10.0.0.1:2"]
+    first = job_token(local, {})
+    assert job_token(local, {}) == first
+    assert len(first) >= 32
+    (path,) = tmp_path.rglob("token")
+    assert path.parent.stat().st_mode & 0o077 == 0
+    with pytest.raises(
+        ValueError, match=r"10\.0\.0\.1:2 can be reached by others.*FLEETX_PS_TOKEN"
+    ):
+        job_token(far, {})
+    secret = "0123456789abcdef"
+    assert job_token(far, {"FLEETX_PS_TOKEN": secret}) == secret.encode()
+    with pytest.raises(ValueError, match="can be guessed"):
+        job_token(far, {"FLEETX_PS_TOKEN": "short"})
+    path.parent.chmod(0o777)
+    with pytest.raises(ValueError, match="can be changed by others"):
+        job_token(local, {})
+
+
+def test_header_size_is_part_of_the_protocol() -> None:
+    assert HEADER.size == 56
+    assert struct.calcsize("<I") == 4
+    assert Flag(31) == Flag.UNIQUE | Flag.TRAIN | Flag.DELTA | Flag.COUNTS | Flag.FIRST
