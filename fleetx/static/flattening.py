@@ -45,6 +45,7 @@ def _freeze(graph: fx.Graph) -> None:
         if node.op == "call_function":
             _set_argument(node, "training", False)
             _set_argument(node, "train", False)
+            _set_argument(node, "dropout_p", 0.0)  # attention has no other switch
 
 
 def _set_argument(node: fx.Node, name: str, value: Any) -> None:
@@ -66,6 +67,7 @@ _BUILTIN = {
     "feature_alpha_dropout": ("input", "p", "train"),
     "batch_norm": ("input", "weight", "bias", "running_mean", "running_var", "training"),
     "rrelu": ("input", "lower", "upper", "training"),
+    "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p"),
     **dict.fromkeys(
         ("lstm", "gru", "rnn_tanh", "rnn_relu"),
         ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train"),

@@ -84,14 +84,14 @@ def recording(main: Source, startup: Source) -> Iterator[None]:
             _recording.sources.pop()
 
 
-@contextmanager
-def paused() -> Iterator[None]:
-    """Let torch compute, while a program runs."""
-    before, _recording.paused = _recording.paused, True
-    try:
-        yield
-    finally:
-        _recording.paused = before
+class paused:
+    """Lets torch compute, while a program runs."""
+
+    def __enter__(self) -> None:
+        self._before, _recording.paused = _recording.paused, True
+
+    def __exit__(self, *error: object) -> None:
+        _recording.paused = self._before
 
 
 def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -2,12 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from typing_extensions import override
 
 from fleetx import roles
@@ -133,6 +133,19 @@ def prepared(program: Program, plan: Plan | None, device: torch.device) -> Build
     return found
 
 
+@contextmanager
+def _turned(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Parameters that have a gradient for the time being have none, and the other way round."""
+    for parameter in parameters:
+        parameter.requires_grad_(not parameter.requires_grad)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(not parameter.requires_grad)
+
+
 class ForwardRun(Run):
     """A program without an optimizer."""
 
@@ -191,17 +204,10 @@ class TrainingRun(Run):
         loss: Tensor = outputs[0]
         return loss
 
-    @contextmanager
-    def _only_trained(self) -> Iterator[None]:
+    def _only_trained(self) -> AbstractContextManager[Any]:
         """Gradients for what moves; other programs may train other parts of the parameters."""
         changed = [p for p, trained in self._flags if p.requires_grad is not trained]
-        for parameter in changed:
-            parameter.requires_grad_(not parameter.requires_grad)
-        try:
-            yield
-        finally:
-            for parameter in changed:
-                parameter.requires_grad_(not parameter.requires_grad)
+        return _turned(changed) if changed else torch.enable_grad()
 
     @override
     def _provided(self, program: Program) -> set[str]:
@@ -214,7 +220,7 @@ class TrainingRun(Run):
     @override
     def _once(self, program: Program, form: Form, feeds: tuple[Any, ...]) -> list[Any]:
         self.lowered.choose(program, form.nodes, device=self.device)
-        with self._only_trained(), torch.enable_grad():
+        with self._only_trained():
             values = self._step(feeds, form.provided)
         values |= zip(form.computed, self._outputs[1:], strict=True)
         self._outputs = ()

@@ -214,15 +214,15 @@ def test_misuse_is_answered_in_a_sentence() -> None:
 def test_a_strategy_may_come_with_the_optimizer_but_not_too_late() -> None:
     _start()
     strategy = fleet.DistributedStrategy()
-    strategy.pipeline = True
+    strategy.auto = True
     model = net()
     fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1), strategy)
-    with pytest.raises(fleet.PlanError, match=r"strategy\.pipeline = True cannot be in force"):
+    with pytest.raises(fleet.PlanError, match=r"strategy\.auto = True cannot be in force"):
         fleet.distributed_model(model)
-    strategy.pipeline = False
+    strategy.auto = False
     fleet.distributed_model(model)
     with pytest.raises(ValueError, match="in force already"):
-        strategy.pipeline = True
+        strategy.auto = True
     late = fleet.DistributedStrategy()
     late.find_unused_parameters = True
     with pytest.raises(fleet.PlanError, match="differs from the one under which the model was"):

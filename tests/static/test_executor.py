@@ -175,6 +175,19 @@ def test_a_clone_for_tests_drops_nothing_and_keeps_statistics() -> None:
     assert not torch.equal(model[1].running_mean, before["1.running_mean"])  # type: ignore[arg-type]
 
 
+def test_dropout_of_attention_is_frozen_too() -> None:
+    x = static.data("x", [None, 2, 5, 4])
+    out = F.scaled_dot_product_attention(x, x, x, None, 0.5)
+    by_name = F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+    test = static.default_main_program().clone(for_test=True)
+    batch = torch.randn(3, 2, 5, 4)
+    expected = F.scaled_dot_product_attention(batch, batch, batch).numpy()
+    for found in static.Executor().run(test, {"x": batch}, [out, by_name]):
+        assert np.array_equal(found, expected)
+    noisy = static.Executor().run(None, {"x": batch}, [out])[0]
+    assert not np.array_equal(noisy, expected)
+
+
 def test_lstm_dropout_is_frozen_too() -> None:
     x = static.data("x", [None, 5, 4])
     lstm = nn.LSTM(4, 6, 2, dropout=0.5, batch_first=True)
