@@ -157,7 +157,7 @@ def test_recomputation_pushes_no_gradient_twice(here: Team) -> None:
 def test_the_other_ways_of_exchanging_are_in_force(here: Team, configs: dict[str, Any]) -> None:
     strategy = fleet.DistributedStrategy()
     strategy.a_sync = True
-    strategy.a_sync_configs = configs
+    strategy.a_sync_configs.update(configs)
     trained(here, strategy, lr=0.1)
     fleet.stop_worker()
     updates = here.desks[0].call(None, {"method": "describe"})["tables"]["words"]["updates"]  # type: ignore[arg-type]
@@ -205,10 +205,10 @@ def test_what_the_transpiler_s_words_mean(
 def test_wrong_words_of_the_transpiler() -> None:
     config = fleet.DistributeTranspilerConfig()
     with pytest.raises(AttributeError, match="did you mean 'sync_mode'"):
-        config.sync_mod = True  # type: ignore[attr-defined]
+        config.sync_mod = True
     with pytest.raises(ValueError, match="one of 'RoundRobin', 'HashName'"):
         config.split_method = "Random"
-    config.geo_sgd_mode = True  # type: ignore[attr-defined]
+    config.geo_sgd_mode = True
     with pytest.raises(ValueError, match="set sync_mode = False"):
         config.strategy(fleet.DistributedStrategy())
 
