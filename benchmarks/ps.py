@@ -2,6 +2,7 @@
 
     python benchmarks/ps.py --rows 1000000 --workers 1 2
     python benchmarks/ps.py --rows 10000000 --workers 1
+    python benchmarks/ps.py --rows 5000000 --stalls
 
 One server process serves one table of Adagrad rows. Bursts of the kinds that are compared take
 turns, so that all of them see the same machine; the figures are medians over bursts, with the best
@@ -229,16 +230,45 @@ def measure(rows: int, workers: int, bursts: int, tls: tuple[str, str] | None) -
         print(kind.line())
 
 
+def stalls(rows: int) -> None:
+    """How long pushes take while the table is saved, against pushes before it."""
+    with tempfile.TemporaryDirectory() as folder:
+        process, port, _ = started("--serve", str(rows))
+        try:
+            access = Access(TOKEN, Claim(0, 0))
+            caller = _caller(port, rows, access)
+            caller.push()
+            before = [late for _ in range(10) for late in caller.push()]
+            saver = Client([f"127.0.0.1:{port}"], access)
+            message = {"method": "save", "folder": folder, "delta": False}
+            thread = threading.Thread(target=lambda: saver.call(message))
+            began = time.perf_counter()
+            thread.start()
+            during = []
+            while thread.is_alive():
+                during += caller.push()
+            seconds = time.perf_counter() - began
+        finally:
+            process.kill()
+            process.wait()
+    for name, found in (("before", before), ("during", during)):
+        p50, p99, most = (1e3 * np.percentile(found, q) for q in (50, 99, 100))
+        print(f"pushes {name} a save: p50 {p50:.1f}, p99 {p99:.1f}, longest {most:.1f} ms")
+    print(f"{rows:,} rows saved in {seconds:.1f} s beside {len(during)} pushes")
+
+
+def _caller(port: int, rows: int, access: Access) -> "Caller":
+    chance, known = np.random.default_rng(1), ids(rows)
+    places = [chance.choice(rows, COUNT, replace=False) for _ in range(15)]
+    batches = [Batch.of(known[place], 1) for place in places]
+    return Caller(Client([f"127.0.0.1:{port}"], access), batches)
+
+
 def _kinds(
     label: str, port: int, process: int, *, rows: int, workers: int, secure: dict[str, str]
 ) -> list[Kind]:
-    chance, known = np.random.default_rng(1), ids(rows)
-    callers = []
-    for index in range(workers):
-        access = Access(TOKEN, Claim(index, 0), client_tls(secure))
-        places = [chance.choice(rows, COUNT, replace=False) for _ in range(15)]
-        batches = [Batch.of(known[place], 1) for place in places]
-        callers.append(Caller(Client([f"127.0.0.1:{port}"], access), batches))
+    tls = client_tls(secure)
+    callers = [_caller(port, rows, Access(TOKEN, Claim(i, 0), tls)) for i in range(workers)]
     return [
         Kind(f"pull{label}", lambda: together([c.pull for c in callers]), process),
         Kind(f"push{label}", lambda: together([c.push for c in callers]), process),
@@ -252,6 +282,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--bursts", type=int, default=8)
     parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))
+    parser.add_argument("--stalls", action="store_true", help="pushes beside a save instead")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--echo", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--log", default="", help=argparse.SUPPRESS)
@@ -261,6 +292,9 @@ def main() -> None:
         serve(given.port, given.serve, given.log)
     elif given.echo:
         echo(given.port)
+    elif given.stalls:
+        for rows in given.rows:
+            stalls(rows)
     else:
         for rows in given.rows:
             for workers in given.workers:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         stop_worker,
     )
     from fleetx.engine.session import distributed_model, distributed_optimizer, init
-    from fleetx.io import load_inference_model, load_vars, save_inference_model
-    from fleetx.io.jobs import load_persistables, save_persistables
+    from fleetx.io import load_inference_model, load_vars
+    from fleetx.io.jobs import load_persistables, save_inference_model, save_persistables
     from fleetx.plan.error import PlanError
     from fleetx.roles import (
         MPISymetricRoleMaker,
@@ -183,7 +183,7 @@ _HOMES = {
     "load_inference_model": "fleetx.io",
     "load_persistables": "fleetx.io.jobs",
     "load_vars": "fleetx.io",
-    "save_inference_model": "fleetx.io",
+    "save_inference_model": "fleetx.io.jobs",
     "save_persistables": "fleetx.io.jobs",
     "PlanError": "fleetx.plan.error",
 }

@@ -4,14 +4,17 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from fleetx import roles
 from fleetx.engine import session
-from fleetx.ps import snapshot, worker
+from fleetx.ps import safetensors_file, snapshot, worker
 from fleetx.ps.channel import Access
 from fleetx.ps.desk import Desk
 from fleetx.ps.handshake import Claim
 from fleetx.ps.members import Members
 from fleetx.ps.server import Server
+from fleetx.ps.sparse_module import SparseModule
 from fleetx.ps.worker import Worker
 from fleetx.roles import secrets
 from fleetx.roles.addresses import split_endpoint
@@ -115,6 +118,34 @@ def save(connected: Worker, folder: Path, *, delta: bool) -> None:
         "mode": "delta" if delta else "full",
     }
     snapshot.write_json(folder / snapshot.MANIFEST, manifest)
+
+
+def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:
+    """Write what serving a model takes: its dense parameters and buffers, and all tables.
+
+    ``dense.safetensors`` holds the former by name, ``tables`` is a save like any other. Workers may
+    all call it or only the first one; the first one writes.
+
+    Args:
+        dirname: the folder.
+        model: which one; the only distributed model if not said.
+    """
+    if roles.identity("save_inference_model").index:
+        return
+    held = [engine.job.model for engine in session.engines()]
+    if model is None and len(held) != 1:
+        raise ValueError(
+            f"save_inference_model() found {len(held)} distributed models; pass the one to save"
+        )
+    folder = Path(dirname)
+    save(_worker("save_inference_model"), folder / "tables", delta=False)
+    anchors = {id(m.anchor) for m in (model or held[0]).modules() if isinstance(m, SparseModule)}
+    tensors = (model or held[0]).state_dict(keep_vars=True)
+    dense = {name: t.detach().cpu() for name, t in tensors.items() if id(t) not in anchors}
+    whole = {name: t.float() if t.is_floating_point() else t.long() for name, t in dense.items()}
+    safetensors_file.write(
+        folder / "dense.safetensors", {name: t.numpy() for name, t in whole.items()}
+    )
 
 
 def load_persistables(dirname: str, tables: list[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from fleetx.ps.sparse_table import Rows, SparseTable
 
 PART_ROWS = 8192
 """Rows that are copied at once, while no push can come in between: a millisecond or two."""
-FILE_ROWS = 1 << 18
+FILE_ROWS = 1 << 16
+BREATH = 0.001
+"""Seconds between two parts. Locks are not fair: without a pause pushes would wait for many."""
 MANIFEST = "manifest.json"
 
 
@@ -89,6 +92,7 @@ def _parts(served: ServedSparse, bits: int, since: int, saved_at: list[int]) -> 
         with served.changed:
             saved_at.append(served.journal.number if served.journal else 0)
             rows = served.table.part(number, bits, since)
+        time.sleep(BREATH)
         yield rows
 
 

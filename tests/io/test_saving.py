@@ -285,7 +285,7 @@ def test_what_inference_models_refuse(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format 'torch' or 'onnx'"):
         fleet.save_inference_model(exe, tmp_path, ["x"], [out], format="tf")
     with pytest.raises(TypeError, match=r"static\.Executor first"):
-        fleet.save_inference_model(None, tmp_path, ["x"], [out])  # type: ignore[arg-type]
+        fleet.save_inference_model(None, tmp_path, ["x"], [out])
     with pytest.raises(FileNotFoundError, match=r"signature\.json"):
         fleet.load_inference_model(tmp_path / "nowhere", exe)
 

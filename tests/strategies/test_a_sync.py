@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import fleetx as fleet
@@ -157,7 +158,7 @@ def test_recomputation_pushes_no_gradient_twice(here: Team) -> None:
 def test_the_other_ways_of_exchanging_are_in_force(here: Team, configs: dict[str, Any]) -> None:
     strategy = fleet.DistributedStrategy()
     strategy.a_sync = True
-    strategy.a_sync_configs = configs
+    strategy.a_sync_configs.update(configs)
     trained(here, strategy, lr=0.1)
     fleet.stop_worker()
     updates = here.desks[0].call(None, {"method": "describe"})["tables"]["words"]["updates"]  # type: ignore[arg-type]
@@ -205,10 +206,10 @@ def test_what_the_transpiler_s_words_mean(
 def test_wrong_words_of_the_transpiler() -> None:
     config = fleet.DistributeTranspilerConfig()
     with pytest.raises(AttributeError, match="did you mean 'sync_mode'"):
-        config.sync_mod = True  # type: ignore[attr-defined]
+        config.sync_mod = True
     with pytest.raises(ValueError, match="one of 'RoundRobin', 'HashName'"):
         config.split_method = "Random"
-    config.geo_sgd_mode = True  # type: ignore[attr-defined]
+    config.geo_sgd_mode = True
     with pytest.raises(ValueError, match="set sync_mode = False"):
         config.strategy(fleet.DistributedStrategy())
 
@@ -275,6 +276,18 @@ def test_saving_and_loading_from_a_script(here: Team, tmp_path: Any) -> None:
     assert torch.equal(model.words(torch.arange(30)), expected)
     with pytest.raises(ValueError, match="mode=7 is not known"):
         fleet.save_persistables(str(tmp_path / "x"), mode=7)
+
+
+def test_an_inference_model_is_dense_parameters_and_tables(here: Team, tmp_path: Any) -> None:
+    model, _ = trained(here, lr=0.3)
+    fleet.save_inference_model(str(tmp_path))
+    dense = load_file(tmp_path / "dense.safetensors")
+    assert sorted(dense) == ["body.bias", "body.weight", "head.bias", "head.weight"]
+    assert torch.equal(dense["head.weight"], model.head.weight.detach())
+    model.eval()
+    for path in (tmp_path / "tables" / "words").rglob("rows-*.safetensors"):
+        part = load_file(path)
+        assert torch.equal(model.words(part["ids"]), part["rows"])
 
 
 def test_calls_in_the_wrong_place_are_explained(here: Team) -> None:
