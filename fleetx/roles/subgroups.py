@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -20,6 +21,14 @@ def two_levels(
     blocks = [row[i : i + inner] for row in rows for i in range(0, len(row), inner)]
     across = [row[i::inner] for row in rows for i in range(inner)]
     return _mine(blocks), _mine(across)
+
+
+def carries(mesh: DeviceMesh, axis: str, device: torch.device) -> bool:
+    """Whether all collectives along an axis work on tensors of the device.
+
+    gloo all-reduces tensors of a card, but crashes the process when it shall send one.
+    """
+    return device.type == "cpu" or "nccl" in dist.get_backend_config(mesh[axis].get_group())
 
 
 def along(mesh: DeviceMesh, axis: str, places: tuple[int, ...]) -> dist.ProcessGroup | None:

@@ -22,6 +22,7 @@ from fleetx.plan.option import AtLeast, OneOf
 from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
+from fleetx.roles.subgroups import carries
 
 if TYPE_CHECKING:
     from fleetx.graph.parts import Part
@@ -139,6 +140,12 @@ class Pipeline(Strategy, name="pipeline"):
     def model(self, model: nn.Module, job: Job) -> nn.Module:
         if job.size("pp") == 1:
             return model
+        if not carries(job.mesh, "pp", job.device):
+            raise PlanError(
+                "strategy.pipeline = True sends activations between cards, which takes NCCL, and "
+                "NCCL takes a card for each worker. Start as many workers as there are cards "
+                "(fleetrun --gpus 0,1), or train on the CPU (fleetrun --gpus none)."
+            )
         # Loaded here: jobs without a pipeline do not need it.
         from fleetx.graph.stages import Stages
         from fleetx.graph.tied import Homes

@@ -24,6 +24,7 @@ from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast, OneOf
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
+from fleetx.roles.subgroups import carries
 
 logger = logging.getLogger(__name__)
 Names = tuple[str, ...]
@@ -78,6 +79,12 @@ class TensorParallel(Strategy, name="tensor_parallel"):
         chosen_cuts = chosen(model, self.config, degree, elsewhere)
         if degree == 1:
             return model
+        if not carries(job.mesh, "tp", job.device):
+            raise PlanError(
+                "strategy.tensor_parallel = True exchanges activations between cards, which takes "
+                "NCCL, and NCCL takes a card for each worker. Start as many workers as there are "
+                "cards (fleetrun --gpus 0,1), or train on the CPU (fleetrun --gpus none)."
+            )
         here = [module for module in model.modules() if module not in elsewhere]
         cuts = {module: kind for module, kind in chosen_cuts.items() if module not in elsewhere}
         _tell(model, cuts, degree)
