@@ -48,14 +48,19 @@ class Homes:
         The tree of modules stays, so that names can still be looked up.
         """
         everywhere = set().union(*self._paths)
+        named = list(self._model.named_modules(remove_duplicate=False))
+        # A module of several names is kept under all of them if it is kept under one.
+        kept = {module for path, module in named if path and self.keeps(path)}
         elsewhere = set()
-        for path, module in self._model.named_modules(remove_duplicate=False):
+        for path, module in named:
+            if module in kept:
+                continue
             for kind in (module._parameters, module._buffers):
                 for name in [n for n in kind if not self.keeps(f"{path}.{n}" if path else n)]:
                     kind[name] = None
-            if _inside(path, everywhere) and not self.keeps(path):
+            if _inside(path, everywhere):
                 elsewhere.add(module)
-        return elsewhere - {m for p, m in self._model.named_modules() if self.keeps(p)}
+        return elsewhere
 
     def _find_ties(self) -> list[Tie]:
         names: dict[nn.Parameter, list[str]] = {}

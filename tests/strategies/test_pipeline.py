@@ -239,6 +239,39 @@ def test_statistics_move_once_per_micro_batch_and_inputs_and_outputs_are_trees()
     torch.testing.assert_close(found["logits"], plain(x, shift)["logits"], rtol=1e-4, atol=1e-6)
 
 
+class Again(nn.Module):
+    """One block under two names, called in both stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.last = nn.Linear(6, 6)
+        self.middle = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(self.first(x).relu()).relu())
+
+
+@world(2)
+def test_a_layer_that_several_stages_call_is_kept_by_all_and_moves_alike() -> None:
+    start({"pp": 2}, split=["middle"], accumulate_steps=2)
+    torch.manual_seed(0)
+    model: Any = fleet.distributed_model(Again(), criterion=nn.functional.mse_loss)
+    fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    torch.manual_seed(0)
+    plain = Again()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    x, y = torch.randn(2, 8, 6).unbind()
+    for _ in range(3):
+        model.train_batch((x, y))
+        nn.functional.mse_loss(plain(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    state = fleet.full_state_dict(model, everywhere=True)
+    assert list(state) == list(plain.state_dict())
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(state[name], value, rtol=1e-4, atol=1e-6)
+
+
 @world(1)
 def test_one_rank_alone_runs_the_same_micro_batches() -> None:
     start({"pp": 1}, split=[])
