@@ -85,10 +85,11 @@ def judge(everything: Outcome, without: Mapping[str, Outcome], workers: int) -> 
 
 
 def _on_flag(name: str, everything: Outcome, without: Outcome) -> Finding:
-    distance, limit = everything.away_from(without), everything.tolerances[name]
+    distance, limit = everything.away_from(without), _limit(name, everything.tolerances)
     if not math.isfinite(distance):
         return Finding(name, Verdict.WRONG, "the weights are not finite")
-    if distance == 0 and (limit is None or limit > ROUNDING):
+    own = everything.tolerances[name]
+    if distance == 0 and (own is None or own > ROUNDING):
         return Finding(name, Verdict.NO_EFFECT, "the same weights as without it, bit for bit")
     if limit is None:
         words = f"changes the update by design; {distance:.1e} away from the run without it"
@@ -96,6 +97,14 @@ def _on_flag(name: str, everything: Outcome, without: Outcome) -> Finding:
     if distance <= min(limit, EQUAL):
         return Finding(name, Verdict.EQUAL, f"the weights of the run without it ({distance:.1e})")
     return _on_rounding(name, everything, without, limit)
+
+
+def _limit(name: str, tolerances: Mapping[str, float | None]) -> float | None:
+    """How far a flag may move the weights; another order of additions rounds as coarsely as all."""
+    own = tolerances[name]
+    if own is None or not EQUAL < own <= ROUNDING:
+        return own
+    return max(tolerance for tolerance in tolerances.values() if tolerance is not None)
 
 
 def _on_rounding(name: str, everything: Outcome, without: Outcome, limit: float) -> Finding:

@@ -37,7 +37,7 @@ def data_group() -> ProcessGroup | None:
     here.dealt = session.sharers(plan)
     if plan.mesh["pp"] * plan.mesh["tp"] == 1:
         return None
-    return subgroups.data_group(session.mesh(here, plan))
+    return subgroups.data_group(session.mesh(plan))
 
 
 def full_state_dict(model: nn.Module, *, everywhere: bool = False) -> dict[str, Tensor]:

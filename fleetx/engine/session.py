@@ -33,8 +33,6 @@ class Session:
     laid_out: list[weakref.ref[Engine]] = field(default_factory=list)
     """Weakly, because a model that nobody uses any more shall free its memory."""
     waiting: list[DistributedOptimizer] = field(default_factory=list)
-    meshes: dict[tuple[tuple[str, int], ...], DeviceMesh] = field(default_factory=dict)
-    """Axes -> mesh, so that equal plans share their process groups."""
     dealt: int | None = None
     """Among how many workers a loader has dealt the data already."""
     latest: Any = None
@@ -241,7 +239,7 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
             "fleet.init()."
         )
     session.strategy.lock()
-    engine = Engine(plan, model, device=roles.device(), mesh=mesh(session, plan), **given)
+    engine = Engine(plan, model, device=roles.device(), mesh=mesh(plan), **given)
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
     return engine
@@ -272,13 +270,9 @@ def sharers(plan: Plan) -> int:
     return plan.mesh["dp"] * plan.mesh["sharding"]
 
 
-def mesh(session: Session, plan: Plan) -> DeviceMesh:
-    """The mesh of a plan, the same one for all models."""
-    axes = tuple(plan.mesh.items())
-    if axes not in session.meshes:
-        together = roles.identity().is_collective
-        session.meshes[axes] = roles.mesh(plan.mesh) if together else roles.alone(plan.mesh)
-    return session.meshes[axes]
+def mesh(plan: Plan) -> DeviceMesh:
+    """The mesh of a plan."""
+    return (roles.mesh if roles.identity().is_collective else roles.alone)(plan.mesh)
 
 
 def _owns(engine: Engine, optimizer: DistributedOptimizer) -> bool:

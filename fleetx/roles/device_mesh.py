@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fleetx.roles.session import world
 
@@ -10,8 +10,14 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+_kept: dict[str, Any] = {}
+"""The running job, and its meshes by their axes."""
+
+
 def mesh(axes: Mapping[str, int]) -> "DeviceMesh":
     """Arrange all workers in a mesh whose last axis runs through neighbouring ranks.
+
+    The same axes give the same mesh: each of its groups has threads and connections of its own.
 
     Args:
         axes: the length of each axis by its name, outermost first.
@@ -20,9 +26,13 @@ def mesh(axes: Mapping[str, int]) -> "DeviceMesh":
 
     here = world("mesh")
     check_axes(axes, here.identity.worker_num)
-    return init_device_mesh(
-        here.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes.keys())
-    )
+    if _kept.get("world") is not here:
+        _kept.update(world=here, meshes={})
+    meshes: dict[tuple[tuple[str, int], ...], DeviceMesh] = _kept["meshes"]
+    if (key := tuple(axes.items())) not in meshes:
+        names, lengths = tuple(axes), tuple(axes.values())
+        meshes[key] = init_device_mesh(here.device.type, lengths, mesh_dim_names=names)
+    return meshes[key]
 
 
 class _Alone:
