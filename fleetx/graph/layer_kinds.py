@@ -3,7 +3,7 @@
 They are recognised by types, names and shapes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import takewhile
 
 from torch import nn
@@ -129,33 +129,38 @@ def cut_dim(kind: str | None, name: str) -> int | None:
     return 0
 
 
-def regions(model: nn.Module, cuts: Cuts) -> set[nn.Module]:
-    """The modules in which tensors are spread, apart from that of the positions."""
+def regions(model: nn.Module, cuts: Cuts, opened: Collection[nn.Module] = ()) -> set[nn.Module]:
+    """The modules in which tensors are spread, apart from that of the positions.
+
+    Modules that are ``opened`` are never called themselves.
+    """
     paths = paths_of(model)
     return {
-        module if kind == "vocabulary" else _caller(model, paths[module])
+        module if kind == "vocabulary" else _caller(model, paths[module], opened)
         for module, kind in cuts.items()
         if kind != "sequence"
     }
 
 
-def around_positions(model: nn.Module, cuts: Cuts) -> set[nn.Module]:
+def around_positions(
+    model: nn.Module, cuts: Cuts, opened: Collection[nn.Module] = ()
+) -> set[nn.Module]:
     """The smallest module around all that are cut by position, if any is."""
     paths = paths_of(model)
     parts = [paths[module].split(".")[:-1] for module, kind in cuts.items() if kind == "sequence"]
     if not parts:
         return set()
     levels = takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False))
-    return {_caller(model, ".".join([*(level[0] for level in levels), ""]))}
+    return {_caller(model, ".".join([*(level[0] for level in levels), ""]), opened)}
 
 
-def _caller(model: nn.Module, path: str) -> nn.Module:
-    """The nearest module above that has a forward."""
+def _caller(model: nn.Module, path: str, opened: Collection[nn.Module]) -> nn.Module:
+    """The nearest module above that has a forward and is called."""
     module = model
     while path:
         path = path.rpartition(".")[0]
         module = model.get_submodule(path)
-        if runs(module):
+        if runs(module) and module not in opened:
             break
     return module
 

@@ -29,16 +29,22 @@ class Atom:
     """Whether it lies inside a module whose forward was replaced, so it may run by itself."""
 
 
-def by_size(model: nn.Module, limit: float, apart: Collection[nn.Module] = ()) -> list[Unit]:
+def by_size(
+    model: nn.Module,
+    limit: float,
+    apart: Collection[nn.Module] = (),
+    opened: Collection[nn.Module] = (),
+) -> list[Unit]:
     """Units that are closed as soon as they hold ``limit`` bytes.
 
     Args:
         model: Whose submodules are dealt out; what belongs to the model itself stays with it.
         limit: Bytes of parameters.
         apart: Modules that do not run here; a unit does not reach over them.
+        opened: Modules that are never called themselves, only what is inside.
     """
     units = [Unit()]
-    for atom in _atoms(model, limit, (), set(apart)):
+    for atom in _atoms(model, limit, (), set(apart), set(opened)):
         if units[-1].size >= limit or atom is None or atom.replayed:
             units.append(Unit())
         if atom is not None:
@@ -49,11 +55,14 @@ def by_size(model: nn.Module, limit: float, apart: Collection[nn.Module] = ()) -
 
 
 def by_anchors(
-    model: nn.Module, anchors: Collection[Path], apart: Collection[nn.Module] = ()
+    model: nn.Module,
+    anchors: Collection[Path],
+    apart: Collection[nn.Module] = (),
+    opened: Collection[nn.Module] = (),
 ) -> list[Unit]:
     """Units that end with the modules of these names, or with the last piece up to there."""
     units = [Unit()]
-    atoms = list(_atoms(model, float("inf"), anchors, set(apart)))
+    atoms = list(_atoms(model, float("inf"), anchors, set(apart), set(opened)))
     ends = _ends(model, [atom.name for atom in atoms if atom is not None], anchors)
     for atom in atoms:
         if atom is None or atom.replayed:
@@ -103,7 +112,11 @@ def _inside(name: Path, outer: Path) -> bool:
 
 
 def _atoms(
-    model: nn.Module, limit: float, anchors: Collection[Path], apart: set[nn.Module]
+    model: nn.Module,
+    limit: float,
+    anchors: Collection[Path],
+    apart: set[nn.Module],
+    opened: set[nn.Module],
 ) -> Iterator[Atom | None]:
     """The modules to deal out, in their order; None where one runs elsewhere."""
     seen: set[nn.Module] = set()
@@ -116,7 +129,8 @@ def _atoms(
             yield None
             return
         size = sum(p.numel() * p.element_size() for p in module.parameters())
-        if name and size and not _opened(module, name, size, limit, anchors):
+        whole = module not in opened and not _opened(module, name, size, limit, anchors)
+        if name and size and whole:
             yield Atom(name, module, size, replayed)
             return
         inside = replayed or (bool(name) and "forward" in vars(module))

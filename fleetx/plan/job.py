@@ -37,6 +37,9 @@ class Job:
     elsewhere: set[nn.Module] = field(default_factory=set)
     """Submodules that run on other ranks: their names are known here, their weights are not."""
 
+    opened: set[nn.Module] = field(default_factory=set)
+    """Submodules whose own forward never runs, because what is inside was dealt out to ranks."""
+
     borrowed: set[str] = field(default_factory=set)
     """Names of parameters that another rank holds, too, and counts as its own."""
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from fleetx.roles import logs
 from fleetx.roles.detection import PaddleCloudRoleMaker
 from fleetx.roles.environment import Environment
+from fleetx.roles.idle_threads import wait_for_idle_threads
 from fleetx.roles.role import Identity, RoleMaker
 from fleetx.roles.world import World, close_world, group_identity, open_world
 
@@ -68,6 +69,8 @@ def stop() -> None:
     atexit.unregister(stop)
     while _running:
         session = _running.pop()
+        if session.world.group is not None:
+            wait_for_idle_threads()
         close_world(session.world)
         logs.detach(session.handler)
 

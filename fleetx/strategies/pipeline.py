@@ -1,7 +1,8 @@
 """Pipeline: consecutive layers live on different ranks, and a batch flows through in parts."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -153,7 +154,9 @@ class Pipeline(Strategy, name="pipeline"):
         # All ranks begin with the weights of the first one, of which each then keeps its part.
         start_equal(model, job.mesh["pp"].get_group())
         group = job.mesh["pp"].get_group()
-        parts = _parts(model, job, self.config)
+        points = _points(model, job, self.config)
+        parts = _parts(model, points)
+        job.opened |= {module for name, module in model.named_modules() if _around(name, points)}
         self._stages = Stages(
             model, parts, group=group, device=job.device, schedule=self.config.schedule_mode
         )
@@ -326,22 +329,33 @@ def _bound(model: nn.Module, inputs: Any) -> dict[str, Any]:
     return dict(list(bound.items())[1:])
 
 
-def _parts(model: nn.Module, job: Job, config: "Pipeline.Config") -> "dict[bool, list[Part]]":
-    """The model in as many parts as there are stages, for training and for evaluation."""
-    from fleetx.graph import parts, trace
-
-    training, wanted = model.training, job.size("pp") * config.chunks
+@contextmanager
+def _explained() -> Iterator[None]:
     try:
-        points = config.split or _balanced(model, job, wanted)
-        found = {}
-        for mode in (True, False):
-            model.train(mode)
-            graph = trace.follow(model, lambda name, module: not _around(name, points))
-            found[mode] = parts.cut(graph, points)
+        yield
     except PlanError:
         raise
     except ValueError as error:
         raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}") from error
+
+
+@_explained()
+def _points(model: nn.Module, job: Job, config: "Pipeline.Config") -> tuple[str, ...]:
+    """The submodules that begin a stage, but for the first."""
+    return config.split or _balanced(model, job, job.size("pp") * config.chunks)
+
+
+@_explained()
+def _parts(model: nn.Module, points: tuple[str, ...]) -> "dict[bool, list[Part]]":
+    """The model in as many parts as there are stages, for training and for evaluation."""
+    from fleetx.graph import parts, trace
+
+    training, found = model.training, {}
+    try:
+        for mode in (True, False):
+            model.train(mode)
+            graph = trace.follow(model, lambda name, module: not _around(name, points))
+            found[mode] = parts.cut(graph, points)
     finally:
         model.train(training)
     return found
@@ -368,4 +382,4 @@ def _balanced(model: nn.Module, job: Job, wanted: int) -> tuple[str, ...]:
 
 def _around(name: str, points: tuple[str, ...]) -> bool:
     """Whether a submodule contains a point strictly."""
-    return any(point.startswith(f"{name}.") for point in points)
+    return bool(name) and any(point.startswith(f"{name}.") for point in points)

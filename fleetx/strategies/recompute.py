@@ -1,7 +1,7 @@
 """Recompute: activations inside named submodules are not kept but computed again in backward."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from fleetx.comm.host_copies import Bundle, HostCopies
+from fleetx.graph.layer_kinds import runs
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -83,7 +84,7 @@ class Recompute(Strategy, name="recompute"):
     def model(self, model: nn.Module, job: Job) -> nn.Module:
         if self.config.enable_offload:
             self.host = HostCopies(job.device)
-        for name in segments(model, self.config.checkpoints):
+        for name in segments(model, self.config.checkpoints, job.opened):
             module = model.get_submodule(name)
             if module in job.elsewhere:
                 continue
@@ -108,13 +109,16 @@ class Recompute(Strategy, name="recompute"):
         return replace(step, settle=settle)
 
 
-def segments(model: nn.Module, wanted: Sequence[str]) -> list[str]:
+def segments(
+    model: nn.Module, wanted: Sequence[str], opened: Collection[nn.Module] = ()
+) -> list[str]:
     """The paths of the submodules that ``wanted`` names, each once; the outermost ones alone.
 
     What lies inside a chosen submodule is replayed with it. An entry that names nothing else is
-    refused, because it would have no effect.
+    refused, because it would have no effect; so is one of the ``opened`` submodules, whose own
+    forward never runs.
     """
-    found = {entry: _named(model, entry) for entry in wanted}
+    found = {entry: _named(model, entry, opened) for entry in wanted}
     every = {path for paths in found.values() for path in paths}
     outermost = [path for path in every if not _around(path, every)]
     for entry, paths in found.items():
@@ -137,20 +141,28 @@ def _around(path: str, others: set[str]) -> str | None:
     return next((name for name in outer if name in others), None)
 
 
-def _named(model: nn.Module, entry: str) -> list[str]:
+def _named(model: nn.Module, entry: str, opened: Collection[nn.Module]) -> list[str]:
     """The paths that one entry stands for: a name, or a pattern over all names."""
     known = _known(model)
     if entry in known:
         path = known[entry]
-        if not _runs(model.get_submodule(path)):
-            kind = type(model.get_submodule(path)).__name__
+        module = model.get_submodule(path)
+        if module in opened:
+            raise PlanError(
+                f"recompute_configs['checkpoints'] names {entry!r}, whose inside is dealt out to "
+                "several stages, so that it never runs as a whole; name what is inside: "
+                f"'{entry}.*'."
+            )
+        if not runs(module):
+            kind = type(module).__name__
             raise PlanError(
                 f"recompute_configs['checkpoints'] names {entry!r}, a {kind}, which has no forward "
                 f"that could be replayed; name what is inside: '{entry}.*'."
             )
         return [path]
-    matched = [path for name, path in known.items() if fnmatchcase(name, entry)]
-    matched = [path for path in matched if _runs(model.get_submodule(path))]
+    found = [path for name, path in known.items() if fnmatchcase(name, entry)]
+    modules = {path: model.get_submodule(path) for path in found}
+    matched = [path for path in found if runs(modules[path]) and modules[path] not in opened]
     if not matched:
         message = f"recompute_configs['checkpoints'] names {entry!r}, and the model has no such "
         raise PlanError(option.unknown(f"{message}submodule", entry, known))
@@ -164,11 +176,6 @@ def _known(model: nn.Module) -> dict[str, str]:
         return dict(cuts)  # layers lie inside of segments, and are replayed with them
     names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
     return {name: name for name in names}
-
-
-def _runs(module: nn.Module) -> bool:
-    """Lists and dicts of modules are never called themselves."""
-    return type(module).forward is not nn.Module.forward
 
 
 class _Segment:

@@ -164,8 +164,9 @@ class Sharding(Strategy, name="sharding"):
     def _cut(self, model: nn.Module, job: Job) -> list[Unit]:
         anchors = [name for entry in self.config.segment_anchors for name in _named(model, entry)]
         if anchors:
-            return by_anchors(model, anchors, job.elsewhere)
-        return by_size(model, self.config.segment_broadcast_MB * 2**20, job.elsewhere)
+            return by_anchors(model, anchors, job.elsewhere, job.opened)
+        limit = self.config.segment_broadcast_MB * 2**20
+        return by_size(model, limit, job.elsewhere, job.opened)
 
     @override
     def step(self, step: Step, job: Job) -> Step:

@@ -238,8 +238,8 @@ def _changes(
     from fleetx.comm.shown_parameters import plain_parameters, settled_parameters
 
     border = Border(job.mesh["tp"])
-    between = layer_kinds.with_descendants(layer_kinds.around_positions(model, cuts))
-    inside = layer_kinds.with_descendants(layer_kinds.regions(model, cuts)) | between
+    between = layer_kinds.with_descendants(layer_kinds.around_positions(model, cuts, job.opened))
+    inside = layer_kinds.with_descendants(layer_kinds.regions(model, cuts, job.opened)) | between
     for module, kind in cuts.items():
         row = border.row(by_position=module in between)
         ways = {"column": border.column, "row": row, "vocabulary": border.gathered}

@@ -19,7 +19,12 @@ TENSOR_PARALLEL = {
     "row": ["layers.*.attention.out", "layers.*.mlp.2"],
     "vocabulary": ["embed", "head"],
 }
-SPLITS = {2: ["layers.2"], 4: ["layers.1", "layers.2", "layers.3"], 8: []}
+SPLITS = {
+    2: ["layers.2"],
+    4: ["layers.1", "layers.2", "layers.3"],
+    # There are four layers, so that stages begin in the middle of them.
+    8: ["layers.0.norm2"] + [f"layers.{n}{part}" for n in (1, 2, 3) for part in ("", ".norm2")],
+}
 EXTRAS: dict[str, dict[str, Any]] = {
     "amp": {"amp": True, "amp_configs": {"dtype": "bfloat16"}},
     "recompute": {"recompute": True, "recompute_configs": {"checkpoints": ["layers.*"]}},
@@ -32,12 +37,12 @@ Layout = dict[str, int]
 
 
 def layouts(workers: int) -> list[Layout]:
-    """All meshes of that many workers; the model has layers for up to four stages."""
+    """All meshes of that many workers."""
     sizes = [size for size in range(1, workers + 1) if workers % size == 0]
     return [
         dict(zip(AXES, found, strict=True))
         for found in itertools.product(sizes, repeat=len(AXES))
-        if torch.tensor(found).prod() == workers and found[0] <= transformer.LAYERS
+        if torch.tensor(found).prod() == workers
     ]
 
 
@@ -112,10 +117,10 @@ def compare(workers: int, layout: Layout, variants: list[tuple[str, ...]]) -> No
 
 
 def turns(layout: Layout, workers: int, count: int) -> list[tuple[str, ...]]:
-    """No extras, and as many other variants; they take turns over the layouts."""
+    """No extras, all of them, and as many other variants, which take turns over the layouts."""
+    none, *others, every = VARIANTS
     first = layouts(workers).index(layout) * count
-    others = VARIANTS[1:]
-    return [(), *(others[(first + number) % len(others)] for number in range(count))]
+    return [none, every, *(others[(first + number) % len(others)] for number in range(count))]
 
 
 @pytest.mark.parametrize("layout", layouts(4), ids=str)
@@ -125,5 +130,4 @@ def test_four_workers(layout: Layout) -> None:
 
 @pytest.mark.parametrize("layout", layouts(8), ids=str)
 def test_eight_workers(layout: Layout) -> None:
-    # The company of the extras is tried on four workers, and in tests/test_composition.py.
-    compare(8, layout, turns(layout, 8, count=0))
+    compare(8, layout, turns(layout, 8, count=1))

@@ -1,0 +1,43 @@
+"""Waiting until the threads of this process have nothing left to do.
+
+A collective returns as soon as its result is there, while the thread of torch that carried it out
+still lets go of its tensors, for which it needs the interpreter. A thread that comes too late for
+that, because the interpreter has ended, aborts the whole process: a job that has done its work
+would end with SIGABRT. On a busy machine that happens.
+"""
+
+import threading
+import time
+from pathlib import Path
+
+_THREADS = Path("/proc/self/task")
+
+
+def wait_for_idle_threads(limit: float = 2.0) -> bool:
+    """Let other threads run until none of them wants to; not longer than ``limit`` seconds.
+
+    Returns:
+        Whether they are idle; False, too, where the system does not tell.
+    """
+    end, calm = time.monotonic() + limit, 0
+    while calm < 2 and time.monotonic() < end:
+        time.sleep(0.001)  # gives the interpreter to whoever waits for it
+        busy = _busy()
+        if busy is None:
+            return False
+        calm = 0 if busy else calm + 1
+    return calm == 2
+
+
+def _busy() -> bool | None:
+    """Whether another thread runs or waits for a processor; None if that cannot be known."""
+    own = str(threading.get_native_id())
+    try:
+        return any(_state(task) == "R" for task in _THREADS.iterdir() if task.name != own)
+    except OSError:
+        return None if not _THREADS.exists() else True  # a thread ended just now
+
+
+def _state(task: Path) -> str:
+    """One letter of proc(5); the name before it, in parentheses, may hold anything."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
