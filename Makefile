@@ -25,7 +25,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --durations=40
 
 format: $(VENV)/.dev ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .

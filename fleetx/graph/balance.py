@@ -44,6 +44,21 @@ def costs(
     return {name: statistics.median(times) for name, times in clock.seconds.items()}
 
 
+def sizes(model: nn.Module, graph: Graph) -> dict[str, float]:
+    """What stands for costs when there is no sample: the parameters that each call computes with.
+
+    An embedding computes nothing, it only looks rows up.
+    """
+    calls = (node for node in graph.nodes if node.op == "call_module")
+    return {node.name: _size(model.get_submodule(str(node.target))) for node in calls}
+
+
+def _size(module: nn.Module) -> float:
+    computing = (m for m in module.modules() if not isinstance(m, nn.Embedding | nn.EmbeddingBag))
+    own = {p for m in computing for p in m.parameters(recurse=False)}
+    return float(sum(parameter.numel() for parameter in own))
+
+
 def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 

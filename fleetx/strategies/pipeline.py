@@ -1,6 +1,7 @@
 """Pipeline: consecutive layers live on different ranks, and a batch flows through in parts."""
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from fleetx.graph.stages import Stages
     from fleetx.graph.tied import Homes
 
+logger = logging.getLogger(__name__)
 Count = Annotated[int, AtLeast(1)]
 SCHEDULES = ("1F1B", "F-then-B", "interleaved", "zero-bubble")
 
@@ -60,7 +62,7 @@ class Pipeline(Strategy, name="pipeline"):
         enable_partial_send_recv: bool = True
         """Accepted for old files, where it is True; False is refused."""
         split: tuple[str, ...] = ()
-        """Names of submodules; each begins a stage. Empty: balanced by measured cost."""
+        """Names of submodules; each begins a stage. Empty: balanced by cost."""
         stages_per_rank: Count = 1
         """For the interleaved schedules: stages on each rank; 1 means 2 for "interleaved"."""
 
@@ -284,7 +286,7 @@ class Pipeline(Strategy, name="pipeline"):
 
     @override
     def remarks(self) -> tuple[str, ...]:
-        where = ", ".join(self.config.split) or "measured costs"
+        where = ", ".join(self.config.split) or "balanced costs"
         return (
             f"Stages are cut at {where} and run in the order {self.config.schedule_mode} "
             "(pipeline_configs).",
@@ -365,13 +367,15 @@ def _balanced(model: nn.Module, job: Job, wanted: int) -> tuple[str, ...]:
     """Where to cut so that the dearest stage is as cheap as possible, alike on all ranks."""
     from fleetx.graph import balance, trace
 
-    if job.sample is None:
-        raise PlanError(
-            "strategy.pipeline = True needs to know where to cut the model: name the submodules "
-            "that begin a stage in pipeline_configs['split'], or call "
-            "fleet.distributed_model(model, sample=inputs), so that costs can be measured."
-        )
     graph = trace.follow(model, trace.open_up(model, wanted))
+    if job.sample is None:
+        found = tuple(balance.points(graph, balance.sizes(model, graph), wanted))
+        logger.info(
+            "pipeline: stages begin at %s, balanced by numbers of parameters; call "
+            "fleet.distributed_model(model, sample=inputs) to balance them by measured cost",
+            ", ".join(found),
+        )
+        return found
     measured = balance.costs(model, graph, _bound(model, job.sample))
     # Ranks measure differently and must cut alike.
     agreed = torch.tensor(list(measured.values()), dtype=torch.float64, device=job.device)

@@ -43,6 +43,13 @@ def test_too_few_layers() -> None:
         balance.points(graph, {}, 3)
 
 
+def test_sizes_stand_for_costs_but_not_those_of_lookups() -> None:
+    model = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8))
+    graph = trace.follow(model, all_whole)
+    assert list(balance.sizes(model, graph).values()) == [0, 40, 0, 72]
+    assert balance.points(graph, balance.sizes(model, graph), 2) == ["3"]
+
+
 class Costs(nn.Module):
     """Runs one layer twice and another one in place."""
 

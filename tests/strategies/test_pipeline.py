@@ -178,6 +178,15 @@ def test_it_is_balanced_by_measured_cost_when_nothing_is_said() -> None:
 
 
 @world(2)
+def test_it_is_balanced_by_parameters_without_a_sample() -> None:
+    start({"pp": 2}, split=[])
+    model = begin(transformer.build())
+    here = sum(p.numel() for name, p in model.named_parameters() if "layers" in name)
+    assert fleet.util.all_gather(here) == [here, here]
+    check(train(model), fleet.full_state_dict(model))
+
+
+@world(2)
 def test_evaluation_gives_everyone_loss_and_outputs_of_any_batch() -> None:
     start({"pp": 2})
     model = begin(transformer.build())
@@ -299,7 +308,6 @@ def test_refusals_say_what_to_change() -> None:
         with pytest.raises(fleet.PlanError, match=words):
             train(begin(transformer.build()), steps=1)
 
-    refused("needs to know where to cut", split=[])
     refused("layers.9", split=["layers.9"])
     refused("2 names, which make 3 stages", split=["layers.1", "layers.2"])
     refused(r"a batch of 16 samples cannot be cut into 3 micro-batches", accumulate_steps=3)
