@@ -1,12 +1,14 @@
 """Cutting a tree of modules into units whose parameters travel together."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
 
 Path = str
+Calls = Mapping[Path, bool]
+"""The modules that a model calls, in their order, and whether each alone reads its parameters."""
 
 
 @dataclass
@@ -29,16 +31,22 @@ class Atom:
     """Whether it lies inside a module whose forward was replaced, so it may run by itself."""
 
 
-def by_size(model: nn.Module, limit: float, apart: Collection[nn.Module] = ()) -> list[Unit]:
+def by_size(
+    model: nn.Module,
+    limit: float,
+    apart: Collection[nn.Module] = (),
+    calls: Calls | None = None,
+) -> list[Unit]:
     """Units that are closed as soon as they hold ``limit`` bytes.
 
     Args:
         model: Whose submodules are dealt out; what belongs to the model itself stays with it.
         limit: Bytes of parameters.
         apart: Modules that do not run here; a unit does not reach over them.
+        calls: What runs, where that is known; nothing else is dealt out.
     """
     units = [Unit()]
-    for atom in _atoms(model, limit, (), set(apart)):
+    for atom in _atoms(model, limit, (), set(apart), calls):
         if units[-1].size >= limit or atom is None or atom.replayed:
             units.append(Unit())
         if atom is not None:
@@ -49,12 +57,16 @@ def by_size(model: nn.Module, limit: float, apart: Collection[nn.Module] = ()) -
 
 
 def by_anchors(
-    model: nn.Module, anchors: Collection[Path], apart: Collection[nn.Module] = ()
+    model: nn.Module,
+    anchors: Collection[Path],
+    apart: Collection[nn.Module] = (),
+    calls: Calls | None = None,
 ) -> list[Unit]:
     """Units that end with the modules of these names, or with the last piece up to there."""
     units = [Unit()]
-    atoms = list(_atoms(model, float("inf"), anchors, set(apart)))
-    ends = _ends(model, [atom.name for atom in atoms if atom is not None], anchors)
+    atoms = list(_atoms(model, float("inf"), anchors, set(apart), calls))
+    names = calls or [name for name, _ in model.named_modules(remove_duplicate=False)]
+    ends = _ends(list(names), [atom.name for atom in atoms if atom is not None], anchors)
     for atom in atoms:
         if atom is None or atom.replayed:
             units.append(Unit())
@@ -78,8 +90,7 @@ def without_shared(units: Collection[Unit]) -> list[Unit]:
         alone = Unit()
         for module, name in zip(unit.modules, unit.names, strict=True):
             if all(uses[parameter] == 1 for parameter in module.parameters()):
-                size = sum(p.numel() * p.element_size() for p in module.parameters())
-                _add(alone, Atom(name, module, size, replayed=False))
+                _add(alone, Atom(name, module, _size(module), replayed=False))
         kept.append(alone)
     return [unit for unit in kept if unit.modules]
 
@@ -90,9 +101,9 @@ def _add(unit: Unit, atom: Atom) -> None:
     unit.size += atom.size
 
 
-def _ends(model: nn.Module, atoms: list[Path], anchors: Collection[Path]) -> set[Path]:
+def _ends(names: list[Path], atoms: list[Path], anchors: Collection[Path]) -> set[Path]:
     """The atoms that end a unit: an anchor may be opened itself, or have no parameters."""
-    order = {name: at for at, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
+    order = {name: at for at, name in enumerate(names)}
     lasts = (max(order[name] for name in order if _inside(name, anchor)) for anchor in anchors)
     passed = ([name for name in atoms if order[name] <= last] for last in lasts)
     return {names[-1] for names in passed if names}
@@ -103,9 +114,16 @@ def _inside(name: Path, outer: Path) -> bool:
 
 
 def _atoms(
-    model: nn.Module, limit: float, anchors: Collection[Path], apart: set[nn.Module]
+    model: nn.Module,
+    limit: float,
+    anchors: Collection[Path],
+    apart: set[nn.Module],
+    calls: Calls | None,
 ) -> Iterator[Atom | None]:
     """The modules to deal out, in their order; None where one runs elsewhere."""
+    if calls is not None:
+        yield from _called(model, calls, apart)
+        return
     seen: set[nn.Module] = set()
 
     def walk(module: nn.Module, name: Path, replayed: bool) -> Iterator[Atom | None]:
@@ -115,7 +133,7 @@ def _atoms(
         if module in apart:
             yield None
             return
-        size = sum(p.numel() * p.element_size() for p in module.parameters())
+        size = _size(module)
         if name and size and not _opened(module, name, size, limit, anchors):
             yield Atom(name, module, size, replayed)
             return
@@ -124,6 +142,20 @@ def _atoms(
             yield from walk(submodule, f"{name}.{child}" if name else child, inside)
 
     yield from walk(model, "", False)
+
+
+def _called(model: nn.Module, calls: Calls, apart: set[nn.Module]) -> Iterator[Atom | None]:
+    """The modules that run; each is called by its name, so none is opened."""
+    for name, alone in calls.items():
+        module = model.get_submodule(name)
+        if module in apart:
+            yield None
+        elif alone and (size := _size(module)):
+            yield Atom(name, module, size, replayed=False)
+
+
+def _size(module: nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in module.parameters())
 
 
 def _opened(

@@ -1,7 +1,7 @@
 """Pipeline: consecutive layers live on different ranks, and a batch flows through in parts."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,8 +107,8 @@ class Pipeline(Strategy, name="pipeline"):
     _armed = True
 
     @override
-    def cuts(self) -> tuple[str, ...]:
-        return self.config.split
+    def stages(self, plan: Plan) -> int:
+        return plan.mesh["pp"] * self.config.chunks if plan.mesh["pp"] > 1 else 1
 
     @override
     def examine(self, plan: Plan) -> None:
@@ -326,11 +326,22 @@ def _bound(model: nn.Module, inputs: Any) -> dict[str, Any]:
     return dict(list(bound.items())[1:])
 
 
-def _parts(model: nn.Module, job: Job, config: "Pipeline.Config") -> "dict[bool, list[Part]]":
+def _parts(
+    model: nn.Module, job: Job, config: "Pipeline.Config"
+) -> "Mapping[bool, Sequence[Part]]":
     """The model in as many parts as there are stages, for training and for evaluation."""
     from fleetx.graph import parts, trace
 
     training, wanted = model.training, job.size("pp") * config.chunks
+    meta: Mapping[str, Any] = getattr(model, "meta", None) or {}
+    if brought := meta.get("parts"):
+        assert len(brought) == wanted, "whoever brings parts has asked how many stages there are"
+        if config.split:
+            raise PlanError(
+                f"pipeline_configs['split'] = {list(config.split)} cuts a model by its submodules, "
+                "and this program is cut already, by static.device_guard(); leave 'split' out."
+            )
+        return parts.Brought(meta)
     try:
         points = config.split or _balanced(model, job, wanted)
         found = {}
