@@ -46,12 +46,18 @@ def degrees(blocks: Mapping[str, Mapping[str, Any]], on: Collection[str]) -> dic
 
 def _add_stages(found: dict[str, Degree], pipeline: Mapping[str, Any]) -> None:
     """Names at which the model is cut say how many stages there are."""
-    split, chunks = pipeline.get("split", ()), pipeline.get("stages_per_rank", 1)
+    if split := pipeline.get("split", ()):
+        found |= stage_degree(pipeline, len(split) + 1, "pipeline_configs['split']")
+
+
+def stage_degree(pipeline: Mapping[str, Any], stages: int, source: str) -> dict[str, Degree]:
+    """The degree of a pipeline of so many stages; none if they cannot be dealt out evenly."""
+    chunks = pipeline.get("stages_per_rank", 1)
     if pipeline.get("schedule_mode") == "interleaved":
         chunks = max(chunks, 2)
-    if split and (len(split) + 1) % chunks == 0:
-        spelled = f"the {(len(split) + 1) // chunks} ranks that pipeline_configs['split'] needs"
-        found["pp"] = Degree((len(split) + 1) // chunks, spelled)
+    if stages % chunks:
+        return {}
+    return {"pp": Degree(stages // chunks, f"the {stages // chunks} ranks that {source} needs")}
 
 
 def other_options(block: str, values: Mapping[str, Any]) -> dict[str, Any]:

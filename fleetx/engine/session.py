@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import LBFGS, Optimizer
 
 from fleetx import roles
+from fleetx.config.degrees import stage_degree
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.config.transpiler import DistributeTranspilerConfig
 from fleetx.engine.batches import give_batch_calls
@@ -39,6 +40,8 @@ class Session:
     """The optimizer that was distributed last, for ``fleet.minimize``."""
     split: dict[str, Any] = field(default_factory=dict)
     """How a ``DistributeTranspilerConfig`` spreads parameters over servers."""
+    stages: int = 1
+    """Into how many stages the last program was cut."""
 
     @property
     def engines(self) -> list[Engine]:
@@ -214,19 +217,25 @@ def latest_optimizer(call: str) -> Any:
     return current(call).latest
 
 
-def plan(obeyed: frozenset[str] = frozenset()) -> Plan:
+def plan(obeyed: frozenset[str] = frozenset(), stages: int | None = None) -> Plan:
     """What the strategy of this job makes of any model.
 
     Args:
         obeyed: options of the whole job that the caller acts upon, whatever the plan does.
+        stages: into how many a program is cut already; a pipeline whose degree nobody set takes
+            it from there, now and in later calls.
     """
-    identity, asked = roles.identity("distributed_model"), request()
+    identity, asked, here = roles.identity("distributed_model"), request(), current("plan")
+    here.stages = stages or here.stages
+    if "pipeline" in asked.strategies and here.stages > 1:
+        cut = stage_degree(asked.strategies["pipeline"], here.stages, "device_guard()")
+        asked = replace(asked, degrees={**cut, **asked.degrees})
     changed = {name: normal for name, normal in asked.changed.items() if name not in obeyed}
     asked = replace(asked, changed=changed)
     if identity.is_collective:
         return compose(asked, identity.worker_num)
     # Workers meet at the servers and nowhere else, so each is a world of its own.
-    return compose(_with_servers(asked, current("distributed_model")), 1)
+    return compose(_with_servers(asked, here), 1)
 
 
 def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:

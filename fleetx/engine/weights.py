@@ -20,15 +20,19 @@ def whole_state(engine: Engine, *, everywhere: bool = False) -> dict[str, Tensor
     """
     wanted = everywhere or not dist.is_initialized() or dist.get_rank() == 0
     found: dict[str, Tensor] = {}
-    for name, value in _along_pipeline(engine):
+    for name, value in whole(engine, engine.job.model.state_dict()):
         if wanted and name not in found:
             found[name] = value.detach().cpu().clone()
     return {name: found[name] for name in engine.saved_names if name in found}
 
 
-def _along_pipeline(engine: Engine) -> Iterable[tuple[str, Tensor]]:
-    """All tensors of all stages, each gathered from the ranks over which it is spread."""
-    own = engine.job.model.state_dict()
+def whole(engine: Engine, own: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
+    """The tensors of all stages by name, each gathered from the ranks over which it is spread.
+
+    Args:
+        engine: whose layout it is.
+        own: what this rank has; ranks of one stage have the same names in the same order.
+    """
     if engine.job.size("pp") == 1:
         yield from ((name, _whole(value)) for name, value in own.items())
         return
@@ -41,7 +45,8 @@ def _along_pipeline(engine: Engine) -> Iterable[tuple[str, Tensor]]:
             kind = describe(value) if value is not None else None
             kind = tell(kind, source=stage, group=group, device=device)
             value = described(kind, device).detach() if value is None else value.contiguous()
-            dist.broadcast(value, group=group, group_src=stage)
+            if value.numel():
+                dist.broadcast(value, group=group, group_src=stage)
             yield name, value
 
 

@@ -1,12 +1,13 @@
 """Cutting a followed forward into consecutive parts, and running a part on the live model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from torch import fx, nn
 from torch.fx import Graph, Node
+from typing_extensions import override
 
 from fleetx.graph import kinds
 from fleetx.graph.places import starts
@@ -47,6 +48,26 @@ class Part:
         exec(compile(made.src, "<a part of the model>", "exec"), names)
         function: Callable[..., Any] = names["forward"]
         return function
+
+
+class Brought(Mapping[bool, Sequence[Part]]):
+    """The parts of a model that cuts itself: those in force now, for training and evaluation."""
+
+    def __init__(self, meta: Mapping[str, Any]) -> None:
+        self._meta = meta
+
+    @override
+    def __getitem__(self, training: bool) -> Sequence[Part]:
+        found: Sequence[Part] = self._meta["parts"]
+        return found
+
+    @override
+    def __iter__(self) -> Iterator[bool]:
+        return iter((True, False))
+
+    @override
+    def __len__(self) -> int:
+        return 2
 
 
 def run(

@@ -45,6 +45,10 @@ class Stages:
         """Stages on all ranks together."""
         return len(self._parts[True])
 
+    @property
+    def _in_force(self) -> Sequence[Part]:
+        return self._parts[self._model.training]
+
     def owner(self, stage: int) -> int:
         """The rank of a stage."""
         return stage % dist.get_world_size(self.group)
@@ -61,7 +65,7 @@ class Stages:
 
     def call(self, stage: int, received: Sequence[Any], inputs: Mapping[str, Any]) -> Any:
         """Call the model for one stage, so that everything around its forward acts."""
-        part = self._parts[self._model.training][stage]
+        part = self._in_force[stage]
         self.running = part
         try:
             return self._model(*received, **{name: inputs[name] for name in part.inputs})
@@ -70,14 +74,16 @@ class Stages:
 
     def parameters(self, stage: int) -> Iterator[nn.Parameter]:
         """The parameters of one stage as they are now."""
-        part = self._parts[self._model.training][stage]
+        part = self._in_force[stage]
+        found: dict[nn.Parameter, None] = {}
         for path in sorted(part.modules):
-            yield from self._model.get_submodule(path).parameters()
+            found |= dict.fromkeys(self._model.get_submodule(path).parameters())
         for path in sorted(part.attributes):
             owner, _, name = path.rpartition(".")
-            found = self._model.get_submodule(owner)._parameters.get(name)
-            if found is not None:
-                yield found
+            parameter = self._model.get_submodule(owner)._parameters.get(name)
+            if parameter is not None:
+                found[parameter] = None
+        yield from found
 
     def train(
         self,
@@ -111,7 +117,8 @@ class Stages:
     def _runner(self, inputs: Mapping[str, Any], count: int, backward: bool) -> "_Runner":
         leaves = [leaf for leaf in tree_leaves(dict(inputs)) if isinstance(leaf, Tensor)]
         shapes = tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
-        key = (shapes, count, backward, self._model.training)
+        # A model that brings its parts has others for other results.
+        key = (shapes, count, backward, self._model.training, id(self._in_force))
         if key not in self._runners:
             self._runners[key] = self._made(inputs, count, backward)
         return self._runners[key]
@@ -141,7 +148,7 @@ class Stages:
         received = [described(known, self.device) for known in wire]
         with as_before(self._model, self.device), torch.set_grad_enabled(backward):
             sent = self.call(stage, received, share)
-        part = self._parts[self._model.training][stage]
+        part = self._in_force[stage]
         for name, value in zip(part.sends, sent, strict=True):
             if not isinstance(value, Tensor):
                 raise ValueError(

@@ -1,12 +1,14 @@
 """Cutting a tree of modules into units whose parameters travel together."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
 
 Path = str
+Calls = Mapping[Path, bool]
+"""The modules that a model calls, in their order, and whether each alone reads its parameters."""
 
 
 @dataclass
@@ -34,6 +36,7 @@ def by_size(
     limit: float,
     apart: Collection[nn.Module] = (),
     opened: Collection[nn.Module] = (),
+    calls: Calls | None = None,
 ) -> list[Unit]:
     """Units that are closed as soon as they hold ``limit`` bytes.
 
@@ -42,9 +45,10 @@ def by_size(
         limit: Bytes of parameters.
         apart: Modules that do not run here; a unit does not reach over them.
         opened: Modules that are never called themselves, only what is inside.
+        calls: What runs, where that is known; nothing else is dealt out.
     """
     units = [Unit()]
-    for atom in _atoms(model, limit, (), set(apart), set(opened)):
+    for atom in _atoms(model, limit, (), (set(apart), set(opened)), calls):
         if units[-1].size >= limit or atom is None or atom.replayed:
             units.append(Unit())
         if atom is not None:
@@ -59,11 +63,13 @@ def by_anchors(
     anchors: Collection[Path],
     apart: Collection[nn.Module] = (),
     opened: Collection[nn.Module] = (),
+    calls: Calls | None = None,
 ) -> list[Unit]:
     """Units that end with the modules of these names, or with the last piece up to there."""
     units = [Unit()]
-    atoms = list(_atoms(model, float("inf"), anchors, set(apart), set(opened)))
-    ends = _ends(model, [atom.name for atom in atoms if atom is not None], anchors)
+    atoms = list(_atoms(model, float("inf"), anchors, (set(apart), set(opened)), calls))
+    names = calls or [name for name, _ in model.named_modules(remove_duplicate=False)]
+    ends = _ends(list(names), [atom.name for atom in atoms if atom is not None], anchors)
     for atom in atoms:
         if atom is None or atom.replayed:
             units.append(Unit())
@@ -87,8 +93,7 @@ def without_shared(units: Collection[Unit]) -> list[Unit]:
         alone = Unit()
         for module, name in zip(unit.modules, unit.names, strict=True):
             if all(uses[parameter] == 1 for parameter in module.parameters()):
-                size = sum(p.numel() * p.element_size() for p in module.parameters())
-                _add(alone, Atom(name, module, size, replayed=False))
+                _add(alone, Atom(name, module, _size(module), replayed=False))
         kept.append(alone)
     return [unit for unit in kept if unit.modules]
 
@@ -99,9 +104,9 @@ def _add(unit: Unit, atom: Atom) -> None:
     unit.size += atom.size
 
 
-def _ends(model: nn.Module, atoms: list[Path], anchors: Collection[Path]) -> set[Path]:
+def _ends(names: list[Path], atoms: list[Path], anchors: Collection[Path]) -> set[Path]:
     """The atoms that end a unit: an anchor may be opened itself, or have no parameters."""
-    order = {name: at for at, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
+    order = {name: at for at, name in enumerate(names)}
     lasts = (max(order[name] for name in order if _inside(name, anchor)) for anchor in anchors)
     passed = ([name for name in atoms if order[name] <= last] for last in lasts)
     return {names[-1] for names in passed if names}
@@ -115,10 +120,17 @@ def _atoms(
     model: nn.Module,
     limit: float,
     anchors: Collection[Path],
-    apart: set[nn.Module],
-    opened: set[nn.Module],
+    not_run: tuple[set[nn.Module], set[nn.Module]],
+    calls: Calls | None,
 ) -> Iterator[Atom | None]:
-    """The modules to deal out, in their order; None where one runs elsewhere."""
+    """The modules to deal out, in their order; None where one runs elsewhere.
+
+    ``not_run`` are those of other ranks, and those that are never called themselves.
+    """
+    apart, opened = not_run
+    if calls is not None:
+        yield from _called(model, calls, apart)
+        return
     seen: set[nn.Module] = set()
 
     def walk(module: nn.Module, name: Path, replayed: bool) -> Iterator[Atom | None]:
@@ -128,7 +140,7 @@ def _atoms(
         if module in apart:
             yield None
             return
-        size = sum(p.numel() * p.element_size() for p in module.parameters())
+        size = _size(module)
         whole = module not in opened and not _opened(module, name, size, limit, anchors)
         if name and size and whole:
             yield Atom(name, module, size, replayed)
@@ -138,6 +150,20 @@ def _atoms(
             yield from walk(submodule, f"{name}.{child}" if name else child, inside)
 
     yield from walk(model, "", False)
+
+
+def _called(model: nn.Module, calls: Calls, apart: set[nn.Module]) -> Iterator[Atom | None]:
+    """The modules that run; each is called by its name, so none is opened."""
+    for name, alone in calls.items():
+        module = model.get_submodule(name)
+        if module in apart:
+            yield None
+        elif alone and (size := _size(module)):
+            yield Atom(name, module, size, replayed=False)
+
+
+def _size(module: nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in module.parameters())
 
 
 def _opened(

@@ -88,6 +88,7 @@ def _pruned(program: Program, feeds: list[str], targets: list[Any], *, for_test:
 
 def _graph_module(program: Program, outputs: list[fx.Node], device: torch.device) -> fx.GraphModule:
     """A module that takes the inputs by name, and whose state has the program's names."""
+    program.state.gather("save_inference_model")
     program.state.to(device)
     graph = flattened(program, outputs, device)
     mark_regions(graph)

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fleetx.engine.weights import spread_like
 from fleetx.io.files import Folder, load_tensors, one_each, save_tensors
 from fleetx.io.training_state import MARK, to_state, to_tensors
+from fleetx.roles.collectives import util
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
@@ -40,8 +42,8 @@ def save_persistables(
 ) -> None:
     """Save parameters, buffers and the state of the optimizer and its strategies.
 
-    Every worker that calls it writes what it holds; one of them is enough, as long as parameters
-    are not spread over workers.
+    Every worker that calls it writes everything; one of them is enough, unless strategies spread
+    parameters over workers: then all of them call it, each with its own folder or with one.
 
     Args:
         executor: the one that runs the program.
@@ -50,7 +52,7 @@ def save_persistables(
         filename: one file for everything; a file of its own name for each variable if None.
     """
     program = checked(executor, main_program)
-    _save(dirname, filename, values(program) | training_values(program))
+    _save(dirname, filename, everything(program, "save_persistables"))
 
 
 def save_params(
@@ -61,7 +63,8 @@ def save_params(
 ) -> None:
     """Save the parameters alone."""
     program = checked(executor, main_program)
-    _save(dirname, filename, dict(program.state.trained()))
+    known = whole_values(program, "io.save_params")
+    _save(dirname, filename, {name: known[name] for name in program.state.trained()})
 
 
 def save_vars(
@@ -75,7 +78,7 @@ def save_vars(
 ) -> None:
     """Save the variables that are listed, or for which ``predicate`` is true."""
     program = checked(executor, main_program)
-    known = values(program) | training_values(program)
+    known = everything(program, "save_vars")
     chosen = _chosen(program, known, vars, predicate)
     _save(dirname, filename, {name: known[name] for name in chosen})
 
@@ -159,29 +162,48 @@ def values(program: Program) -> dict[str, Tensor]:
     return program.state.persistent()
 
 
+def whole_values(program: Program, call: str) -> dict[str, Tensor]:
+    """The same to read: where they are spread over workers, all of these make the ``call``."""
+    if program.state.spread is None:
+        return values(program)
+    util.meet(call)
+    found = program.state.spread.on_host()
+    return {name: found.get(name, value) for name, value in values(program).items()}
+
+
 def training_values(program: Program) -> dict[str, Tensor]:
     """State of the optimizer and of strategies by name; nothing before the first run."""
     training = program.training
     if training is None or training.run is None or training.wrapper is None:
         return {}
-    found = to_tensors(training.wrapper.state_dict(), _order(training))
+    found = to_tensors(training.wrapper.state_dict(), list(_order(training)))
+    if program.state.spread is not None:
+        found = program.state.spread.on_host(found)
     return found | {TICKS: torch.tensor(training.ticks)}
 
 
-def _order(training: Training) -> list[str]:
+def everything(program: Program, call: str) -> dict[str, Tensor]:
+    """Values and the state of their training."""
+    return whole_values(program, call) | training_values(program)
+
+
+def _order(training: Training) -> dict[str, Tensor]:
+    """The parameters in the order in which the optimizer counts them."""
     assert training.run is not None
     engine = training.run.engine
     groups = training.run.optimizer.param_groups
-    return [engine.names[p] for group in groups for p in group["params"]]
+    return {engine.names[p]: p for group in groups for p in group["params"]}
 
 
 @torch.no_grad()
 def put(program: Program, found: Mapping[str, Tensor]) -> None:
     """Overwrite the program's values; an optimizer that is still to come takes its state then."""
     known = values(program)
+    program.state.gather("load_persistables")
     for name, tensor in found.items():
         if name in known:
             _copy(name, known[name], tensor)
+    program.state.deal()
     for initial in program.layers.values():
         initial.done = True
     state = {name: tensor for name, tensor in found.items() if name not in known}
@@ -192,26 +214,37 @@ def put(program: Program, found: Mapping[str, Tensor]) -> None:
 
     if training.run is None:
         mine = {name: found[name] for name in known if name in found}
-        training.at_start.append(lambda: _continue(training, state, known, mine))
+        training.at_start.append(lambda: _continue(program, state, mine))
     else:
-        _continue(training, state, {}, {})
+        _continue(program, state, {})
 
 
 @torch.no_grad()
-def _continue(
-    training: Training,
-    state: Mapping[str, Tensor],
-    known: Mapping[str, Tensor],
-    mine: Mapping[str, Tensor],
-) -> None:
+def _continue(program: Program, state: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> None:
     """Give optimizer and strategies their state; the engine has made workers equal meanwhile."""
+    training = program.training
+    assert training is not None
     wrapper, run = training.wrapper, training.run
     assert wrapper is not None
     assert run is not None
-    wrapper.load_state_dict(to_state(state, wrapper.state_dict(), _order(training)))
+    order = _order(training)
+    made = to_state(state, wrapper.state_dict(), list(order))
+    for number, parameter in enumerate(order.values()):
+        kept = made["state"].get(number, {})
+        kept |= {key: _laid_out(value, parameter) for key, value in kept.items()}
+    wrapper.load_state_dict(made)
     if not all(strategy.in_step() for strategy in run.engine.plan.strategies):
+        program.state.gather("load_persistables")
+        known = values(program)
         for name, tensor in mine.items():  # they were saved between two meetings
             known[name].copy_(tensor)
+        program.state.deal()
+
+
+def _laid_out(value: Any, parameter: Tensor) -> Any:
+    """What an optimizer keeps for a parameter that is spread over workers is spread like it."""
+    alike = isinstance(value, Tensor) and value.shape == parameter.shape
+    return spread_like(value, parameter) if alike else value
 
 
 def _copy(name: str, target: Tensor, source: Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fleetx.io.files import Folder, load_tensors, save_tensors
-from fleetx.io.persistables import name_of, put, training_values, values
+from fleetx.io.persistables import name_of, put, training_values, values, whole_values
 from fleetx.plan.option import unknown
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
@@ -21,7 +21,7 @@ OPTIMIZER = ".optimizer.safetensors"
 def save(program: Program, model_path: Folder) -> None:
     """Write ``<model_path>.params.safetensors``, and the optimizer's state beside it if any."""
     _is_program(program)
-    save_tensors(_beside(model_path, PARAMETERS), values(program))
+    save_tensors(_beside(model_path, PARAMETERS), whole_values(program, "static.save"))
     if state := training_values(program):
         save_tensors(_beside(model_path, OPTIMIZER), state)
 

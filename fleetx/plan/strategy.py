@@ -60,6 +60,10 @@ class Strategy:
         """Names at which a static program must be split before ``model`` is called."""
         return ()
 
+    def stages(self, plan: "Plan") -> int:
+        """Into how many stages a static program must be split, by the devices that it names."""
+        return 1
+
     def model(self, model: nn.Module, job: "Job") -> nn.Module:
         """Change how the model is laid out or runs; keep the names of its parameters."""
         return model

@@ -1,5 +1,6 @@
 """Programs of a job: ``fleet.minimize``, ``fleet.main_program`` and their like."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from fleetx.static.minimize import Training
 from fleetx.static.minimize import minimize as minimize_program
 from fleetx.static.optimizer import Optimizer
 from fleetx.static.program import Program
+from fleetx.static.splitting import numbered_by_device
+from fleetx.static.stages import check_order
 from fleetx.static.variable import as_variable
 
 if TYPE_CHECKING:
@@ -111,8 +114,13 @@ def minimize(
 
 def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: Any) -> Any:
     loss = as_variable(given, "minimize()")
-    plan = session.plan(obeyed=OBEYED)
-    _refuse_spreading(plan)
+    numbers, devices = numbered_by_device(loss.program.graph)
+    plan = session.plan(obeyed=OBEYED, stages=len(devices))
+    _refuse_tensor_parallel(plan)
+    stages = max(strategy.stages(plan) for strategy in plan.strategies)
+    if stages > 1:
+        check_order(numbers, devices, loss.node)
+        _check_stages(devices, stages, plan)
     for strategy in plan.strategies:
         for entry in strategy.cuts():
             matching(loss.program, entry)
@@ -121,16 +129,25 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
     return made
 
 
-def _refuse_spreading(plan: Plan) -> None:
-    """A program's own state would go stale where strategies lay parameters out over ranks."""
-    axes = {"pp": "pipeline", "sharding": "sharding", "tp": "tensor_parallel"}
-    for axis, name in axes.items():
-        if plan.mesh[axis] > 1:
-            raise PlanError(
-                f"strategy.{name} = True cannot be in force for a static program in this version: "
-                "its executor and its savers read whole parameters. Train the model eagerly "
-                f"(fleet.distributed_model), or set strategy.{name} = False."
-            )
+def _refuse_tensor_parallel(plan: Plan) -> None:
+    if plan.mesh["tp"] > 1:
+        raise PlanError(
+            "strategy.tensor_parallel = True cannot be in force for a static program in this "
+            "version: between the layers that are cut, its operators would have to run on parts "
+            "of their inputs. Train the model eagerly (fleet.distributed_model), or set "
+            "strategy.tensor_parallel = False."
+        )
+
+
+def _check_stages(devices: Sequence[str], stages: int, plan: Plan) -> None:
+    if len(devices) != stages:
+        ranks = plan.mesh["pp"]
+        raise PlanError(
+            f"the program names {len(devices)} devices ({', '.join(devices)}), and a pipeline of "
+            f"{ranks} ranks with {stages // ranks} on each runs {stages}; set "
+            "hybrid_configs['pp_degree'] to the number of devices, or record the program under "
+            f"{stages} of them with static.device_guard()."
+        )
 
 
 def main_program() -> Program:

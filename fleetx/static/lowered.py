@@ -1,6 +1,7 @@
 """The module that a program becomes, so that engine and strategies need not know programs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from fleetx.static.flattening import flattened
 from fleetx.static.in_place import activate_in_place
 from fleetx.static.program import Program
 from fleetx.static.sharing import Ownership, Twins, hang, share
-from fleetx.static.splitting import Piece, numbered_by_device, numbered_by_names, split
-from fleetx.static.stages import Stage, check_order
+from fleetx.static.splitting import Piece, numbered_by_device, numbered_by_names, results, split
+from fleetx.static.stages import Stage, called, check_order, parts
 from fleetx.static.state import RESERVED
 
 Key = tuple[Any, ...]
@@ -42,12 +43,22 @@ class Part(nn.Module):
         return {} if destination is None else destination
 
 
+@dataclass(frozen=True)
+class Variant:
+    """The form of a program for one list of fetches."""
+
+    codes: list[tuple[Part, Code]]
+    meta: Mapping[str, Any]
+    """What strategies must know of it."""
+
+
 class Lowered(Part):
     """A program over its own state; called with a tuple of all inputs, it returns the fetches.
 
     The tree of the program's modules is mirrored, so that names of parameters are the program's.
     Modules in it are twins that share their parameters with the originals: what a strategy changes
-    in how one runs stays in this form of the program. ``meta`` says where cuts ended up.
+    in how one runs stays in this form of the program. ``meta`` says where cuts ended up, what a
+    pipeline runs, and in which order modules are called.
     """
 
     def __init__(
@@ -56,16 +67,17 @@ class Lowered(Part):
         *,
         cuts: Sequence[str] = (),
         by_device: bool = False,
+        own: bool = False,
         build: Build | None = None,
     ) -> None:
         super().__init__()
         self._build = build or Build()
-        self.meta: dict[str, Any] = {"segments": {}, "stages": ()}
+        self.meta: dict[str, Any] = {"segments": {}, "stages": (), "parts": (), "calls": {}}
         self._cuts, self._by_device = tuple(cuts), by_device
-        self._variants: dict[Key, list[tuple[Part, Code]]] = {}
+        self._variants: dict[Key, Variant] = {}
         self._chosen: Key | None = None
         self._with: dict[Any, set[Key | None]] = {}
-        self._twins = Twins(eval_mode=program.for_test)
+        self._twins = Twins(eval_mode=program.for_test, own=own)
         root = self._twins.of(program.state.root)
         self._modules, self._parameters, self._buffers = (
             dict(root._modules),
@@ -94,10 +106,10 @@ class Lowered(Part):
             for node in graph.nodes:
                 if node.op == "call_function":
                     self._with.setdefault(node.target, set()).add(key)
-            made = self._generated(program, graph)
-            self._variants[key] = self._compiled(made) if self._build.compile else made
-        for part, chosen in self._variants[key]:
+            self._variants[key] = self._generated(program, graph)
+        for part, chosen in self._variants[key].codes:
             part.code = chosen
+        self.meta.update(self._variants[key].meta)
         self._chosen = key
 
     def contains(self, func: Callable[..., Any]) -> bool:
@@ -106,9 +118,12 @@ class Lowered(Part):
 
     def _refresh(self, program: Program) -> None:
         """Take in layers that were recorded since."""
-        for name, child in program.state.root._modules.items():
+        root = program.state.root
+        for name, child in root._modules.items():
             if name not in self._modules and child is not None:
                 self._modules[name] = self._twins.of(child)
+        self._parameters |= {k: p for k, p in root._parameters.items() if k not in self._parameters}
+        self._buffers |= {k: b for k, b in root._buffers.items() if k not in self._buffers}
 
     def _compiled(self, made: list[tuple[Part, Code]]) -> list[tuple[Part, Code]]:
         """Whole, or part by part: what a strategy does between parts cannot be compiled."""
@@ -119,7 +134,7 @@ class Lowered(Part):
             for part, found in made
         ]
 
-    def _generated(self, program: Program, graph: fx.Graph) -> list[tuple[Part, Code]]:
+    def _generated(self, program: Program, graph: fx.Graph) -> Variant:
         training = {str(n.target): n.meta["training"] for n in graph.nodes if n.op == "call_module"}
         for path, flag in training.items():
             self.get_submodule(path).training = flag and not program.for_test
@@ -127,49 +142,91 @@ class Lowered(Part):
             activate_in_place(graph, self)
         if self._by_device:
             return self._in_stages(program, graph)
-        return self._in_segments(program, graph, self, "")
+        codes, outer = self._in_segments(program, graph, self, "")
+        return self._finished(codes, {"calls": self._calls({"": outer})})
+
+    def _finished(self, codes: list[tuple[Part, Code]], meta: dict[str, Any]) -> Variant:
+        return Variant(self._compiled(codes) if self._build.compile else codes, meta)
 
     def _in_segments(
         self, program: Program, graph: fx.Graph, owner: Part, prefix: str
-    ) -> list[tuple[Part, Code]]:
+    ) -> tuple[list[tuple[Part, Code]], fx.Graph]:
+        """The code of a part and of the segments in it, and the graph that calls these."""
         ends = self._ends(program, graph)
         numbers = numbered_by_names(graph, list(ends.values()))
         if not numbers:
-            return [(owner, code(graph))]
+            return [(owner, code(graph))], graph
         outer, pieces = split(graph, numbers, "segments", Ownership(graph, numbers))
-        parts = self._parts(owner, "segments", pieces)
+        made = self._parts(owner, "segments", pieces)
         for name, end in ends.items():
             self.meta["segments"][name] = f"{prefix}segments.{numbers[end]}"
-        return [(owner, code(outer)), *zip(parts, (code(p.graph) for p in pieces), strict=True)]
+        codes = [(owner, code(outer)), *zip(made, (code(p.graph) for p in pieces), strict=True)]
+        return codes, outer
 
-    def _in_stages(self, program: Program, graph: fx.Graph) -> list[tuple[Part, Code]]:
+    def _in_stages(self, program: Program, graph: fx.Graph) -> Variant:
         numbers, devices = numbered_by_device(graph)
-        check_order(numbers, devices)
+        found = results(graph)
+        check_order(numbers, devices, found[0])
         owned = Ownership(graph, numbers)
         outer, pieces = split(graph, numbers, "stages", owned, chained=True)
-        parts = self._parts(self, "stages", pieces)
-        made: list[tuple[Part, Code]] = [(self, code(outer))]
-        for part, piece in zip(parts, pieces, strict=True):
-            made += self._in_segments(program, piece.graph, part, f"{piece.path}.")
-        self.meta["stages"] = tuple(
+        made = self._parts(self, "stages", pieces)
+        codes: list[tuple[Part, Code]] = [(self, code(outer))]
+        graphs: dict[str, fx.Graph] = {}
+        for part, piece in zip(made, pieces, strict=True):
+            prefix = f"{piece.path}."
+            more, graphs[prefix] = self._in_segments(program, piece.graph, part, prefix)
+            codes += more
+        stages = tuple(
             Stage.of(piece, device, numbers) for piece, device in zip(pieces, devices, strict=True)
         )
-        return made
+        feeds = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
+        names = [called(node, numbers) for node in found]
+        meta = {
+            "stages": stages,
+            "parts": parts(stages, feeds, names),
+            "calls": self._calls({**graphs, "": outer}),
+        }
+        return self._finished(codes, meta)
+
+    def _calls(self, graphs: Mapping[str, fx.Graph]) -> dict[str, bool]:
+        """Modules that are called -> whether that is once, and nobody else reads their weights.
+
+        Args:
+            graphs: the path before segments -> the graph that calls them. What a segment reads by
+                itself, no other part reads.
+        """
+        nodes = [(prefix, node) for prefix, graph in graphs.items() for node in graph.nodes]
+        read = {p for _, node in nodes if node.op == "get_attr" for p in self._at(node)}
+        calls = [_path(prefix, node) for prefix, node in nodes if node.op == "call_module"]
+        return {
+            path: calls.count(path) == 1 and read.isdisjoint(self._below(path))
+            for path in calls
+            if not path.startswith("stages.") or "segments." in path
+        }
+
+    def _below(self, path: str) -> set[nn.Parameter]:
+        return set(self.get_submodule(path).parameters())
+
+    def _at(self, node: fx.Node) -> Iterator[nn.Parameter]:
+        owner, _, name = str(node.target).rpartition(".")
+        found = self.get_submodule(owner)._parameters.get(name)
+        if found is not None:
+            yield found
 
     def _parts(self, owner: nn.Module, name: str, pieces: Sequence[Piece]) -> list[Part]:
         """The modules of the pieces, made at the first time and kept."""
         if name not in owner._modules:
             owner._modules[name] = nn.ModuleList(Part() for _ in pieces)
-        parts = [part for part in owner.get_submodule(name).children() if isinstance(part, Part)]
-        assert len(parts) == len(pieces), "cuts do not depend on what is fetched"
-        for part, piece in zip(parts, pieces, strict=True):
+        made = [part for part in owner.get_submodule(name).children() if isinstance(part, Part)]
+        assert len(made) == len(pieces), "cuts do not depend on what is fetched"
+        for part, piece in zip(made, pieces, strict=True):
             for node in piece.graph.nodes:
                 if node.op == "call_module":
                     hang(part, str(node.target), self.get_submodule(str(node.target)))
                 elif node.op == "get_attr":
                     path, _, attribute = str(node.target).rpartition(".")
                     share(part, path, self.get_submodule(path), attribute)
-        return parts
+        return made
 
     def _ends(self, program: Program, graph: fx.Graph) -> dict[str, fx.Node]:
         """Name -> node of this graph at which it is cut."""
@@ -180,6 +237,12 @@ class Lowered(Part):
             for name in matching(program, entry)
         }
         return {name: by_name[node] for name, node in wanted.items() if node in by_name}
+
+
+def _path(prefix: str, node: fx.Node) -> str:
+    """Of a module that is called; the segments of a stage lie below it."""
+    path = str(node.target)
+    return f"{prefix}{path}" if path.startswith("segments.") else path
 
 
 def _without_parts(module: nn.Module, found: Any) -> None:

@@ -107,12 +107,6 @@ class Training:
         own = {self.rate_name, *(f"{name}{GRADIENT}" for name in self.trained)}
         return own - program.names.keys()
 
-    def gradient(self, name: str, model: nn.Module) -> Tensor:
-        """A copy of a parameter's gradient as it stands."""
-        gradient = model.get_parameter(name).grad
-        assert gradient is not None, f"{name} has no gradient"
-        return gradient.detach().clone()
-
 
 def running(program: Program, device: torch.device) -> "TrainingRun":
     """The run of a program that trains, begun if it has not."""

@@ -130,7 +130,8 @@ class Program:
         return [self.var(name) for name in self.state.trained()]
 
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters themselves, for ``torch.optim``."""
+        """The parameters themselves; where workers share them, all workers call this together."""
+        self.state.gather("static.Program.parameters")
         return list(self.state.trained().values())
 
     def read(self, path: str) -> fx.Node:

@@ -10,13 +10,18 @@ from torch import Tensor
 from fleetx.plan.option import unknown
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
+from fleetx.static.state import State
 
 
 class Value:
-    """One parameter or buffer."""
+    """One parameter or buffer; where workers share it, all of them read and write it together."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
+    def __init__(self, state: State, name: str) -> None:
+        self._state, self._name = state, name
+
+    def _tensor(self) -> Tensor:
+        self._state.gather("static.global_scope().find_var")
+        return self._state.persistent()[self._name]
 
     def get_tensor(self) -> "Value":
         """Itself, for scripts that ask twice."""
@@ -24,22 +29,23 @@ class Value:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """A copy of the numbers."""
-        return np.array(self._tensor.detach().cpu().numpy(), dtype=dtype)
+        return np.array(self._tensor().detach().cpu().numpy(), dtype=dtype)
 
     def shape(self) -> list[int]:
         """Its sizes."""
-        return list(self._tensor.shape)
+        return list(self._state.persistent()[self._name].shape)
 
     def set(self, value: Any, place: Any = None) -> None:
         """Overwrite the numbers."""
         given = torch.as_tensor(np.asarray(value))
-        if given.shape != self._tensor.shape:
+        if list(given.shape) != self.shape():
             raise ProgramError(
                 f"a value of shape {list(given.shape)} cannot become one of shape "
                 f"{self.shape()}; bring it to that shape."
             )
         with torch.no_grad():
-            self._tensor.copy_(given)
+            self._tensor().copy_(given)
+        self._state.deal()
 
 
 class Scope:
@@ -62,8 +68,8 @@ class Scope:
         for reference in reversed(self._programs):
             program = reference()
             known = program.state.persistent() if program is not None else {}
-            if name in known:
-                return Value(known[name])
+            if program is not None and name in known:
+                return Value(program.state, name)
             names += known
         raise ProgramError(unknown(f"no program that ran has a value {name!r}", name, names))
 

@@ -2,21 +2,27 @@
 
 import copy
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 
 class Twins:
-    """Twins of modules: the same parameters, buffers and options, but a forward of their own."""
+    """Twins of modules: the same parameters, buffers and options, but a forward of their own.
 
-    def __init__(self, *, eval_mode: bool) -> None:
-        self._eval = eval_mode
+    With ``own`` places, a twin that gets another parameter keeps that to itself, which layouts over
+    several workers need: the original goes on to have the program's.
+    """
+
+    def __init__(self, *, eval_mode: bool, own: bool = False) -> None:
+        self._eval, self._own = eval_mode, own
         self._made: dict[int, nn.Module] = {}
 
     def of(self, module: nn.Module) -> nn.Module:
         """The one twin of a module."""
         if id(module) not in self._made:
             twin = self._made[id(module)] = copy.copy(module)
+            vars(twin).update(_own_places(twin, parameters=self._own))
             twin._modules = {
                 name: None if child is None else self.of(child)
                 for name, child in module._modules.items()
@@ -24,6 +30,19 @@ class Twins:
             if self._eval:
                 twin.training = False
         return self._made[id(module)]
+
+
+def _own_places(twin: nn.Module, *, parameters: bool) -> dict[str, Any]:
+    """Copies of the containers in which modules keep hooks and, if wanted, tensors."""
+    found: dict[str, Any] = {}
+    for name, value in vars(twin).items():
+        hooks = name.endswith(("hooks", "hooks_with_kwargs", "hooks_always_called"))
+        tensors = name in {"_parameters", "_buffers"} or (
+            isinstance(value, list) and any(isinstance(item, Tensor) for item in value)
+        )
+        if isinstance(value, (dict, list)) and (hooks or (tensors and parameters)):
+            found[name] = copy.copy(value)
+    return found
 
 
 class Ownership:

@@ -3,8 +3,9 @@
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from torch import fx
+from torch import Tensor, fx
 
 Owned = Callable[[fx.Node, int], bool]
 """Whether a parameter that a node reads may be read inside of the piece of that number."""
@@ -21,6 +22,8 @@ class Piece:
     """Nodes of the whole graph that it takes."""
     outputs: list[fx.Node] = field(default_factory=list)
     """Nodes of the whole graph that it gives."""
+    shown: set[fx.Node] = field(default_factory=set)
+    """Those of them that pieces behind it need for no gradient: they are results of the graph."""
     graph: fx.Graph = field(default_factory=fx.Graph)
 
 
@@ -85,18 +88,21 @@ def split(
         prefix: pieces are called ``prefix.0``, ``prefix.1``, …
         owned: what a piece reads by itself.
         chained: let a piece take values of other pieces from the one before it alone, which
-            passes on what it does not need itself.
+            passes on what it does not need itself; the last one gives all results of the graph.
     """
     count = max(numbers.values(), default=-1) + 1
     pieces = [
         Piece(f"{prefix}.{number}", [n for n in graph.nodes if numbers.get(n) == number])
         for number in range(count)
     ]
+    outside = set(numbers.values()) if chained else {*numbers.values(), None}
     for number, piece in enumerate(pieces):
         piece.inputs = _taken(piece, number, numbers, owned)
-        piece.outputs = [n for n in piece.nodes if any(numbers.get(u) != number for u in n.users)]
+        others = outside - {number}
+        piece.outputs = [n for n in piece.nodes if any(numbers.get(u) in others for u in n.users)]
     if chained:
         _chain(pieces, numbers)
+        _pass_results(pieces, [n for n in results(graph) if n in numbers], numbers)
     for number, piece in enumerate(pieces):
         piece.graph = _body(piece, number, owned)
     return _outer(graph, numbers, pieces), pieces
@@ -135,6 +141,29 @@ def _chain(pieces: Sequence[Piece], numbers: Mapping[fx.Node, int]) -> None:
                 before.outputs.append(node)
 
 
+def results(graph: fx.Graph) -> list[fx.Node]:
+    """What a graph returns, in order."""
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    found = output.args[0]
+    assert isinstance(found, (tuple, list))
+    return [node for node in found if isinstance(node, fx.Node)]
+
+
+def _pass_results(
+    pieces: Sequence[Piece], found: Sequence[fx.Node], numbers: Mapping[fx.Node, int]
+) -> None:
+    """Let results of earlier pieces travel to the last one, for others to see them."""
+    for node in found:
+        for before, after in pairwise(pieces[numbers[node] :]):
+            if node not in before.outputs:
+                before.outputs.append(node)
+                before.shown.add(node)
+            if node not in after.inputs:
+                after.inputs.append(node)
+        if node not in pieces[-1].outputs:
+            pieces[-1].outputs.append(node)
+
+
 def _body(piece: Piece, number: int, owned: Owned) -> fx.Graph:
     body, inside = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in piece.inputs:
@@ -149,6 +178,8 @@ def _body(piece: Piece, number: int, owned: Owned) -> fx.Graph:
 
     for node in piece.nodes:
         inside[node] = body.node_copy(node, fetch)
+    for node in piece.shown:
+        inside[node] = body.call_function(Tensor.detach, (inside[node],))
     body.output(tuple(inside[node] for node in piece.outputs))
     return body
 

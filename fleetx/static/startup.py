@@ -15,6 +15,7 @@ from fleetx.static.interception import paused
 
 if TYPE_CHECKING:
     from fleetx.static.program import Program
+    from fleetx.static.state import State
 
 
 @dataclass
@@ -27,12 +28,17 @@ class Initial:
     done: bool = False
     again: bool = False
     """Whether the start-up program ran before, so that the module may have been trained."""
+    state: "State | None" = None
+    """Where a program that trains keeps the module's values."""
 
 
 def initialise(startup: "Program", device: torch.device) -> None:
     """Give every layer its first values, the same ones on every worker."""
     if startup.random_seed:
         torch.manual_seed(startup.random_seed)
+    states = {initial.state for initial in startup.initial.values()} - {None}
+    for state in states:
+        state.gather("static.Executor.run")
     with paused():
         for name, initial in startup.initial.items():
             _draw(name, initial)
@@ -43,6 +49,8 @@ def initialise(startup: "Program", device: torch.device) -> None:
         group = dist.group.WORLD
         assert group is not None
         start_equal(everything, group)
+    for state in states:
+        state.deal()
 
 
 @torch.no_grad()

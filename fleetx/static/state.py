@@ -1,11 +1,15 @@
 """What a program keeps between runs: a tree of modules with parameters and buffers by name."""
 
 from collections.abc import Container, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from fleetx.static.error import ProgramError
+
+if TYPE_CHECKING:
+    from fleetx.static.spread import Spread
 
 RESERVED = ("segments", "stages")
 """Names that lowering gives to parts of a program."""
@@ -40,6 +44,18 @@ class State:
         self._paths: dict[int, str] = {}
         self._kept: list[object] = []  # a path belongs to an object that must not be replaced
         self._constants = Names()
+        self.spread: Spread | None = None
+        """How workers share the values, when each trains a part of them."""
+
+    def gather(self, call: str) -> None:
+        """Make sure that values are whole here; where they are spread, all workers take part."""
+        if self.spread is not None:
+            self.spread.gather(call)
+
+    def deal(self) -> None:
+        """Let what was written here be what is trained."""
+        if self.spread is not None:
+            self.spread.deal()
 
     def path(self, item: Tensor | nn.Module) -> str | None:
         """Where a module, parameter or buffer lives; None if it is not the program's."""

@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,8 +110,8 @@ class Pipeline(Strategy, name="pipeline"):
     _armed = True
 
     @override
-    def cuts(self) -> tuple[str, ...]:
-        return self.config.split
+    def stages(self, plan: Plan) -> int:
+        return plan.mesh["pp"] * self.config.chunks if plan.mesh["pp"] > 1 else 1
 
     @override
     def examine(self, plan: Plan) -> None:
@@ -156,9 +156,11 @@ class Pipeline(Strategy, name="pipeline"):
         # All ranks begin with the weights of the first one, of which each then keeps its part.
         start_equal(model, job.mesh["pp"].get_group())
         group = job.mesh["pp"].get_group()
-        points = _points(model, job, self.config)
-        parts = _parts(model, points)
-        job.opened |= {module for name, module in model.named_modules() if _around(name, points)}
+        parts = _brought(model, job, self.config)
+        if parts is None:
+            points = _points(model, job, self.config)
+            parts = _parts(model, points)
+            job.opened |= {m for name, m in model.named_modules() if _around(name, points)}
         self._stages = Stages(
             model, parts, group=group, device=job.device, schedule=self.config.schedule_mode
         )
@@ -331,6 +333,25 @@ def _bound(model: nn.Module, inputs: Any) -> dict[str, Any]:
     return dict(list(bound.items())[1:])
 
 
+def _brought(
+    model: nn.Module, job: Job, config: "Pipeline.Config"
+) -> "Mapping[bool, Sequence[Part]] | None":
+    """The parts of a model that knows them itself; None for any other."""
+    from fleetx.graph import parts
+
+    meta: Mapping[str, Any] = getattr(model, "meta", None) or {}
+    if not (brought := meta.get("parts")):
+        return None
+    wanted = job.size("pp") * config.chunks
+    assert len(brought) == wanted, "whoever brings parts has asked how many stages there are"
+    if config.split:
+        raise PlanError(
+            f"pipeline_configs['split'] = {list(config.split)} cuts a model by its submodules, "
+            "and this program is cut already, by static.device_guard(); leave 'split' out."
+        )
+    return parts.Brought(meta)
+
+
 @contextmanager
 def _explained() -> Iterator[None]:
     try:
@@ -348,7 +369,7 @@ def _points(model: nn.Module, job: Job, config: "Pipeline.Config") -> tuple[str,
 
 
 @_explained()
-def _parts(model: nn.Module, points: tuple[str, ...]) -> "dict[bool, list[Part]]":
+def _parts(model: nn.Module, points: tuple[str, ...]) -> "Mapping[bool, Sequence[Part]]":
     """The model in as many parts as there are stages, for training and for evaluation."""
     from fleetx.graph import parts, trace
 

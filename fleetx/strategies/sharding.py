@@ -155,18 +155,24 @@ class Sharding(Strategy, name="sharding"):
         }
         for unit in units:
             fully_shard(unit.modules, **common)
-        fully_shard(model, **common)
+        # In a program, what lies in a unit has a place of its own beside it.
+        done = {p for unit in units for module in unit.modules for p in module.parameters()}
+        fully_shard(model, ignored_params=done, **common)
         left = [name for name, p in model.named_parameters() if not _is_spread(p)]
         assert not left, f"{left} would be neither spread nor exchanged"
         self._units = tuple(units)
         return model
 
     def _cut(self, model: nn.Module, job: Job) -> list[Unit]:
-        anchors = [name for entry in self.config.segment_anchors for name in _named(model, entry)]
+        meta: Mapping[str, Any] = getattr(model, "meta", None) or {}
+        calls, named = meta.get("calls"), meta.get("segments") or {}
+        anchors = [
+            name for entry in self.config.segment_anchors for name in _named(model, entry, named)
+        ]
         if anchors:
-            return by_anchors(model, anchors, job.elsewhere, job.opened)
+            return by_anchors(model, anchors, job.elsewhere, job.opened, calls)
         limit = self.config.segment_broadcast_MB * 2**20
-        return by_size(model, limit, job.elsewhere, job.opened)
+        return by_size(model, limit, job.elsewhere, job.opened, calls)
 
     @override
     def step(self, step: Step, job: Job) -> Step:
@@ -294,9 +300,11 @@ def _offloaded(step: Step, job: Job) -> Step:
     return replace(step, sync=sync)
 
 
-def _named(model: nn.Module, entry: str) -> list[str]:
-    known = [name for name, _ in model.named_modules() if name]
-    found = [entry] if entry in known else [name for name in known if fnmatchcase(name, entry)]
+def _named(model: nn.Module, entry: str, named: Mapping[str, str]) -> list[str]:
+    """The paths of what an entry names: submodules, or in a program those of its cuts."""
+    known = named or {name: name for name, _ in model.named_modules() if name}
+    names = [entry] if entry in known else [name for name in known if fnmatchcase(name, entry)]
+    found = [known[name] for name in names]
     if not found:
         message = f"sharding_configs['segment_anchors'] names {entry!r}, and the model has no such "
         raise PlanError(option.unknown(f"{message}submodule", entry, known))
