@@ -123,6 +123,14 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
 
 def _refuse_spreading(plan: Plan) -> None:
     """A program's own state would go stale where strategies lay parameters out over ranks."""
+    for strategy in plan.strategies:
+        if not strategy.internal and "drive" in strategy.contract.touches and plan.mesh["pp"] == 1:
+            raise PlanError(
+                f"strategy.{strategy.name} = True cannot be in force for a static program in this "
+                "version: it runs batches in its own way, and the executor could not fetch values "
+                "of them. Train the model eagerly (fleet.distributed_model), or set "
+                f"strategy.{strategy.name} = False."
+            )
     axes = {"pp": "pipeline", "sharding": "sharding", "tp": "tensor_parallel"}
     for axis, name in axes.items():
         if plan.mesh[axis] > 1:
