@@ -57,6 +57,8 @@ class ResNet50(nn.Module):
     """25.6 million parameters; ``recompute`` replays each block, for the step written by hand."""
 
     recompute = False
+    draws = True
+    """Whether a replay must draw the same random numbers, as torch assumes unless it is told."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +77,7 @@ class ResNet50(nn.Module):
         x = functional.max_pool2d(torch.relu(self.bn1(self.conv1(x))), 3, 2, 1)
         for block in self.blocks:
             if self.recompute:
-                x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
+                x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=self.draws)
             else:
                 x = block(x)
         return self.fc(x.mean((2, 3)))
@@ -160,14 +162,15 @@ def by_hand(job: Job, batch: tuple[Tensor, Tensor]) -> Train:
         rule.zero_grad()
         return loss.detach()
 
-    return captured_by_hand(step, net, rule, forward, batch) if job.captured else step
+    return captured_by_hand(net, rule, forward, batch) if job.captured else step
 
 
 def captured_by_hand(
-    step: Train, net: nn.Module, rule: Lars, forward: nn.Module, batch: tuple[Tensor, Tensor]
+    net: ResNet50, rule: Lars, forward: nn.Module, batch: tuple[Tensor, Tensor]
 ) -> Train:
     """The usual recipe; its loss scale does not change, because torch's scaler asks the device."""
     images, labels = batch
+    net.draws = False  # torch cannot restore random numbers inside of a graph
 
     def work() -> Tensor:
         with torch.autocast("cuda", dtype=torch.float16):
@@ -189,7 +192,10 @@ def captured_by_hand(
     with torch.cuda.graph(graph, stream=stream):
         loss = work()
 
+    held = net, rule, work
+
     def replay() -> Tensor:
+        assert held, "the graph knows addresses only"
         graph.replay()
         return loss
 
@@ -220,12 +226,12 @@ def measure(job: Job, turns: int) -> dict[str, object]:
         for name, train in sides.items():
             rates[name].append(job.batch * steps / seconds(train, steps))
     found = {name: statistics.median(values) for name, values in rates.items()}
-    loss = float(sides["fleetx"]())
+    losses = {name: float(train()) for name, train in sides.items()}
     return {
         "job": job.name,
         **{name: round(rate) for name, rate in found.items()},
         "ratio": round(found["fleetx"] / found["by hand"], 3),
-        "loss": round(loss, 3),
+        "losses": [round(loss, 3) for loss in losses.values()],
         "GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1),
     }
 
