@@ -29,6 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "adaptive_localsgd": {"init_k_steps": 3, "begin_step": 3},
     "amp": {"init_loss_scaling": 1024.0},
     "clip": {"limit": 0.2},
+    "compile": {"backend": "aot_eager"},
     "dgc": {"rampup_begin_step": 1, "sparsity": [0.5]},
     "fp16_allreduce": {},
     "gradient_merge": {"k_steps": 2},

@@ -53,6 +53,16 @@ class ClipConfigs(TypedDict, total=False):
     limit: float
     lowest: float
 
+class CompileConfigs(TypedDict, total=False):
+    backend: str
+    mode: Literal["default", "max-autotune-no-cudagraphs"]
+    dynamic: bool
+    fullgraph: bool
+
+class CudaGraphConfigs(TypedDict, total=False):
+    warmup: int
+    max_graphs: int
+
 class DgcConfigs(TypedDict, total=False):
     rampup_begin_step: int
     rampup_step: int
@@ -134,6 +144,8 @@ class DistributedStrategy:
     adaptive_localsgd: bool
     amp: bool
     clip: bool
+    compile: bool
+    cuda_graph: bool
     dgc: bool
     fp16_allreduce: bool
     gradient_merge: bool
@@ -186,6 +198,14 @@ class DistributedStrategy:
     def clip_configs(self) -> Block: ...
     @clip_configs.setter
     def clip_configs(self, value: ClipConfigs | Block) -> None: ...
+    @property
+    def compile_configs(self) -> Block: ...
+    @compile_configs.setter
+    def compile_configs(self, value: CompileConfigs | Block) -> None: ...
+    @property
+    def cuda_graph_configs(self) -> Block: ...
+    @cuda_graph_configs.setter
+    def cuda_graph_configs(self, value: CudaGraphConfigs | Block) -> None: ...
     @property
     def dgc_configs(self) -> Block: ...
     @dgc_configs.setter

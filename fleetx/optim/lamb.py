@@ -113,7 +113,7 @@ class Lamb(LayerwiseOptimizer):
             layers.excluded if group["lamb_weight_decay"] > 0 else [True] * len(layers.params),
         )
         with torch.cuda.device_of(layers.params[0]):
-            lamb_kernels.move(table, group, rate(group["lr"]))
+            lamb_kernels.move(table, group, rate(group["lr"]), self.found_inf)
 
 
 def _adam(group: Group, layers: Layers, targets: list[Tensor], lr: float) -> None:

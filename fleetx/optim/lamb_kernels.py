@@ -13,12 +13,18 @@ from torch import Tensor
 from fleetx.optim.pointers import CHUNK, PointerTable
 
 
-def move(table: PointerTable, group: dict[str, Any], lr: float | Tensor) -> None:
-    """Move all parameters; ``table`` lists parameters, gradients, both moments and counters."""
+def move(
+    table: PointerTable, group: dict[str, Any], lr: float | Tensor, skip: Tensor | None = None
+) -> None:
+    """Move all parameters; ``table`` lists parameters, gradients, both moments and counters.
+
+    Nothing moves where ``skip``, a number on the device, is not zero.
+    """
     tensors, chunks = len(table.rates), len(table.owners)
     beta1, beta2 = group["betas"]
     eps, decay = float(group["eps"]), float(group["lamb_weight_decay"])
     sign = -1.0 if group["maximize"] else 1.0
+    skipping = (table.rates, False) if skip is None else (skip, True)
     if chunks == 0:
         return
     _moments[(chunks,)](
@@ -37,6 +43,7 @@ def move(table: PointerTable, group: dict[str, Any], lr: float | Tensor) -> None
         _log(beta1),
         _log(beta2),
         eps,
+        *skipping,
         CHUNK=CHUNK,
     )
     _rates[(tensors,)](
@@ -46,6 +53,7 @@ def move(table: PointerTable, group: dict[str, Any], lr: float | Tensor) -> None
         tensors,
         chunks,
         lr,
+        *skipping,
         LR_ON_DEVICE=isinstance(lr, Tensor),
         WIDTH=1024,
     )
@@ -58,6 +66,7 @@ def move(table: PointerTable, group: dict[str, Any], lr: float | Tensor) -> None
         _log(beta1),
         _log(beta2),
         eps,
+        *skipping,
         CHUNK=CHUNK,
     )
 
@@ -72,6 +81,15 @@ def _direction(param, mean, square, decay, time, log1, log2, eps):
     first = (1.0 - tl.exp(time.to(tl.float64) * log1)).to(tl.float32)
     second = tl.sqrt(1.0 - tl.exp(time.to(tl.float64) * log2)).to(tl.float32)
     return (mean / first) / (tl.sqrt(square) / second + eps) + decay * param
+
+
+@triton.jit
+def _size(place, skip, MAY_SKIP: tl.constexpr):
+    """The numbers of a tensor that move: none where the update is skipped."""
+    size = tl.load(place)
+    if MAY_SKIP:
+        size = tl.where(tl.load(skip) != 0.0, 0, size)
+    return size
 
 
 @triton.jit
@@ -91,6 +109,8 @@ def _moments(
     log1,
     log2,
     eps,
+    skip,
+    MAY_SKIP: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     chunk = tl.program_id(0)
@@ -102,7 +122,7 @@ def _moments(
     squares = tl.load(row + 3 * tensors).to(tl.pointer_type(tl.float32))
     time = tl.load(tl.load(row + 4 * tensors).to(tl.pointer_type(tl.float32))) + 1.0
     at = (chunk - tl.load(row + 6 * tensors)) * CHUNK + tl.arange(0, CHUNK)
-    inside = at < tl.load(row + 5 * tensors)
+    inside = at < _size(row + 5 * tensors, skip, MAY_SKIP)
     param = tl.load(params + at, mask=inside, other=0.0)
     grad = tl.load(grads + at, mask=inside, other=0.0) * sign + weight_decay * param
     mean = tl.load(means + at, mask=inside, other=0.0) * beta1 + rest1 * grad
@@ -117,11 +137,25 @@ def _moments(
 
 
 @triton.jit
-def _rates(rows, sums, rates, tensors, chunks, lr, LR_ON_DEVICE: tl.constexpr, WIDTH: tl.constexpr):
+def _rates(
+    rows,
+    sums,
+    rates,
+    tensors,
+    chunks,
+    lr,
+    skip,
+    MAY_SKIP: tl.constexpr,
+    LR_ON_DEVICE: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     tensor = tl.program_id(0)
     row = rows + tensor
     time = tl.load(row + 4 * tensors).to(tl.pointer_type(tl.float32))
-    tl.store(time, tl.load(time) + 1.0)
+    if MAY_SKIP:
+        tl.store(time, tl.load(time) + tl.where(tl.load(skip) != 0.0, 0.0, 1.0))
+    else:
+        tl.store(time, tl.load(time) + 1.0)
     if LR_ON_DEVICE:
         base = tl.load(lr).to(tl.float32)
     else:
@@ -144,7 +178,19 @@ def _rates(rows, sums, rates, tensors, chunks, lr, LR_ON_DEVICE: tl.constexpr, W
 
 
 @triton.jit
-def _update(rows, owners, rates, tensors, decay, log1, log2, eps, CHUNK: tl.constexpr):
+def _update(
+    rows,
+    owners,
+    rates,
+    tensors,
+    decay,
+    log1,
+    log2,
+    eps,
+    skip,
+    MAY_SKIP: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     chunk = tl.program_id(0)
     tensor = tl.load(owners + chunk)
     row = rows + tensor
@@ -153,7 +199,7 @@ def _update(rows, owners, rates, tensors, decay, log1, log2, eps, CHUNK: tl.cons
     squares = tl.load(row + 3 * tensors).to(tl.pointer_type(tl.float32))
     time = tl.load(tl.load(row + 4 * tensors).to(tl.pointer_type(tl.float32)))
     at = (chunk - tl.load(row + 6 * tensors)) * CHUNK + tl.arange(0, CHUNK)
-    inside = at < tl.load(row + 5 * tensors)
+    inside = at < _size(row + 5 * tensors, skip, MAY_SKIP)
     param = tl.load(params + at, mask=inside, other=0.0)
     mean = tl.load(means + at, mask=inside, other=0.0)
     square = tl.load(squares + at, mask=inside, other=0.0)

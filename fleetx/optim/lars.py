@@ -104,7 +104,7 @@ class Lars(LayerwiseOptimizer):
             layers.excluded if group["lars_weight_decay"] > 0 else [True] * len(layers.params),
         )
         with torch.cuda.device_of(layers.params[0]):
-            lars_kernels.move(table, group, rate(group["lr"]))
+            lars_kernels.move(table, group, rate(group["lr"]), self.found_inf)
 
 
 def _objective(group: Group) -> dict[str, Any]:

@@ -12,8 +12,13 @@ from torch import Tensor
 from fleetx.optim.pointers import CHUNK, PointerTable
 
 
-def move(table: PointerTable, group: dict[str, Any], lr: float | Tensor) -> None:
-    """Move all parameters; ``table`` lists parameters, gradients and velocities."""
+def move(
+    table: PointerTable, group: dict[str, Any], lr: float | Tensor, skip: Tensor | None = None
+) -> None:
+    """Move all parameters; ``table`` lists parameters, gradients and velocities.
+
+    Nothing moves where ``skip``, a number on the device, is not zero.
+    """
     tensors, chunks = len(table.rates), len(table.owners)
     decay, weight_decay = float(group["lars_weight_decay"]), float(group["weight_decay"])
     sign = -1.0 if group["maximize"] else 1.0
@@ -44,6 +49,8 @@ def move(table: PointerTable, group: dict[str, Any], lr: float | Tensor) -> None
         weight_decay,
         decay,
         float(group["momentum"]),
+        table.rates if skip is None else skip,
+        MAY_SKIP=skip is not None,
         CHUNK=CHUNK,
     )
 
@@ -103,7 +110,19 @@ def _rates(
 
 
 @triton.jit
-def _update(rows, owners, rates, tensors, sign, weight_decay, decay, momentum, CHUNK: tl.constexpr):
+def _update(
+    rows,
+    owners,
+    rates,
+    tensors,
+    sign,
+    weight_decay,
+    decay,
+    momentum,
+    skip,
+    MAY_SKIP: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     chunk = tl.program_id(0)
     tensor = tl.load(owners + chunk)
     row = rows + tensor
@@ -112,6 +131,8 @@ def _update(rows, owners, rates, tensors, sign, weight_decay, decay, momentum, C
     velocities = tl.load(row + 2 * tensors).to(tl.pointer_type(tl.float32))
     size = tl.load(row + 3 * tensors)
     at = (chunk - tl.load(row + 4 * tensors)) * CHUNK + tl.arange(0, CHUNK)
+    if MAY_SKIP:
+        size = tl.where(tl.load(skip) != 0.0, 0, size)
     param = tl.load(params + at, mask=at < size)
     grad = tl.load(grads + at, mask=at < size) * sign + weight_decay * param
     kept = tl.load(velocities + at, mask=at < size) * momentum

@@ -32,6 +32,10 @@ class Layers:
         """One kind of state of all parameters."""
         return [state[name] for state in self.states]
 
+    def written(self) -> list[Tensor]:
+        """This rank's part of everything that an update writes."""
+        return local([*self.params, *(value for state in self.states for value in state.values())])
+
     def only(self, excluded: bool) -> "Layers":
         """Those that are excluded from decay and layer-wise rates, or those that are not."""
         return self.at([at for at, flag in enumerate(self.excluded) if flag == excluded])

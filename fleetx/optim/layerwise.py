@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from fleetx.optim.layers import Layers, wide
 from fleetx.optim.pointers import PointerTable
+from fleetx.optim.taking_back import taken_back
 
 Group = dict[str, Any]
 Kind = tuple[str, torch.device, torch.dtype]
@@ -36,6 +37,9 @@ class LayerwiseOptimizer(Optimizer):
 
     mark: ClassVar[str]
     """A group option that only this rule has."""
+
+    found_inf: Tensor | None = None
+    """A flag on the device, set for the time of a step that must not count where it is not zero."""
 
     def __init__(self, params: Any, defaults: Group) -> None:
         super().__init__(params, defaults)
@@ -66,10 +70,10 @@ class LayerwiseOptimizer(Optimizer):
                 if kind[0] == DEVICE:
                     table = self._tables.setdefault((number, kind), PointerTable())
                     self.move_on_device(group, layers, table)
-                elif kind[0] == HOST:
-                    self.move_on_host(group, layers)
                 else:
-                    self.move_plain(group, layers)
+                    move = self.move_on_host if kind[0] == HOST else self.move_plain
+                    with taken_back(layers.written(), self.found_inf):
+                        move(group, layers)
                 layers.grads.clear()  # nobody but the user decides how long gradients live
         return loss
 

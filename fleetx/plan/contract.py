@@ -12,12 +12,14 @@ class Phase(IntEnum):
     LAYOUT = 20  # how one layer is laid out over ranks: tensor_parallel
     MEMORY = 30  # what is kept for backward: recompute
     GUARD = 40  # checks between gradients and update: clip
+    CODE = 45  # into which code the forward is translated: compile
     PRECISION = 50  # in which number format the model computes: amp
     WIRE = 55  # in which number format gradients travel: fp16_allreduce
     CODEC = 60  # what travels in a gradient bucket: dgc
     CARRIER = 70  # how replicas agree: data_parallel, sharding, localsgd, ps
     CADENCE = 80  # which batches end in an update: gradient_merge
     RULE = 90  # which update rule: lars, lamb
+    CAPTURE = 100  # what of the finished step runs as one piece: cuda_graph
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,10 @@ class Step:
     """A sum over this rank's own parameters -> over those of all ranks that hold others of the
     same model, in place or not. A tensor that is spread over ranks counts whole on each."""
 
+    unless: Callable[[Tensor, Callable[[], bool]], bool]
+    """Call an update unless a flag on the device (a tensor of one number) is set; False when it
+    was skipped. Who may not ask the device, takes the update back there instead."""
+
     update: Callable[[], bool]
     """Move the parameters; False when the update was skipped."""
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fleetx.engine import session
 from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.plan import Plan
 from fleetx.static.alone import without_exchange
@@ -116,6 +117,7 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
     loss = as_variable(given, "minimize()")
     numbers, devices = numbered_by_device(loss.program.graph)
     plan = session.plan(obeyed=OBEYED, stages=len(devices))
+    _refuse_capture(plan)
     _refuse_tensor_parallel(plan)
     stages = max(strategy.stages(plan) for strategy in plan.strategies)
     if stages > 1:
@@ -127,6 +129,18 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
     made = minimize_program(optimizer, loss, startup, plan=plan, **options)
     _programs[:] = [Programs(loss.program, startup or default_startup_program())]
     return made
+
+
+def _refuse_capture(plan: Plan) -> None:
+    """Nothing can be fetched out of a step that runs as one piece."""
+    for strategy in plan.strategies:
+        if strategy.contract.phase is Phase.CAPTURE:
+            raise PlanError(
+                f"strategy.{strategy.name} = True cannot be in force for a static program in this "
+                "version: the whole step is one piece, and the executor could not fetch values "
+                "of it. Train the model eagerly (fleet.distributed_model), or set "
+                f"strategy.{strategy.name} = False."
+            )
 
 
 def _refuse_tensor_parallel(plan: Plan) -> None:

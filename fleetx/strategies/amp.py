@@ -149,8 +149,7 @@ class Amp(Strategy, name="amp"):
             overflow = job.step.agree(unscale_(_gradients(job), state.scale))
             if self.config.use_dynamic_loss_scaling:
                 state.become(advance(state, overflow, self._growth()))
-            # The one place where the host must know what the device found.
-            return False if overflow.item() else step.update()
+            return job.step.unless(overflow, step.update)
 
         return replace(step, scale=scale, update=update)
 

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from fleetx.comm.host_copies import Bundle, HostCopies
 from fleetx.graph.layer_kinds import runs
+from fleetx.graph.recording import Draws, recording
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -184,20 +185,51 @@ class _Segment:
     def __init__(self, name: str, module: nn.Module, job: Job, host: HostCopies | None) -> None:
         self.name, self.ran = name, False
         self._module, self._job, self._host = module, job, host
+        self._draws = Draws(job.device)
 
     def around(self, forward: Forward, shape: tuple[int, ...]) -> Forward:
         def run(*args: Any, **kwargs: Any) -> Any:
             if not torch.is_grad_enabled():
                 return forward(*args, **kwargs)
             self.ran = True
+            if torch.compiler.is_compiling():
+                # The compiler replays by itself, draws the same numbers and moves buffers once.
+                output = checkpoint(forward, *args, use_reentrant=False, **kwargs)
+                self._check(output, shape)
+                return output
             values, spec = tree_flatten((args, kwargs))
             call = _Call(forward, spec, buffers=buffers(self._module), contexts=self._job.contexts)
             call.first = args, kwargs
-            output = checkpoint(call, *self._kept(values), use_reentrant=False)
+            with self._draws.watched():
+                output = checkpoint(
+                    call,
+                    *self._kept(values),
+                    use_reentrant=False,
+                    preserve_rng_state=not self._recorded(),
+                )
             self._check(output, shape)
             return output
 
-        return run
+        # A compiler would keep what shall wait on the host.
+        return run if self._host is None else torch.compiler.disable(run)
+
+    def _recorded(self) -> bool:
+        """Whether the call becomes part of a CUDA graph; refuses what cannot be replayed there."""
+        if not recording(self._job.device):
+            return False
+        if self._draws.seen:
+            raise PlanError(
+                f"recompute_configs['checkpoints'] names {self.name!r}, which draws random "
+                "numbers: its replay inside of a CUDA graph would draw others. Name submodules "
+                "without dropout, or set strategy.cuda_graph = False."
+            )
+        if self._host is not None:
+            raise PlanError(
+                "recompute_configs['enable_offload'] = True copies to the host while the step "
+                "runs, which a CUDA graph cannot wait for; set it to False, or set "
+                "strategy.cuda_graph = False."
+            )
+        return True
 
     def _kept(self, values: list[Any]) -> list[Any]:
         device = self._job.device
@@ -250,9 +282,16 @@ def buffers(module: nn.Module) -> Buffers:
     """Copies of all buffers of a module.
 
     Version counters cannot tell which ones a forward will change: BatchNorm moves its running
-    statistics behind their back.
+    statistics behind their back. In training it does not look at them, so it is replayed without
+    any, which saves most of the copies.
     """
-    return _copies({owner: owner._buffers for owner in module.modules()})
+    every = {owner: owner._buffers for owner in module.modules()}
+    return _copies({o: dict.fromkeys(b) if _writes_only(o) else b for o, b in every.items()})
+
+
+def _writes_only(module: nn.Module) -> bool:
+    plain = type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return plain and module.training and "forward" not in vars(module)
 
 
 def _copies(found: Buffers) -> Buffers:

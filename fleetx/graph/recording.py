@@ -1,0 +1,80 @@
+"""Work of a GPU, recorded once and replayed without the host: a CUDA graph and what it needs."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+class Recorder:
+    """Makes recordings that share their memory, because only one of them runs at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+        self.active = False
+        """Whether work is being recorded, so that the host cannot ask for results."""
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Work on the stream of the recordings.
+
+        What runs before a recording does so there: autograd remembers the stream on which a
+        parameter was first used, and a recording that touches another one breaks off.
+        """
+        outside = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(outside)
+        with torch.cuda.stream(self._stream):
+            yield
+        outside.wait_stream(self._stream)
+
+    def record(self, work: Callable[[], Tensor]) -> "Recording":
+        """Record what ``work`` asks of the device; nothing of it runs yet."""
+        graph = torch.cuda.CUDAGraph()
+        self.active = True
+        try:
+            # Other threads, such as those that pin batches, go on with what they do.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                result = work()
+        finally:
+            self.active = False
+        return Recording(graph, result)
+
+
+class Recording:
+    """Recorded work; its result lies in the same place after each replay."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor) -> None:
+        self._graph, self._result = graph, result
+
+    def replay(self) -> Tensor:
+        """Run it on the current stream; the result is the caller's own."""
+        self._graph.replay()
+        return self._result.clone()
+
+
+def recording(device: torch.device) -> bool:
+    """Whether work for this device is being recorded, so that nobody may wait for it."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+class Draws:
+    """Whether work on a GPU draws random numbers, which shows only while it runs unrecorded."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self.seen = device, False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look at the device's generator before and after."""
+        if self._device.type != "cuda" or recording(self._device):
+            yield
+            return
+        generator = torch.cuda.default_generators[torch.cuda._get_device_index(self._device, True)]
+        before = generator.get_offset()
+        yield
+        self.seen = self.seen or generator.get_offset() != before

@@ -1,0 +1,58 @@
+"""Updates inside a recorded step: which optimizers can, and how one is taken back on the device."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fleetx.optim.layerwise import LayerwiseOptimizer
+from fleetx.optim.taking_back import taken_back
+
+
+def waiting_for_nothing(cls: type[Optimizer]) -> Mapping[str, Any] | None:
+    """The options under which an optimizer never asks the device; None if there are none."""
+    if issubclass(cls, LayerwiseOptimizer):
+        return {}
+    known = inspect.signature(cls).parameters
+    if "fused" in known:
+        return {"fused": True, "foreach": None} if "foreach" in known else {"fused": True}
+    return {"capturable": True} if "capturable" in known else None
+
+
+@torch.no_grad()
+def update_unless(flag: Tensor, optimizer: Optimizer, update: Callable[[], bool]) -> None:
+    """Update; where the flag is set, everything is afterwards as it was. The host learns nothing.
+
+    Args:
+        flag: A tensor of one number on the device, zero when the update shall count.
+        optimizer: The one that the update moves.
+        update: Calls the optimizer.
+    """
+    if not _looks_itself(optimizer):
+        with taken_back(list(_moved(optimizer)), flag):
+            update()
+        return
+    # The names by which torch's own loss scaler tells its optimizers.
+    vars(optimizer).update(found_inf=flag.reshape(()), grad_scale=None)
+    try:
+        update()
+    finally:
+        del vars(optimizer)["found_inf"], vars(optimizer)["grad_scale"]
+
+
+def _looks_itself(optimizer: Optimizer) -> bool:
+    """Whether its kernels look at the flag."""
+    if isinstance(optimizer, LayerwiseOptimizer):
+        return True
+    return all(group.get("fused") for group in optimizer.param_groups)
+
+
+def _moved(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Parameters and state."""
+    yield from chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, Tensor))
