@@ -120,3 +120,282 @@ def test_spread_programs_train_like_plain_code(
         assert found.keys() == expected.keys()
         for key, value in found.items():
             assert torch.allclose(value, expected[key], rtol=0, atol=1e-6), key
+    for step in range(STEPS):
+        per_share: dict[int, list[np.ndarray]] = {}
+        for rank, (_, fetched) in enumerate(ranks):
+            # Workers of one pipeline, which is the outermost axis, have the same results.
+            first = per_share.setdefault(rank % shares, fetched[step])
+            assert all(np.array_equal(a, b) for a, b in zip(first, fetched[step], strict=True))
+        for loss, out, hidden in per_share.values():
+            assert (loss.shape, out.shape, hidden.shape) == ((), (BATCH, 3), (BATCH, 16))
+
+
+def fetched_values(flags: dict[str, Any]) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    exe, loss, out = built(flags, torch.optim.SGD, lr=0.3)
+    main, feed = fleet.main_program, batch(0, fleet.data_index())
+    fetches = [loss, out, "fc_0.weight@GRAD", "fc_3.bias@GRAD", "fc_0.weight", "learning_rate_0"]
+    found = exe.run(main, feed, fetches)
+    test = main.clone(for_test=True)
+    (after,) = exe.run(test, feed, [out])
+    with pytest.raises(PlanError, match="none can train alone"):
+        _ = fleet._origin_program
+    return found, after, np.asarray(static.global_scope().find_var("fc_0.weight"))
+
+
+@pytest.mark.parametrize("flags", [{"pipeline": TWO}, {"sharding": ANCHORS}], ids=name)
+def test_values_and_gradients_are_whole_on_every_worker(flags: dict[str, Any]) -> None:
+    ranks = world(2).run(fetched_values, flags)
+    shares = 1 if "pipeline" in flags else 2
+    torch.manual_seed(2)
+    layers = [nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 3)]
+    model = nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))[:-1]
+    feeds = [batch(0, share) for share in range(shares)]
+    x, y = (torch.from_numpy(np.concatenate([f[name] for f in feeds])) for name in "xy")
+    out = model(x)
+    F.cross_entropy(out, y).backward()
+    gradients = [p.grad for p in model.parameters()]
+    with torch.no_grad():
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            assert gradient is not None
+            parameter.sub_(0.3 * gradient)
+        after = model(x)
+    for rank, (found, later, scoped) in enumerate(ranks):
+        mine = slice(BATCH * (rank % shares), BATCH * (rank % shares + 1))
+        expected = [out[mine], gradients[0], gradients[-1], layers[0].weight, torch.tensor(0.3)]
+        for ours, theirs in zip(found[1:], expected, strict=True):
+            assert theirs is not None
+            assert np.allclose(ours, theirs.detach().numpy(), rtol=0, atol=1e-6)
+        assert np.allclose(later, after[mine].numpy(), rtol=0, atol=1e-6)
+        assert np.array_equal(scoped, found[4])
+
+
+def stopped(flags: dict[str, Any], folder: Path, load: bool) -> list[dict[str, Tensor]]:
+    """Two steps, a save, and one step more; or the load and the one step more."""
+    exe, loss, _ = built(flags, torch.optim.AdamW, lr=0.01)
+    main, states = fleet.main_program, []
+    if load:
+        exe.run(main, batch(9, fleet.data_index()), [loss])  # something to overwrite
+        fleet.load_persistables(exe, folder, main)
+    else:
+        for step in range(2):
+            exe.run(main, batch(step, fleet.data_index()), [loss])
+        fleet.save_persistables(exe, folder, main)
+        static.save(main, folder / "beside" / "model")
+    states.append(weights(main))
+    exe.run(main, batch(2, fleet.data_index()), [loss])
+    return [*states, weights(main)]
+
+
+@pytest.mark.parametrize(
+    ("workers", "flags"),
+    [(2, {"pipeline": TWO}), (2, {"sharding": ANCHORS}), (4, {"pipeline": TWO, "sharding": {}})],
+    ids=name,
+)
+def test_training_goes_on_from_files(workers: int, flags: dict[str, Any], tmp_path: Path) -> None:
+    before = world(workers).run(stopped, flags, tmp_path, load=False)
+    again = world(workers).run(stopped, flags, tmp_path, load=True)
+    names = {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert {*NAMES, "@ticks", "fc_0.weight@exp_avg", "fc_3.bias@exp_avg_sq"} <= names
+    shares = workers // 2 if "pipeline" in flags else workers
+    expected = by_hand(shares, torch.optim.AdamW, lr=0.01)
+    for first, second in zip(before, again, strict=True):
+        for key in NAMES:
+            assert torch.equal(first[0][key], second[0][key]), key
+            assert torch.equal(first[1][key], second[1][key]), key
+            assert torch.allclose(first[1][key], expected[key], rtol=0, atol=1e-6), key
+    # The files know no layout: one process alone goes on with them, too.
+    alone = world(1).run(stopped, {}, tmp_path, load=True)[0]
+    assert all(torch.equal(alone[0][key], before[0][0][key]) for key in NAMES)
+
+
+def saved_model(flags: dict[str, Any], folder: Path) -> list[str]:
+    exe, loss, out = built(flags, torch.optim.SGD, lr=0.3, momentum=0.9)
+    for step in range(STEPS):
+        exe.run(fleet.main_program, batch(step, fleet.data_index()), [loss])
+    names: list[str] = fleet.save_inference_model(exe, folder, ["x"], [out], fleet.main_program)
+    exe.run(fleet.main_program, batch(0, fleet.data_index()), [loss])  # nobody was disturbed
+    return names
+
+
+@pytest.mark.parametrize("flags", [{"pipeline": TWO}, {"sharding": {}}], ids=name)
+def test_inference_models_are_whole(flags: dict[str, Any], tmp_path: Path) -> None:
+    assert world(2).run(saved_model, flags, tmp_path) == [["layer_3"]] * 2
+    model = torch.export.load(tmp_path / "model.pt2").module()
+    shares = 1 if "pipeline" in flags else 2
+    expected = by_hand(shares, torch.optim.SGD, lr=0.3, momentum=0.9)
+    state = model.state_dict()
+    for key in NAMES:
+        assert torch.allclose(state[key], expected[key], rtol=0, atol=1e-6), key
+
+
+def initialised_again() -> bool:
+    exe, loss, _ = built({"sharding": ANCHORS}, torch.optim.SGD, lr=0.3)
+    first = {key: p.detach().clone() for key, p in fleet.main_program.state.trained().items()}
+    exe.run(fleet.main_program, batch(0), [loss])
+    held = next(iter(fleet.main_program.state.trained().values()))
+    assert held.isnan().all(), "old values would deceive"
+    assert held.untyped_storage().nbytes() < 8, "and whole ones take memory"
+    torch.manual_seed(2)
+    exe.run(fleet.startup_program)
+    (loss_again,) = exe.run(fleet.main_program, batch(0), [loss])
+    now = weights(fleet.main_program)
+    exe.run(fleet.startup_program)
+    static.global_scope().find_var("fc_0.bias").set(np.ones(16, np.float32))
+    assert weights(fleet.main_program)["fc_0.bias"].eq(1).all()
+    return bool(np.isfinite(loss_again)) and not any(torch.equal(first[k], now[k]) for k in NAMES)
+
+
+def test_the_start_up_program_can_run_again() -> None:
+    assert world(2).run(initialised_again) == [True, True]
+
+
+def saves_alone(folder: Path) -> str:
+    exe, loss, _ = built({"pipeline": TWO}, torch.optim.SGD, lr=0.3)
+    exe.run(fleet.main_program, batch(0), [loss])
+    if fleet.worker_index() == 1:
+        return ""
+    with pytest.raises(RuntimeError, match=r"fleet\.save_persistables\(\) waited 2 s") as caught:
+        fleet.save_persistables(exe, folder, fleet.main_program)
+    return str(caught.value)
+
+
+def test_a_worker_that_saves_alone_learns_who_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short() -> str:
+        monkeypatch.setenv("FLEETX_TIMEOUT", "2")
+        return saves_alone(tmp_path)
+
+    message = world(2).run(short)[0]
+    assert "these did not come: 1" in message
+    assert not list(tmp_path.iterdir())
+
+
+def refused(flags: dict[str, Any], devices: list[str]) -> str:
+    static.reset()
+    h: Any = static.data("x", [None, 8])
+    for device in devices:
+        with static.device_guard(device):
+            h = static.nn.fc(h, 8)
+    fleet.init(is_collective=True)
+    made = fleet.distributed_optimizer(static.Optimizer(torch.optim.SGD, lr=0.1), strategy(flags))
+    with pytest.raises(PlanError) as caught:
+        made.minimize(h.mean())
+    return str(caught.value)
+
+
+GPU = ["gpu:0", "gpu:1"]
+BAD: list[tuple[dict[str, Any], list[str], str]] = [
+    (
+        {"pipeline": {}, "hybrid": {"pp_degree": 2}},
+        [*GPU, "gpu:2"],
+        "names 3 devices (gpu:0, gpu:1, gpu:2), and a pipeline of 2 ranks with 1 on each runs 2",
+    ),
+    ({"pipeline": {}}, [*GPU, "gpu:2"], "the 3 ranks that device_guard() needs"),
+    ({"pipeline": {}}, ["gpu:0", "gpu:0"], "at least two devices"),
+    ({"pipeline": {}}, ["gpu:1", "gpu:0"], "under device_guard('gpu:0') comes after one under"),
+    ({"pipeline": {}}, [*GPU, "gpu:0"], "under device_guard('gpu:0') comes after one under"),
+    ({"pipeline": {}}, ["cpu", "gpu:1"], "number all devices"),
+    ({"sharding": {"segment_anchors": ["fc_9"]}}, ["gpu:0"], "cuts the program at 'fc_9'"),
+]
+
+
+@pytest.mark.parametrize(("flags", "devices", "reason"), BAD, ids=range(len(BAD)))
+def test_what_cannot_be_spread_is_refused_at_minimize(
+    flags: dict[str, Any], devices: list[str], reason: str
+) -> None:
+    for message in world(2).run(refused, flags, devices):
+        assert reason in message
+
+
+def blocks() -> nn.Sequential:
+    torch.manual_seed(2)
+    sizes = [8, 16, 16, 16, 3]
+    pairs = zip(sizes, sizes[1:], strict=False)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairs))
+
+
+def combined_program(
+    flags: dict[str, Any], cls: type[torch.optim.Optimizer], **options: Any
+) -> list[Tensor]:
+    static.reset()
+    h: Any = static.data("x", [None, 8])
+    for number, block in enumerate(blocks()):
+        with static.device_guard(f"gpu:{number // 2}"):
+            h = block(h)
+            h.name = f"layer_{number}"
+    with static.device_guard("gpu:1"):
+        loss = F.cross_entropy(h, static.data("y", [None], "int64"))
+    fleet.init(is_collective=True)
+    fleet.distributed_optimizer(static.Optimizer(cls, **options), strategy(flags)).minimize(loss)
+    exe = static.Executor()
+    exe.run(fleet.startup_program)
+    for step in range(STEPS):
+        exe.run(fleet.main_program, batch(step, fleet.data_index()), [loss])
+    return list(weights(fleet.main_program).values())
+
+
+def _for_modules(options: Any) -> Any:
+    """The names of variables as those of modules."""
+    if isinstance(options, dict):
+        return {key: _for_modules(value) for key, value in options.items()}
+    if isinstance(options, list):
+        return [_for_modules(value) for value in options]
+    return options.removeprefix("layer_") if isinstance(options, str) else options
+
+
+def combined_eager(
+    flags: dict[str, Any], cls: type[torch.optim.Optimizer], **options: Any
+) -> list[Tensor]:
+    flags = _for_modules(flags)
+    if "pipeline" in flags:
+        flags["pipeline"]["split"] = ["2"]
+    fleet.init(is_collective=True, strategy=strategy(flags))
+    model: Any = fleet.distributed_model(blocks(), criterion=F.cross_entropy)
+    fleet.distributed_optimizer(cls(model.parameters(), **options))
+    for step in range(STEPS):
+        feed = batch(step, fleet.data_index())
+        model.train_batch((torch.from_numpy(feed["x"]), torch.from_numpy(feed["y"])))
+    return list(fleet.full_state_dict(model, everywhere=True).values())
+
+
+BRAIN = {"dtype": "bfloat16"}
+CHECKPOINTS = {"checkpoints": ["layer_0", "layer_2"]}
+NO_BIAS = {"exclude_from_weight_decay": ["bias"]}
+MERGED = {"k_steps": 2, "avg": True}
+COMBINATIONS: list[tuple[int, dict[str, Any], Any]] = [
+    (2, {"amp": BRAIN, "recompute": CHECKPOINTS, "lars": NO_BIAS, "sharding": ANCHORS}, SGD),
+    (2, {"amp": BRAIN, "recompute": CHECKPOINTS, "lamb": NO_BIAS, "sharding": {}}, ADAM),
+    (2, {"recompute": CHECKPOINTS, "gradient_merge": MERGED, "clip": {}, "sharding": ANCHORS}, SGD),
+    (2, {"amp": BRAIN, "recompute": CHECKPOINTS, "lars": NO_BIAS, "pipeline": TWO}, SGD),
+    (2, {"lamb": NO_BIAS, "clip": {}, "gradient_merge": MERGED, "pipeline": TWO}, ADAM),
+    (
+        4,
+        {
+            "amp": BRAIN,
+            "recompute": CHECKPOINTS,
+            "lamb": NO_BIAS,
+            "pipeline": TWO,
+            "sharding": ANCHORS,
+        },
+        ADAM,
+    ),
+    (4, {"dgc": {"sparsity": [0.75]}, "recompute": CHECKPOINTS, "pipeline": TWO}, SGD),
+    (4, {"amp": BRAIN, "localsgd": {"k_steps": 2}, "pipeline": TWO}, SGD),
+]
+
+
+@pytest.mark.parametrize(("workers", "flags", "rule"), COMBINATIONS, ids=name)
+def test_combinations_train_a_program_as_they_train_a_model(
+    workers: int, flags: dict[str, Any], rule: Any
+) -> None:
+    cls, options = rule
+    if "lamb" in flags:
+        cls = torch.optim.Adam
+    ours = world(workers).run(combined_program, flags, cls, **options)
+    theirs = world(workers).run(combined_eager, flags, cls, **options)
+    start = list(blocks().parameters())
+    for rank in range(workers):
+        for first, mine, other in zip(start, ours[rank], theirs[rank], strict=True):
+            assert torch.allclose(mine, other, rtol=0, atol=1e-6)
+            assert not torch.equal(first, mine)
