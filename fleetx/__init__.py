@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         init_worker,
         run_server,
         server_report,
+        settle_workers,
         shrink,
         stop_worker,
     )
@@ -134,6 +135,7 @@ __all__ = [
     "server_index",
     "server_num",
     "server_report",
+    "settle_workers",
     "shrink",
     "split_files",
     "static",
@@ -171,6 +173,7 @@ _HOMES = {
     "init_worker": "fleetx.engine.servers",
     "run_server": "fleetx.engine.servers",
     "server_report": "fleetx.engine.servers",
+    "settle_workers": "fleetx.engine.servers",
     "shrink": "fleetx.engine.servers",
     "stop_worker": "fleetx.engine.servers",
     "DistributeTranspilerConfig": "fleetx.config.transpiler",

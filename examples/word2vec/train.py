@@ -87,7 +87,7 @@ def main() -> None:
         optimizer.minimize(loss)
         if fleet.is_first_worker() and (number + 1) % 100 == 0:
             print(f"batch {number + 1}: loss {loss:.3f}", flush=True)
-    fleet.barrier_worker()
+    fleet.settle_workers()
     if fleet.is_first_worker():
         print(f"same topic: {neighbours(model):.1%}", flush=True)
     fleet.stop_worker()

@@ -12,6 +12,7 @@ class ASyncConfigs(TypedDict, total=False):
     k_steps: int
     half_async: bool
     max_staleness: int
+    max_unsent: int
     max_merge_var_num: int
     send_queue_size: int
     independent_recv_thread: bool

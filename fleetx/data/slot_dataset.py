@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from fleetx.data.slots import Ragged, Records, Slot, parse
 from fleetx.data.swap import swap
+from fleetx.engine import servers
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
 
@@ -158,6 +159,9 @@ def train_from_dataset(
 ) -> int:
     """Train on every batch of a data set; returns how many there were.
 
+    In a job with parameter servers all workers must call it, and it ends when all of them are
+    through with their data: everybody then sees everything that was learned.
+
     Args:
         dataset: where batches come from.
         step: trains on one batch and returns what shall be reported.
@@ -171,6 +175,7 @@ def train_from_dataset(
         count += 1
         if report is not None and count % print_period == 0:
             report(count, found)
+    servers.settle_workers()
     return count
 
 

@@ -84,6 +84,21 @@ def init_worker() -> None:
     worker.start(found.server_endpoints, access, found.worker_num)
 
 
+def settle_workers() -> None:
+    """Between two stretches of data: all that any worker has pushed is in the tables and here.
+
+    All workers must call it; does nothing in a job without servers.
+    """
+    connected = worker.running()
+    if connected is None:
+        return
+    for carrier in _carriers():
+        carrier.flush()
+    connected.rest()
+    for carrier in _carriers():
+        carrier.catch_up()
+
+
 def stop_worker() -> None:
     """Send what is left and part from the servers, which end after the last worker."""
     if worker.running() is None:

@@ -54,6 +54,8 @@ class Terms:
     """Batches between two exchanges of workers that train copies."""
     bound: int = -1
     """Steps by which a worker may be ahead of the slowest; negative for any number."""
+    unsent: int = 2
+    """A worker's own pushes that may be under way when it begins a batch."""
 
 
 class Carrier:
@@ -131,7 +133,12 @@ class Carrier:
         worker = self.worker
         if self.terms.bound >= 0:
             step, bound = worker.step, self.terms.bound
-            worker.client.call({"method": "tick", "step": step, "bound": bound})
+            done = step - self.undelivered()
+            worker.client.call({"method": "tick", "step": step, "done": done, "bound": bound})
+
+    def undelivered(self) -> int:
+        """Batches whose gradients the servers do not have yet."""
+        return 0
 
     def collect(self) -> None:
         """After the backward: show the gradients of rows to whoever looks at gradients."""
@@ -229,6 +236,10 @@ class Carrier:
         for name in self.tables:
             message = {"method": "await", "table": name, "version": worker.step}
             worker.client.call_all(message)
+
+    def catch_up(self) -> None:
+        """Take over what all workers have pushed."""
+        self.refresh(self.worker, 0)
 
     def close(self) -> None:
         """Before the worker leaves."""

@@ -44,8 +44,13 @@ class HalfAsyncCarrier(_Alone):
         worker = self.worker
         self._held.append((self._dense(), self._sparse()))
         worker.step += 1
-        if len(self._held) >= self.terms.merge:
+        full = len(self._held) >= self.terms.merge
+        if full or 0 <= self.terms.bound < len(self._held):
             self._send(worker)
+
+    @override
+    def undelivered(self) -> int:
+        return len(self._held)
 
     def _send(self, worker: Worker) -> None:
         held, self._held = self._held, []
@@ -68,11 +73,33 @@ class AsyncCarrier(_Alone):
         self._failure: BaseException | None = None
         self._fresh: list[list[Floats]] | None = None
         self._sent = 0
+        self._under_way, self._arrived = 0, threading.Condition()
 
     @override
     def begin(self) -> None:
+        self._keep_pace()
         super().begin()
         self._adopt()
+
+    def _keep_pace(self) -> None:
+        """Wait for our own pushes: who runs far ahead of them computes on what it has not learned.
+
+        More than a few under way make nothing faster: they only wait longer.
+        """
+        limit = max(self.terms.unsent, self.terms.merge)
+        if self.terms.bound >= 0:
+            limit = min(limit, self.terms.bound)
+        with self._arrived:
+            while not self._arrived.wait_for(lambda: self._under_way <= limit, 0.5):
+                self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    @override
+    def undelivered(self) -> int:
+        return self._under_way
 
     def _adopt(self) -> None:
         """Take over what the sender fetched; between batches, so that a batch sees one version."""
@@ -91,13 +118,14 @@ class AsyncCarrier(_Alone):
                 target=self._run, args=(worker, client), name="sender", daemon=True
             )
             self._sender.start()
+        with self._arrived:
+            self._under_way += 1
         self._put((self._dense(), self._sparse()))
         worker.step += 1
 
     def _put(self, item: tuple[Dense, Sparse] | None) -> None:
         while True:
-            if self._failure is not None:
-                raise self._failure
+            self._check()
             try:
                 return self._waiting.put(item, timeout=0.5)
             except queue.Full:
@@ -112,6 +140,9 @@ class AsyncCarrier(_Alone):
                     last = more is None
                     items += [more] if more is not None else []
                 self._deliver(worker, client, items)
+                with self._arrived:
+                    self._under_way -= len(items)
+                    self._arrived.notify_all()
                 if last:
                     return
         except BaseException as error:  # told to the main thread
@@ -152,8 +183,7 @@ class AsyncCarrier(_Alone):
             self._put(None)
             self._sender.join()
             self._sender = None
-            if self._failure is not None:
-                raise self._failure
+            self._check()
         self._adopt()
 
 

@@ -1,5 +1,6 @@
 """Workers that train copies of their own and exchange differences now and then."""
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -56,26 +57,45 @@ class Copies:
         self.rows = SparseTable(replace(self._plain, rule=rule))
         self.before = SparseTable(self._plain)
         """The same rows as the servers gave them; it knows which ones are fresh."""
+        self._lock = threading.Lock()  # rows are also looked up by the thread that fetches ahead
 
     def missing(self, batch: Batch) -> Array:
         """Which rows of a batch must be asked for."""
-        return ~self.before.knows(batch.ids)
+        with self._lock:
+            return ~self.before.knows(batch.ids)
 
     def take(self, ids: Array, weights: Floats) -> None:
         """Rows from the servers; the rule's state of old copies stays."""
-        nothing = np.empty((len(ids), 0), np.float32)
-        rows = Rows(ids, weights, nothing, nothing, np.zeros(len(ids), np.int32))
-        self.before.put(rows)
-        self.rows.put(rows)
+        with self._lock:
+            # Rows that came meanwhile, for another batch, may have been trained since.
+            late = ~self.before.knows(ids)
+            ids, weights = ids[late], weights[late]
+            nothing = np.empty((len(ids), 0), np.float32)
+            rows = Rows(ids, weights, nothing, nothing, np.zeros(len(ids), np.int32))
+            self.before.put(rows)
+            self.rows.put(rows)
+
+    def look_up(self, ids: Array) -> Floats:
+        """Copies of rows that were taken."""
+        out = np.empty((len(ids), self._plain.dim), np.float32)
+        with self._lock:
+            self.rows.pull(ids, out, train=True)
+        return out
+
+    def train(self, batch: Batch, gradients: Floats, rate: float) -> None:
+        """Move the copies; a negative rate leaves it to the rule."""
+        with self._lock:
+            self.rows.push(batch.ids, gradients, None if rate < 0 else rate, unique=True)
 
     def changes(self, share: float) -> tuple[Array, Floats]:
         """What was learned since the last exchange, and a new beginning."""
-        ids = self.before.ids()
-        old = np.empty((len(ids), self._plain.dim), np.float32)
-        new = np.empty_like(old)
-        self.before.pull(ids, old, train=False)
-        self.rows.pull(ids, new, train=False)
-        self.before = SparseTable(self._plain)
+        with self._lock:
+            ids = self.before.ids()
+            old = np.empty((len(ids), self._plain.dim), np.float32)
+            new = np.empty_like(old)
+            self.before.pull(ids, old, train=False)
+            self.rows.pull(ids, new, train=False)
+            self.before = SparseTable(self._plain)
         return ids, (new - old) * np.float32(share)
 
 
@@ -115,21 +135,16 @@ class GeoCarrier(Carrier):
         worker, copies = self.worker, self._copies[module.options.name]
         if (missing := copies.missing(batch)).any():
             wanted = Batch.of(batch.ids[missing], worker.client.servers)
-            fresh = worker.client.pull(worker.table(module.options), wanted)
+            client = worker.ahead if ahead else worker.client
+            fresh = client.pull(worker.table(module.options), wanted)
             copies.take(wanted.ids, fresh)
-        out = np.empty((len(batch.ids), module.options.dim), np.float32)
-        copies.rows.pull(batch.ids, out, train=True)
-        return out
+        return copies.look_up(batch.ids)
 
     @override
     def deliver(self) -> None:
         worker = self.worker
         for name, gathered in self._sparse().items():
-            rate = self.rate(name)
-            copies = self._copies[name].rows
-            copies.push(
-                gathered.batch.ids, gathered.gradients, None if rate < 0 else rate, unique=True
-            )
+            self._copies[name].train(gathered.batch, gathered.gradients, self.rate(name))
         worker.step += 1
         if worker.step % self.terms.every == 0:
             self._exchange(worker)
@@ -165,3 +180,8 @@ class GeoCarrier(Carrier):
     @override
     def flush(self) -> None:
         self._exchange(self.worker)
+
+    @override
+    def catch_up(self) -> None:
+        super().catch_up()  # what is not yet shared of our own steps is let go: all begin alike
+        self._before = [group.values() for group, _ in self.groups]

@@ -103,6 +103,11 @@ class Channel:
         while self._pipe is None:
             try:
                 self._pipe = self._connect()
+            except ssl.SSLCertVerificationError as error:
+                raise RefusedError(
+                    f"the certificate of server {self.endpoint} is not the one that is trusted "
+                    f"({error}); set FLEETX_PS_CERT to the same file on both ends"
+                ) from error
             except OSError as error:
                 refusals += isinstance(error, RefusedError)
                 if refusals == REFUSALS:

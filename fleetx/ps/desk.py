@@ -55,6 +55,7 @@ class Desk:
             "finish": self._finish,
             "heartbeat": lambda claim, said: {},
             "load": self._load,
+            "rest": self._rest,
             "save": self._save,
             "shrink": self._shrink,
             "tick": self._tick,
@@ -180,10 +181,18 @@ class Desk:
         self.checkpoint()
 
     def _tick(self, claim: Claim, said: Message) -> Message:
-        return {"lead": self.meetings.tick(claim.worker, int(said["step"]), int(said["bound"]))}
+        step, bound, done = (int(said[name]) for name in ("step", "bound", "done"))
+        return {"lead": self.meetings.tick(claim.worker, step, bound, done)}
 
     def _finish(self, claim: Claim, said: Message) -> Message:
         self.meetings.finish(claim.worker)
+        return {}
+
+    def _rest(self, claim: Claim, said: Message) -> Message:
+        self.meetings.rest(claim.worker, bool(said["resting"]))
+        for served in self._tables:
+            with served.changed:
+                served.close_short()
         return {}
 
     def _describe(self, claim: Claim, said: Message) -> Message:

@@ -9,6 +9,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fleetx.ps.pipes import EndedError
+
 GREETING = b"fleetx-ps-1\n"
 NONCE = 32
 DIGEST = 32
@@ -50,7 +52,7 @@ def greet(token: bytes, claim: Claim, read: Read, write: Write) -> None:
     write(ours + said + _proof(token, b"client", theirs, ours, said))
     try:
         proof = read(DIGEST)
-    except ConnectionError as error:
+    except (EndedError, ConnectionResetError) as error:  # not a server that is only slow
         raise RefusedError(
             f"the server closed the connection at the greeting ({error}); do both ends have the "
             "same token (FLEETX_PS_TOKEN)?"

@@ -8,6 +8,8 @@ from fleetx.ps.journal import Journal
 from fleetx.ps.members import Members
 
 POLL = 0.5
+REST = "rest"
+"""The meeting of workers that are through with a stretch of their data."""
 KEPT = 8
 """Past meetings of a topic that are remembered, for workers that ask twice."""
 
@@ -28,14 +30,20 @@ class Meetings:
                 self._note(from_json(record.data))
 
     def _note(self, said: dict[str, object]) -> None:
-        if said["topic"] == "finish":
-            self._members.finish(int(str(said["worker"])))
+        if "event" in said:
+            self._happened(str(said["event"]), int(str(said["worker"])))
             return
         topic, number = str(said["topic"]), int(str(said["number"]))
         here = self._said.setdefault((topic, number), {})
         here[int(str(said["worker"]))] = float(str(said["value"]))
         for old in [key for key in self._said if key[0] == topic and key[1] < number - KEPT]:
             del self._said[old]
+
+    def _happened(self, event: str, worker: int) -> None:
+        if event == "finish":
+            self._members.finish(worker)
+        else:
+            self._members.rest(worker, resting=event == REST)
 
     def _log(self, **said: object) -> None:
         if self._journal is not None:
@@ -45,7 +53,13 @@ class Meetings:
     def finish(self, worker: int) -> None:
         """A worker is done."""
         with self._changed:
-            self._log(topic="finish", worker=worker)
+            self._log(event="finish", worker=worker)
+            self._changed.notify_all()
+
+    def rest(self, worker: int, resting: bool) -> None:
+        """A worker waits at the end of a stretch of its data, or goes on."""
+        with self._changed:
+            self._log(event=REST if resting else "resume", worker=worker)
             self._changed.notify_all()
 
     def agree(
@@ -67,8 +81,10 @@ class Meetings:
             here = self._said[topic, number]
 
             def complete() -> bool:
-                absent = () if strict else self._members.absent()
-                return len({*here, *absent}) == self._members.workers
+                gone = self._members.finished() if strict else self._members.absent()
+                # Who rests has nothing to say about batches, but comes to the end of the stretch.
+                resting = () if topic == REST else self._members.idle()
+                return len({*here, *gone, *resting}) == self._members.workers
 
             waited = 0.0
             while not self._changed.wait_for(complete, POLL):
@@ -83,10 +99,17 @@ class Meetings:
                     )
             return max(here.values())
 
-    def tick(self, worker: int, step: int, bound: int) -> int:
-        """Begin a step; waits while the slowest worker is more than ``bound`` steps behind."""
+    def tick(self, worker: int, step: int, bound: int, done: int) -> int:
+        """Begin a step; waits while more than ``bound`` steps of the slowest worker are missing.
+
+        Args:
+            worker: who begins.
+            step: which one.
+            bound: by how much it may be ahead of what the slowest has pushed.
+            done: steps whose gradients it has pushed itself.
+        """
         with self._changed:
-            self._clocks[worker] = max(step, self._clocks.get(worker, 0))
+            self._clocks[worker] = max(done, self._clocks.get(worker, 0))
             self._changed.notify_all()
             while not self._changed.wait_for(lambda: self._lead(step) <= bound, POLL):
                 pass  # a dead worker is not waited for, and dies while we wait
@@ -95,6 +118,6 @@ class Meetings:
             return lead
 
     def _lead(self, step: int) -> int:
-        absent = self._members.absent()
+        absent = {*self._members.absent(), *self._members.idle()}
         present = [w for w in range(self._members.workers) if w not in absent]
         return step - min((self._clocks.get(w, 0) for w in present), default=step)

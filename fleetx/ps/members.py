@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ class _Member:
     seen: float
     connections: int = 0
     finished: bool = False
+    resting: bool = False
     dead: bool = False
 
 
@@ -69,6 +71,12 @@ class Members:
             member.finished = True
             self._settle()
 
+    def rest(self, worker: int, resting: bool) -> None:
+        """A worker is between two stretches of its data, or begins the next one."""
+        with self._lock:
+            member = self._members.setdefault(worker, _Member(time.monotonic()))
+            member.resting = resting
+
     def _settle(self) -> None:
         """Dead workers are not waited for, but they alone end nothing."""
         members = self._members.values()
@@ -96,15 +104,23 @@ class Members:
 
     def dead(self) -> list[int]:
         """The workers that count as dead."""
-        return sorted(worker for worker, member in self._members.items() if member.dead)
+        return self._those(lambda member: member.dead)
 
     def finished(self) -> list[int]:
         """The workers that are done."""
-        return sorted(worker for worker, member in self._members.items() if member.finished)
+        return self._those(lambda member: member.finished)
 
     def absent(self) -> list[int]:
-        """The workers nobody needs to wait for: dead or done."""
-        return sorted(w for w, member in self._members.items() if member.dead or member.finished)
+        """The workers that will not come any more: dead or done."""
+        return self._those(lambda member: member.dead or member.finished)
+
+    def idle(self) -> list[int]:
+        """The workers that have no batch to train on: done, or resting."""
+        return self._those(lambda member: member.finished or member.resting)
+
+    def _those(self, chosen: Callable[[_Member], bool]) -> list[int]:
+        # Copied in one go: others may arrive while we look.
+        return sorted(worker for worker, member in [*self._members.items()] if chosen(member))
 
     def require(self, workers: list[int] | None = None) -> None:
         """Raise, with its name, when one of the workers (any, if not said) is dead."""

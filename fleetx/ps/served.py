@@ -86,6 +86,7 @@ class Served:
                 self.journal.append(CHANGE, [claim.packed(), frame.packed(), body])
             self.seen[claim.client] = frame.seq
             self._take(claim.worker, frame, change)
+            self.close_short()
 
     def _take(self, worker: int, frame: Frame, change: Change) -> None:
         if frame.flags & Flag.FIRST or self.spec.pace.workers == 0:
@@ -118,9 +119,8 @@ class Served:
         self.changed.notify_all()
 
     def close_short(self) -> None:
-        """End a round that only lacks workers which are done with their data."""
-        here = self._rounds.get(self.version)
-        if here and not {*self._missing()} - {*self.members.finished()}:
+        """End rounds that only lack workers which have no data, for ever or for now."""
+        while self.version in self._rounds and not {*self._missing()} - {*self.members.idle()}:
             if self.journal is not None:
                 self.journal.append(SHORT, [])
             self._finish_round()

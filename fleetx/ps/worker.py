@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fleetx.ps.channel import Access
 from fleetx.ps.client import Client, Handle
+from fleetx.ps.meetings import REST
 from fleetx.ps.rules import SGD, Rule
 from fleetx.ps.sparse_module import TableOptions
 from fleetx.ps.sparse_spec import Pace, SparseSpec
@@ -29,7 +30,7 @@ class Worker:
         self.pace = Pace()
         """How tables of this job turn pushes into updates."""
         self._handles: dict[str, Handle] = {}
-        self._meetings = 0
+        self._meetings, self._rests = 0, 0
         self._stopped = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self.client.call_all({"method": "heartbeat"})  # fails early when a server is missing
@@ -79,6 +80,18 @@ class Worker:
             "strict": strict,
         }
         return float(self.client.call(message)["value"])
+
+    def rest(self) -> None:
+        """Meet the other workers at the end of a stretch of data; no update waits for us meanwhile.
+
+        Shares of data differ in length, so some come here earlier than others.
+        """
+        self.client.call_all({"method": "rest", "resting": True})
+        self._rests += 2
+        self.step = int(self.agree(self.step, topic=REST, number=self._rests))
+        self.client.call_all({"method": "rest", "resting": False})
+        # Once more, so that nobody begins an update while others still count as resting.
+        self._meetings = int(self.agree(self._meetings, topic=REST, number=self._rests + 1))
 
     def stop(self, *, finished: bool = True) -> None:
         """Part from the servers; the last worker to say that it is finished ends them."""

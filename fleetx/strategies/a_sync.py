@@ -158,6 +158,8 @@ class ASync(ParameterServer, name="a_sync"):
         """Wait for one's own push before the next batch."""
         max_staleness: Annotated[int, AtLeast(-1)] = -1
         """Updates by which a worker may be ahead of the slowest one; -1 for any number."""
+        max_unsent: Count = 2
+        """A worker's own pushes that may be under way when it begins a batch."""
         max_merge_var_num: Count = 1
         """Batches whose gradients are averaged into one push."""
         send_queue_size: Count = 16
@@ -212,6 +214,7 @@ class ASync(ParameterServer, name="a_sync"):
             refresh=config.min_send_grad_num_before_recv,
             every=max(1, config.k_steps),
             bound=config.max_staleness,
+            unsent=config.max_unsent,
         )
 
     @override
@@ -240,6 +243,7 @@ _NOWHERE = (
 _USED = {
     "max_merge_var_num": (AsyncCarrier, HalfAsyncCarrier),
     "send_queue_size": (AsyncCarrier,),
+    "max_unsent": (AsyncCarrier,),
     "min_send_grad_num_before_recv": (AsyncCarrier,),
     "lr_decay_rate": (AsyncCarrier, HalfAsyncCarrier),
 }

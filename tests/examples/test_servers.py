@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -30,15 +32,21 @@ def test_the_page_trains_and_saves(tmp_path: Path) -> None:
     assert len(list((tmp_path / "model" / "words").glob("server-*/rows-*.safetensors"))) == 2
 
 
-def test_clicks_come_near_the_best_there_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mode", "margin"), [("sync", 0.06), ("async", 0.2)])
+def test_clicks_come_near_the_best_there_is(tmp_path: Path, mode: str, margin: float) -> None:
+    """Synchronous workers always learn the same; what others learn depends on the machine's load.
+
+    So the margin of the latter only says that they learn: 0.5 is what guessing reaches.
+    """
     script = str(ROOT / "examples" / "ctr" / "train.py")
     small = ["--files", "2", "--lines", "10000", "--epochs", "1", "--batch_size", "128"]
-    text = run(tmp_path, "--server_num=2", script, "--mode", "async", *small)
+    text = run(tmp_path, "--server_num=2", script, "--mode", mode, *small, "--save", "model")
     found = re.search(r"epoch 1/1: AUC (\S+) of (\S+)", text)
     assert found is not None, text
     reached, best = float(found[1]), float(found[2])
     assert 0.85 < best < 0.89
-    assert best - reached < 0.1
+    assert best - reached < margin
+    assert len(list((tmp_path / "model" / "deep").glob("server-*/rows-*.safetensors"))) == 2
 
 
 def test_words_of_a_topic_become_neighbours(tmp_path: Path) -> None:

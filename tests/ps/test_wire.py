@@ -89,7 +89,7 @@ def inside(here: Team) -> Pipe:
 
 def closed(pipe: Pipe) -> bool:
     """Whether the other end hangs up, whatever it says before."""
-    pipe.socket.settimeout(10)
+    pipe.socket.settimeout(60)
     try:
         while pipe.socket.recv(1 << 16):
             pass
@@ -115,7 +115,7 @@ def test_garbage_from_strangers(caplog: pytest.LogCaptureFixture) -> None:
             stranger.sendall(chance.randbytes(chance.choice([0, 1, 43, 76, 200, 5000])))
             stranger.close()
         works(client, handle)
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while here.servers[0].open_connections > 1 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert here.servers[0].open_connections == 1, "no thread is left behind"
@@ -134,7 +134,7 @@ def test_a_stranger_gets_no_answer_but_the_greeting() -> None:
 
 def test_a_wrong_token_is_refused_on_both_sides() -> None:
     with team() as here:
-        impostor = Client(here.endpoints, Access(b"another token", Claim(0, 0), patience=5))
+        impostor = Client(here.endpoints, Access(b"another token", Claim(0, 0), patience=60))
         with pytest.raises(RefusedError, match="same token"):
             impostor.call({"method": "describe"})
         assert len(here.desks[0]._tables) == 0
@@ -150,7 +150,9 @@ def test_a_wrong_token_is_refused_on_both_sides() -> None:
 
     thread = threading.Thread(target=pretend, daemon=True)
     thread.start()
-    worker = Client([f"127.0.0.1:{false.getsockname()[1]}"], Access(TOKEN, Claim(0, 0), patience=5))
+    worker = Client(
+        [f"127.0.0.1:{false.getsockname()[1]}"], Access(TOKEN, Claim(0, 0), patience=60)
+    )
     with pytest.raises(RefusedError, match="does not know this job's token"):
         worker.call({"method": "describe"})
     false.close()
@@ -300,7 +302,7 @@ def test_tls_on_request() -> None:
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     endpoint = f"127.0.0.1:{server.server_address[1]}"
-    client = Client([endpoint], Access(TOKEN, Claim(0, 0), client_tls(environ), patience=5))
+    client = Client([endpoint], Access(TOKEN, Claim(0, 0), client_tls(environ), patience=60))
     handle = table(client, SPEC)
     works(client, handle)
     assert isinstance(client.channels[0]._pipe.socket, ssl.SSLSocket)  # type: ignore[union-attr]
@@ -308,8 +310,8 @@ def test_tls_on_request() -> None:
     with pytest.raises(ConnectionError):
         plain.call({"method": "describe"})
     stranger = ssl.create_default_context()
-    careful = Client([endpoint], Access(TOKEN, Claim(0, 0), stranger, patience=0.5))
-    with pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+    careful = Client([endpoint], Access(TOKEN, Claim(0, 0), stranger, patience=60))
+    with pytest.raises(RefusedError, match=r"CERTIFICATE_VERIFY_FAILED.*FLEETX_PS_CERT"):
         careful.call({"method": "describe"})
     works(client, handle)
     client.call_all({"method": "finish"})
