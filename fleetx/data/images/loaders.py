@@ -89,6 +89,7 @@ class Normalise:
         self._shift = (-mean / std).view(1, 3, 1, 1)
 
     def __call__(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The batch with its images as floats."""
         images, labels = batch
         if self._scale.device != images.device:
             self._scale = self._scale.to(images.device)

@@ -42,9 +42,7 @@ class Recipe:
         least = {"classes": 2, "train_images": 1, "val_images": 1, "size": 16}
         for name, value in least.items():
             if getattr(self, name) < value:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} is too small; use {value} or more."
-                )
+                raise ValueError(f"{name}={getattr(self, name)} is too small; use {value} or more.")
 
     @property
     def total(self) -> int:

@@ -1,0 +1,3 @@
+"""x"""
+class Downloader:
+    """x"""
