@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from typing_extensions import override
 
@@ -57,7 +58,10 @@ class ImageModel(nn.Module):
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
-    return tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+    # What sharding has spread stays as it is: its parts are cut from rows of contiguous memory.
+    if tensor.dim() != 4 or isinstance(tensor, DTensor):
+        return tensor
+    return tensor.to(memory_format=torch.channels_last)
 
 
 def _divided(options: dict[str, Any]) -> tuple[View, dict[str, Any]]:

@@ -94,6 +94,8 @@ class Normalise:
         if self._scale.device != images.device:
             self._scale = self._scale.to(images.device)
             self._shift = self._shift.to(images.device)
+        if not images.is_cuda:
+            images = images.contiguous()  # convolutions of processors have no use for channels last
         return torch.mul(images, self._scale).add_(self._shift), labels
 
 
