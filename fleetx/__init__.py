@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fleetx.applications.train_configs import parse_train_configs
     from fleetx.checking.eager import check
     from fleetx.config.block import BuildStrategy, ExecutionStrategy
     from fleetx.config.distributed_strategy import DistributedStrategy
@@ -101,6 +102,7 @@ __all__ = [
     "UserDefinedCollectiveRoleMaker",
     "UserDefinedRoleMaker",
     "all_reduce",
+    "applications",
     "barrier_worker",
     "check",
     "data_index",
@@ -124,9 +126,11 @@ __all__ = [
     "local_device_ids",
     "local_rank",
     "mesh",
+    "metrics",
     "minimize",
     "node_num",
     "nranks",
+    "parse_train_configs",
     "rank",
     "run_server",
     "save_inference_model",
@@ -142,6 +146,7 @@ __all__ = [
     "stop_worker",
     "train_from_dataset",
     "util",
+    "utils",
     "worker_endpoints",
     "worker_index",
     "worker_num",
@@ -151,6 +156,7 @@ __all__ = [
 
 # Rooms load on first use, so that importing fleetx costs next to nothing over importing torch.
 _HOMES = {
+    "parse_train_configs": "fleetx.applications.train_configs",
     "check": "fleetx.checking.eager",
     "BuildStrategy": "fleetx.config.block",
     "ExecutionStrategy": "fleetx.config.block",
@@ -200,12 +206,16 @@ _PROGRAMS = {
 }
 
 
+_ROOMS = {"applications", "metrics", "static", "utils"}
+"""What is public as a whole."""
+
+
 def __getattr__(name: str) -> Any:
     if name in _PROGRAMS:
         programs = importlib.import_module("fleetx.static.distributed")
         return getattr(programs, _PROGRAMS[name])()
-    if name == "static":
-        return importlib.import_module("fleetx.static")
+    if name in _ROOMS:
+        return importlib.import_module(f"fleetx.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'fleetx' has no attribute {name!r}")
     room = importlib.import_module(_HOMES.get(name, "fleetx.roles"))

@@ -1,7 +1,7 @@
 """`distributed_loader`: each worker iterates over its share of a `DataLoader`."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ def distributed_loader(
     sharded: bool = False,
     device: torch.device | str | None = None,
     group: dist.ProcessGroup | None = None,
+    then: Callable[[Any], Any] | None = None,
 ) -> "DistributedLoader":
     """This worker's share of `loader`.
 
@@ -41,13 +42,14 @@ def distributed_loader(
         device: where the tensors of each batch go; by default the device that fleet.init() chose.
         group: the processes that share the data, where they are not all workers of the job: with
             tensor or pipeline parallelism, the group of the data axis.
+        then: what is done to each batch once it is on the device.
     """
     _check(loader, uneven)
     peers = find_team(group)
     team = Team() if sharded or _deals_by_itself(loader) else peers
     kind = StreamedShare if isinstance(loader.dataset, IterableDataset) else IndexedShare
     target = torch.device(device) if device is not None else find_device()
-    return DistributedLoader(loader, kind(loader, team, peers=peers, uneven=uneven), target)
+    return DistributedLoader(loader, kind(loader, team, peers=peers, uneven=uneven), target, then)
 
 
 class DistributedLoader:
@@ -61,11 +63,13 @@ class DistributedLoader:
         loader: DataLoader[Any],
         share: IndexedShare | StreamedShare,
         device: torch.device | None,
+        then: Callable[[Any], Any] | None = None,
     ) -> None:
         self.loader = loader
         self.epoch = 0
         self._share = share
         self._device = device
+        self._then = then
         self._is_running = False
         self._given = 0
         self._order: Order | None = None
@@ -84,8 +88,13 @@ class DistributedLoader:
         order, self._order = self._order, None
         for batch in self._share.batches(self.epoch, self._given, order):
             self._given += self._share.step
-            yield batch if self._device is None else to_device(batch, self._device)
+            here = batch if self._device is None else to_device(batch, self._device)
+            yield here if self._then is None else self._then(here)
         self.set_epoch(self.epoch + 1)
+
+    def __call__(self) -> Iterator[Any]:
+        """The same, as the documents write it: ``for batch in loader():``."""
+        return iter(self)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be this epoch; only needed to deviate from 0, 1, 2, ...

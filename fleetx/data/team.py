@@ -68,6 +68,15 @@ def find_device() -> torch.device | None:
     return roles.device()
 
 
+def neighbours() -> int:
+    """How many workers of the job share this machine, this one included."""
+    if not _has_started():
+        return 1
+    from fleetx.roles.session import identity
+
+    return max(1, identity().local_size)
+
+
 def _team_of(group: dist.ProcessGroup) -> Team:
     size = dist.get_world_size(group)
     if size < 1:  # torch's answer to a process that is not in the group

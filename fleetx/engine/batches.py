@@ -82,6 +82,8 @@ class TrainBatch(_BatchCall):
         before = engine.updates
         loss = engine.train_batch(self._moved(data))
         if lr_scheduler is not None and engine.updates > before:
+            # Schedulers warn of a step() that they did not see; the plan's update goes past it.
+            vars(lr_scheduler.optimizer)["_opt_called"] = True
             lr_scheduler.step()
         return loss
 

@@ -23,24 +23,24 @@ def to_tensors(state: Mapping[str, Any], names: Sequence[str]) -> dict[str, Tens
     found: dict[str, Tensor] = {}
     for number, kept in state["state"].items():
         for key, value in kept.items():
-            found |= dict(_leaves(f"{names[number]}{MARK}{key}", value))
+            found |= dict(leaves(f"{names[number]}{MARK}{key}", value))
     if strategies := state.get("strategies"):
-        found |= dict(_leaves(STRATEGIES, strategies))
+        found |= dict(leaves(STRATEGIES, strategies))
     return found
 
 
 def to_state(tensors: Mapping[str, Tensor], like: Mapping[str, Any], names: Sequence[str]) -> Any:
     """The inverse: a state for ``DistributedOptimizer.load_state_dict``."""
-    tree = _tree(tensors)
+    found_tree = tree(tensors)
     numbers = {name: number for number, name in enumerate(names)}
-    state = {numbers[name]: kept for name, kept in tree.items() if name in numbers}
+    state = {numbers[name]: kept for name, kept in found_tree.items() if name in numbers}
     found = {**like, "state": state}
-    if STRATEGIES in tree:
-        found["strategies"] = tree[STRATEGIES]
+    if STRATEGIES in found_tree:
+        found["strategies"] = found_tree[STRATEGIES]
     return found
 
 
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+def leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     """Tensors as they are; everything else with its kind behind a #."""
     if isinstance(value, Tensor):
         yield path, value
@@ -48,7 +48,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
         named = isinstance(value, Mapping)
         yield f"{path}#{'dict' if named else 'list'}", torch.tensor(len(value))
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _leaves(f"{path}{MARK}{key}", item)
+            yield from leaves(f"{path}{MARK}{key}", item)
     else:
         yield _number(path, value)
 
@@ -63,7 +63,8 @@ def _number(path: str, value: Any) -> tuple[str, Tensor]:
     raise TypeError(f"{path} is a {type(value).__name__}, which cannot be saved as a tensor")
 
 
-def _tree(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def tree(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The inverse: what the tensors were before ``leaves``, by the first part of their paths."""
     root: dict[str, Any] = {}
     lists: list[tuple[dict[str, Any], str]] = []
     for full, tensor in sorted(tensors.items(), key=lambda item: item[0].count(MARK)):

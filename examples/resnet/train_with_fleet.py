@@ -1,0 +1,291 @@
+"""Train a ResNet on images; the same script runs on one card, many cards and many machines.
+
+fleetx data make flowers                                       # a small data set, if you have none
+python train_with_fleet.py --data_dir=flowers                  # one process
+fleetrun --gpus 0,1,2,3 train_with_fleet.py --data_dir=flowers # four cards
+fleetrun --gpus none --nproc_per_node 2 train_with_fleet.py --data_dir=flowers   # two CPU workers
+
+tensorboard --logdir output/tensorboard                        # watch it
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+import fleetx as fleet
+from fleetx import applications
+from fleetx.data.images.files import labelled_files
+from fleetx.data.images.views import parsed_shape
+from fleetx.io.checkpoints import load_checkpoint, save_checkpoint
+from fleetx.metrics import Accuracy
+
+
+def main() -> None:
+    """Train, validate, save, export."""
+    args = arguments()
+    torch.manual_seed(args.seed)
+    classes = args.class_dim or labelled_files(args.data_dir, "train").classes
+    net = applications.build(args.model, class_dim=classes, width=args.width)
+    strategy = strategy_of(args, net)
+    fleet.init(is_collective=True, strategy=strategy)
+
+    model = fleet.distributed_model(net, criterion=net.criterion)
+    optimizer = fleet.distributed_optimizer(
+        torch.optim.SGD(
+            model.parameters(), args.lr, momentum=args.momentum_rate, weight_decay=decay(args)
+        )
+    )
+    train, val = loaders(args, net)
+    scheduler = LambdaLR(optimizer, warm_then_cosine(args, len(train)))
+    run = Run(args, model, optimizer, scheduler, (train, val))
+    if args.resume:
+        run.resume()
+    for epoch in range(run.epoch, args.num_epochs):
+        run.train_epoch(epoch)
+        run.validate(epoch)
+        run.save()
+    export(args, model, classes)
+
+
+class Run:
+    """What the epochs share."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        model: Any,
+        optimizer: fleet.DistributedOptimizer,
+        scheduler: LambdaLR,
+        loaders: tuple[fleet.DistributedLoader, fleet.DistributedLoader],
+    ) -> None:
+        self.args, self.model, self.optimizer = args, model, optimizer
+        self.scheduler, (self.train, self.val) = scheduler, loaders
+        self.epoch = self.step = 0
+        first = fleet.is_first_worker()
+        self.board = SummaryWriter(args.output / "tensorboard") if first else None
+
+    def train_epoch(self, epoch: int) -> None:
+        """One pass, with a progress bar on the first worker."""
+        self.model.train()
+        done = self.step - epoch * len(self.train)  # more than 0 after a stop inside the epoch
+        bar = tqdm(
+            total=len(self.train),
+            initial=done,
+            desc=f"epoch {epoch + 1}/{self.args.num_epochs}",
+            unit="batch",
+            mininterval=0.5,
+            disable=not fleet.is_first_worker(),
+        )
+        began, seen, total = time.perf_counter(), 0, torch.zeros(2, dtype=torch.float64)
+        for images, labels in self.train:
+            # Forward, backward, update, and the next learning rate.
+            loss = self.model.train_batch((images, labels), self.optimizer, self.scheduler)
+            self.step += 1
+            seen += len(images)
+            bar.update()
+            if self.step % self.args.log_steps == 0 or seen == len(images):
+                value = float(loss)  # waits for the GPU, so not in every step
+                total += torch.tensor([value, 1.0], dtype=torch.float64)
+                speed = seen * fleet.data_num() / (time.perf_counter() - began)
+                self.draw(loss=value, images_per_second=speed, lr=self.scheduler.get_last_lr()[0])
+                bar.set_postfix(loss=f"{value:.3f}", images_s=f"{speed:.0f}", refresh=False)
+            if self.args.save_steps and self.step % self.args.save_steps == 0:
+                self.save()
+        bar.close()
+        self.epoch = epoch + 1
+        speed = seen * fleet.data_num() / (time.perf_counter() - began)
+        average = float(total[0] / total[1].clamp(min=1))
+        self.report = f"[Epoch {epoch}] loss: {average:.5f}, {speed:.1f} images/s"
+
+    def validate(self, epoch: int) -> None:
+        """How often the right class is first, or among the first five, over all workers."""
+        top1, top5 = Accuracy(), Accuracy(topk=5)
+        for images, labels in self.val:
+            scores = self.model.eval_batch((images, labels), compute_loss=False)
+            top1.update(scores, labels)
+            top5.update(scores, labels)
+        acc1, acc5 = top1.compute(), top5.compute()
+        self.draw(acc1=acc1, acc5=acc5)
+        say(f"{self.report}, acc1: {acc1:.5f}, acc5: {acc5:.5f}")
+
+    def save(self) -> None:
+        """Weights, optimizer, and the place in the data: what it takes to go on exactly."""
+        save_checkpoint(
+            self.args.output,
+            self.model,
+            self.optimizer,
+            step=self.step,
+            parts={"train": self.train, "scheduler": self.scheduler},
+            numbers={"epoch": self.epoch},
+        )
+
+    def resume(self) -> None:
+        """Go on from the latest checkpoint, also inside an epoch."""
+        found = load_checkpoint(
+            self.args.output,
+            self.model,
+            self.optimizer,
+            parts={"train": self.train, "scheduler": self.scheduler},
+        )
+        if found is not None:
+            self.step, self.epoch = found["step"], found["epoch"]
+            say(f"resumed from step {self.step}")
+
+    def draw(self, **scalars: float) -> None:
+        """A point in each curve of TensorBoard."""
+        if self.board is not None:
+            for name, value in scalars.items():
+                self.board.add_scalar(name, value, self.step)
+
+
+def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy:
+    """The switches of the command line; a whole strategy may come from a file."""
+    strategy = fleet.DistributedStrategy()
+    if args.strategy:
+        strategy.load_from_prototxt(args.strategy)
+    if args.fp16:
+        strategy.amp = True
+        # Many processors convolve in 16 bits a hundred times slower than in 32; cards do not.
+        slow = {"dtype": "bfloat16", "custom_black_list": ["conv2d"]}
+        cards = torch.cuda.is_available()
+        strategy.amp_configs = {"init_loss_scaling": 128.0} if cards else slow
+    if args.use_recompute:
+        strategy.recompute = True
+        strategy.recompute_configs = {"checkpoints": net.checkpoints}
+    if args.use_lars:
+        strategy.lars = True
+        strategy.lars_configs = {
+            "lars_coeff": args.lars_coeff,
+            "lars_weight_decay": args.l2_decay,
+            "exclude_from_weight_decay": ["batch_norm", ".b_0"],
+        }
+    strategy.dgc = args.use_dgc
+    strategy.localsgd = args.use_local_sgd
+    strategy.fp16_allreduce = args.use_fp16_allreduce
+    strategy.sync_batch_norm = args.use_sync_batch_norm
+    strategy.sharding = args.use_sharding
+    if args.gradient_merge_steps > 1:
+        strategy.gradient_merge = True
+        strategy.gradient_merge_configs = {"k_steps": args.gradient_merge_steps}
+    return strategy
+
+
+def loaders(
+    args: argparse.Namespace, net: Any
+) -> tuple[fleet.DistributedLoader, fleet.DistributedLoader]:
+    """This worker's share of the images."""
+    shape = parsed_shape(args.image_shape)
+    options = {
+        "image_shape": shape,
+        "lower_scale": args.lower_scale,
+        "lower_ratio": args.lower_ratio,
+        "upper_ratio": args.upper_ratio,
+        "resize_short_size": args.resize_short_size or shape[1] * 8 // 7,
+        "num_workers": args.reader_thread,
+        "on_broken": args.on_broken,
+    }
+    train = net.get_train_dataloader(args.data_dir, args.batch_size, seed=args.seed, **options)
+    return train, net.get_val_dataloader(args.data_dir, args.batch_size, **options)
+
+
+def decay(args: argparse.Namespace) -> float:
+    """LARS brings a weight decay of its own."""
+    return 0.0 if args.use_lars else float(args.l2_decay)
+
+
+def warm_then_cosine(args: argparse.Namespace, per_epoch: int) -> Callable[[int], float]:
+    """A learning rate that rises for some epochs and falls along a cosine to 0."""
+    updates = per_epoch / args.gradient_merge_steps
+    warm, last = args.warm_up_epochs * updates, args.num_epochs * updates
+
+    def share(update: int) -> float:
+        if update < warm:
+            return (update + 1) / (warm + 1)
+        return (1 + math.cos(math.pi * (update - warm) / max(1, last - warm))) / 2
+
+    return share
+
+
+def export(args: argparse.Namespace, model: Any, classes: int) -> None:
+    """The trained model for a server: plain torch loads output/model/model.pt2."""
+    weights = fleet.full_state_dict(model)
+    if not fleet.is_first_worker():
+        return
+    net = applications.build(args.model, class_dim=classes, width=args.width)
+    net.load_state_dict(weights)
+    folder = args.output / "model"
+    shape = parsed_shape(args.image_shape)
+    applications.save_for_inference(net.eval(), folder, shape, format=args.export_format)
+    say(f"saved {folder}")
+
+
+def say(message: str) -> None:
+    """Print on the first worker alone."""
+    fleet.util.print_on_rank(message, 0)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line; switches are written as document 001 writes them, --fp16=True."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def add(name: str, kind: Callable[[str], Any], default: Any, text: str) -> None:
+        parser.add_argument(f"--{name}", type=kind, default=default, help=f"{text} (%(default)s)")
+
+    add("model", str, "ResNet50", f"one of {', '.join(applications.names()[:6])}")
+    add("data_dir", Path, Path("./ImageNet"), "train.txt and val.txt, or Flowers-102")
+    add("output", Path, Path("output"), "for checkpoints, curves and the exported model")
+    add("resume", switch, False, "go on from the latest checkpoint in --output")
+    add("num_epochs", int, 90, "passes over the images")
+    add("batch_size", int, 32, "images of a worker")
+    add("lr", float, 0.1, "highest learning rate")
+    add("warm_up_epochs", float, 5, "epochs in which it rises")
+    add("momentum_rate", float, 0.9, "of the optimizer")
+    add("l2_decay", float, 1e-4, "weight decay")
+    add("seed", int, 0, "of weights, orders and crops")
+    add("log_steps", int, 10, "batches between two points of a curve")
+    add("save_steps", int, 0, "batches between two checkpoints inside an epoch; 0: none")
+    add("export_format", str, "torch", "torch, or onnx for both")
+    # The model and what it sees.
+    add("class_dim", int, 0, "classes; 0: as many as the data has")
+    add("width", int, 64, "channels of the first stage; smaller for small machines")
+    add("image_shape", str, "3,224,224", "what the network sees")
+    add("lower_scale", float, 0.08, "smallest area of a random crop")
+    add("lower_ratio", float, 3 / 4, "smallest width per height of a random crop")
+    add("upper_ratio", float, 4 / 3, "largest width per height of a random crop")
+    add("resize_short_size", int, 0, "short side before the centre is cut out; 0: 8/7 of it")
+    add("reader_thread", int, None, "processes that decode; None: as many as there are cores")
+    add("on_broken", str, "skip", "skip or raise, when an image is broken")
+    # Strategies.
+    add("strategy", Path, None, "a DistributedStrategy saved as prototxt")
+    add("fp16", switch, False, "mixed precision")
+    add("use_recompute", switch, False, "compute activations again in backward")
+    add("use_lars", switch, False, "a rate for every layer, for large batches")
+    add("lars_coeff", float, 0.001, "of LARS")
+    add("use_dgc", switch, False, "send the largest gradients alone")
+    add("use_local_sgd", switch, False, "average weights now and then instead of gradients")
+    add("use_fp16_allreduce", switch, False, "send gradients as float16")
+    add("use_sync_batch_norm", switch, False, "statistics over all workers")
+    add("use_sharding", switch, False, "spread the state over the workers")
+    add("gradient_merge_steps", int, 1, "batches of one update")
+    return parser.parse_args()
+
+
+def switch(text: str) -> bool:
+    """True or False."""
+    if text.lower() not in {"true", "false", "1", "0"}:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
+    return text.lower() in {"true", "1"}
+
+
+if __name__ == "__main__":
+    main()

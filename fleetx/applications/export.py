@@ -1,0 +1,36 @@
+"""A trained module as an inference model, in one call."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from fleetx import static
+from fleetx.io.inference import save_inference_model
+
+
+def save_for_inference(
+    model: nn.Module,
+    dirname: str | Path,
+    shape: Sequence[int] = (3, 224, 224),
+    *,
+    input_name: str = "image",
+    output_name: str = "scores",
+    format: str = "torch",
+) -> None:
+    """Save ``model.pt2``, which plain torch loads, for batches of any size.
+
+    Args:
+        model: the plain module with its weights, on the CPU; it is left as it is.
+        dirname: the folder; one worker writes.
+        shape: of one input, without the batch.
+        input_name: how the signature calls the input.
+        output_name: how it calls the output.
+        format: "torch", or "onnx" for ``model.onnx`` as well.
+    """
+    program = static.Program()
+    with static.program_guard(program, static.Program()):
+        images = static.data(input_name, [None, *shape])
+        scores: Tensor = model(images)
+        scores.name = output_name
+    save_inference_model(static.Executor(), dirname, [input_name], [scores], program, format=format)

@@ -1,0 +1,1 @@
+"""Bringing data sets to a machine."""

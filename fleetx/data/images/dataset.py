@@ -1,0 +1,119 @@
+"""A data set of image files that decodes whole batches."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from typing_extensions import override
+
+from fleetx.data.images.decoding import BrokenImageError, Pixels, fill
+from fleetx.data.images.files import LabelledFiles
+from fleetx.data.images.views import View
+
+logger = logging.getLogger(__name__)
+
+NO_LABEL = -1
+"""Of entries that are no image: they make the shares of all workers equally long."""
+ON_BROKEN = ("skip", "raise")
+
+
+class Images(Dataset[Any]):
+    """Images as bytes, red before green before blue, and their labels.
+
+    What is drawn for an image depends on the seed, the epoch and the image, and on nothing else:
+    not on the worker, nor on what was read before. An epoch that is resumed sees what it would
+    have seen.
+
+    Args:
+        files: which images.
+        view: what of them is seen.
+        train: random crops, half of them mirrored; otherwise the centre.
+        seed: of the random crops.
+        on_broken: "skip" reports a broken image once and takes the next one in its place; "raise"
+            stops.
+        multiple_of: blank entries with the label -1 are added up to a multiple of this.
+    """
+
+    def __init__(
+        self,
+        files: LabelledFiles,
+        view: View,
+        *,
+        train: bool,
+        seed: int = 0,
+        on_broken: str = "skip",
+        multiple_of: int = 1,
+    ) -> None:
+        if on_broken not in ON_BROKEN:
+            raise ValueError(f"on_broken={on_broken!r} is not known; use 'skip' or 'raise'.")
+        self.files, self.view, self.train = files, view, train
+        self.seed, self.epoch = seed, 0
+        self._skips = on_broken == "skip"
+        self._length = -(-len(files) // multiple_of) * multiple_of
+        # Seen by all processes of a loader, and by those of the next epoch.
+        self._reported = torch.zeros(len(files), dtype=torch.bool).share_memory_()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw other crops than in the last epoch."""
+        self.epoch = epoch
+
+    @override
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        images, labels = self.__getitems__([index])
+        return images[0], int(labels[0])
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """A batch: bytes of shape batch x 3 x height x width, in memory channels last."""
+        _, height, width = self.view.image_shape
+        batch = torch.zeros(len(indices), height, width, 3, dtype=torch.uint8)
+        pixels = batch.numpy()
+        labels = [self._read(index, pixels[at]) for at, index in enumerate(indices)]
+        return batch.permute(0, 3, 1, 2), torch.tensor(labels)
+
+    def _read(self, index: int, out: Pixels) -> int:
+        if index >= len(self.files):
+            return NO_LABEL
+        for other in range(index, index + len(self.files)):
+            found = other % len(self.files)
+            try:
+                self._decode(found, out)
+            except (OSError, BrokenImageError) as error:
+                self._complain(found, error)
+            else:
+                return int(self.files.labels[found])
+        raise BrokenImageError(
+            f"none of the {len(self.files)} images under {str(self.files.folder)!r} can be read; "
+            "look at the paths in the list and at the files."
+        )
+
+    def _decode(self, index: int, out: Pixels) -> None:
+        data = self.files.path(index).read_bytes()
+        if not self.train:
+            fill(out, data, self.view.centre)
+            return
+        numbers = np.random.default_rng((self.seed, self.epoch, index))
+        mirrored = numbers.random() < 0.5
+        fill(out, data, partial(self.view.random, numbers=numbers))
+        if mirrored:
+            import cv2
+
+            cv2.flip(out, 1, dst=out)
+
+    def _complain(self, index: int, error: Exception) -> None:
+        path = self.files.path(index)
+        if not self._skips:
+            raise BrokenImageError(
+                f"{str(path)!r} is broken ({error}); replace it, take it off the list, or set "
+                "on_broken='skip'."
+            ) from error
+        if not self._reported[index]:
+            self._reported[index] = True
+            logger.warning("%s is broken (%s); the next image takes its place", path, error)

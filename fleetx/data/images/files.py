@@ -1,0 +1,62 @@
+"""Which image files belong to a split and what is on them, whatever the layout of the folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class LabelledFiles:
+    """Image files and their labels.
+
+    The paths are bytes of one array: the processes of a loader share its memory, where every look
+    at a list of strings would copy some of it.
+    """
+
+    folder: Path
+    paths: NDArray[np.bytes_]
+    """Relative to the folder."""
+    labels: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, folder: Path, paths: Sequence[str], labels: Any) -> "LabelledFiles":
+        """From ordinary lists."""
+        names = np.array([path.encode() for path in paths], dtype=np.bytes_)
+        return cls(folder, names, np.asarray(labels, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, index: int) -> Path:
+        """Where one image is."""
+        return self.folder / bytes(self.paths[index]).decode()
+
+    @property
+    def classes(self) -> int:
+        """One more than the largest label."""
+        return int(self.labels.max()) + 1
+
+
+def labelled_files(folder: str | Path, split: str) -> LabelledFiles:
+    """The files of a split: of ``train.txt`` or ``val.txt``, or of the archives of Flowers-102.
+
+    Args:
+        folder: the root of the data set.
+        split: "train" or "val", and for Flowers-102 also "test".
+    """
+    from fleetx.data.images import flowers, image_lists
+
+    root = Path(folder)
+    if image_lists.is_there(root, split):
+        return image_lists.read(root, split)
+    if flowers.is_there(root):
+        return flowers.read(root, split)
+    raise FileNotFoundError(
+        f"{str(folder)!r} has neither {split}.txt (lines of 'path label') nor the archives of "
+        f"Flowers-102 ({', '.join(flowers.ARCHIVES)}); set it to the root of such a data set, or "
+        f"make one: fleetx data make {folder}"
+    )

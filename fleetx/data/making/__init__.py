@@ -1,0 +1,1 @@
+"""``fleetx data make``: small data sets that are drawn, so that everything runs offline."""

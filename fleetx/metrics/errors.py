@@ -1,0 +1,78 @@
+"""Mean errors over the predictions of all workers."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fleetx.metrics.totals import ratio, total
+
+
+class MAE:
+    """The mean absolute error; workers add their sums up when they are asked."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self.amount, self.count = 0.0, 0
+
+    @torch.no_grad()
+    def update(self, predictions: Tensor, targets: Tensor) -> None:
+        """Count a batch of numbers; the two have the same shape."""
+        if predictions.shape != targets.shape:
+            raise ValueError(
+                f"predictions of shape {list(predictions.shape)} and targets of shape "
+                f"{list(targets.shape)} cannot be compared; reshape one of them."
+            )
+        difference = predictions.detach().double() - targets.detach().double()
+        self.amount += float(self._error(difference).sum())
+        self.count += difference.numel()
+
+    def local(self) -> float:
+        """Of this worker's predictions."""
+        return self._mean(self.amount, self.count)
+
+    def compute(self) -> float:
+        """Of all workers' predictions; all of them must ask."""
+        return self._mean(*total([self.amount, self.count]))
+
+    def _error(self, difference: Tensor) -> Tensor:
+        return difference.abs()
+
+    def _mean(self, amount: float, count: float) -> float:
+        return ratio(amount, count)
+
+
+class MSE(MAE):
+    """The mean squared error."""
+
+    @override
+    def _error(self, difference: Tensor) -> Tensor:
+        return difference.square()
+
+
+class RMSE(MSE):
+    """The root of the mean squared error."""
+
+    @override
+    def _mean(self, amount: float, count: float) -> float:
+        return math.sqrt(ratio(amount, count))
+
+
+def mae(abserr: Any, total_ins_num: Any) -> float:
+    """The mean absolute error, from each worker's sum and count."""
+    return ratio(*total([float(abserr), float(total_ins_num)]))
+
+
+def mse(sqrerr: Any, total_ins_num: Any) -> float:
+    """The mean squared error, from each worker's sum and count."""
+    return ratio(*total([float(sqrerr), float(total_ins_num)]))
+
+
+def rmse(sqrerr: Any, total_ins_num: Any) -> float:
+    """The root of the mean squared error, from each worker's sum and count."""
+    return math.sqrt(mse(sqrerr, total_ins_num))
