@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from fleetx.graph.meta import said
+
 KINDS = ("column", "row", "vocabulary", "sequence")
 """Ways to cut a layer: output features, input features, entries, or positions of activations."""
 
@@ -150,14 +152,19 @@ def around_positions(model: nn.Module, cuts: Cuts) -> set[nn.Module]:
 
 
 def _caller(model: nn.Module, path: str) -> nn.Module:
-    """The nearest module above that has a forward."""
+    """The nearest module above that is called; a program says which of its modules are."""
+    calls = said(model).get("calls")
     module = model
     while path:
         path = path.rpartition(".")[0]
         module = model.get_submodule(path)
-        if runs(module):
+        if runs(module) and (calls is None or _is_called(path, calls)):
             break
     return module
+
+
+def _is_called(path: str, calls: Iterable[str]) -> bool:
+    return any(path == called or path.startswith(f"{called}.") for called in calls)
 
 
 def runs(module: nn.Module) -> bool:

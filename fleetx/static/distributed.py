@@ -116,7 +116,6 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
     loss = as_variable(given, "minimize()")
     numbers, devices = numbered_by_device(loss.program.graph)
     plan = session.plan(obeyed=OBEYED, stages=len(devices))
-    _refuse_tensor_parallel(plan)
     stages = max(strategy.stages(plan) for strategy in plan.strategies)
     if stages > 1:
         check_order(numbers, devices, loss.node)
@@ -127,16 +126,6 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
     made = minimize_program(optimizer, loss, startup, plan=plan, **options)
     _programs[:] = [Programs(loss.program, startup or default_startup_program())]
     return made
-
-
-def _refuse_tensor_parallel(plan: Plan) -> None:
-    if plan.mesh["tp"] > 1:
-        raise PlanError(
-            "strategy.tensor_parallel = True cannot be in force for a static program in this "
-            "version: between the layers that are cut, its operators would have to run on parts "
-            "of their inputs. Train the model eagerly (fleet.distributed_model), or set "
-            "strategy.tensor_parallel = False."
-        )
 
 
 def _check_stages(devices: Sequence[str], stages: int, plan: Plan) -> None:

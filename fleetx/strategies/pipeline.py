@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from typing_extensions import override
 
 from fleetx.comm.replicas import start_equal
+from fleetx.graph.meta import said
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -333,15 +334,14 @@ def _parts(
     from fleetx.graph import parts, trace
 
     training, wanted = model.training, job.size("pp") * config.chunks
-    meta: Mapping[str, Any] = getattr(model, "meta", None) or {}
-    if brought := meta.get("parts"):
+    if brought := said(model).get("parts"):
         assert len(brought) == wanted, "whoever brings parts has asked how many stages there are"
         if config.split:
             raise PlanError(
                 f"pipeline_configs['split'] = {list(config.split)} cuts a model by its submodules, "
                 "and this program is cut already, by static.device_guard(); leave 'split' out."
             )
-        return parts.Brought(meta)
+        return parts.Brought(said(model))
     try:
         points = config.split or _balanced(model, job, wanted)
         found = {}

@@ -1,7 +1,7 @@
 """Recompute: activations inside named submodules are not kept but computed again in backward."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from fleetx.comm.host_copies import Bundle, HostCopies
+from fleetx.graph.meta import said
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -159,8 +160,7 @@ def _named(model: nn.Module, entry: str) -> list[str]:
 
 def _known(model: nn.Module) -> dict[str, str]:
     """Every name a user may write -> path of the submodule; in a program, those of its cuts."""
-    meta: Mapping[str, Any] = getattr(model, "meta", None) or {}
-    if cuts := meta.get("segments"):
+    if cuts := said(model).get("segments"):
         return dict(cuts)  # layers lie inside of segments, and are replayed with them
     names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
     return {name: name for name in names}
