@@ -144,15 +144,8 @@ def test_spread_programs_train_like_plain_code(
 def fetched_values(flags: dict[str, Any]) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
     exe, loss, out = built(flags, torch.optim.SGD, lr=0.3)
     main, feed = fleet.main_program, batch(0, fleet.data_index())
-    fetches: Any = [
-        loss,
-        out,
-        "fc_0.weight@GRAD",
-        "fc_3.bias@GRAD",
-        "fc_0.weight",
-        "learning_rate_0",
-    ]
-    found = exe.run(main, feed, fetches)
+    values: Any = ["fc_0.weight@GRAD", "fc_3.bias@GRAD", "fc_0.weight", "learning_rate_0"]
+    found = exe.run(main, feed, [loss, out, *values])
     test = main.clone(for_test=True)
     (after,) = exe.run(test, feed, [out])
     with pytest.raises(PlanError, match="none can train alone"):
