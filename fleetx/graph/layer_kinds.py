@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from fleetx.graph.meta import said
+
 KINDS = ("column", "row", "vocabulary", "sequence")
 """Ways to cut a layer: output features, input features, entries, or positions of activations."""
 
@@ -155,14 +157,20 @@ def around_positions(
 
 
 def _caller(model: nn.Module, path: str, opened: Collection[nn.Module]) -> nn.Module:
-    """The nearest module above that has a forward and is called."""
+    """The nearest module above that is called; a program says which of its modules are."""
+    calls = said(model).get("calls")
     module = model
     while path:
         path = path.rpartition(".")[0]
         module = model.get_submodule(path)
-        if runs(module) and module not in opened:
+        called = calls is None or _is_called(path, calls)
+        if called and runs(module) and module not in opened:
             break
     return module
+
+
+def _is_called(path: str, calls: Iterable[str]) -> bool:
+    return any(path == called or path.startswith(f"{called}.") for called in calls)
 
 
 def runs(module: nn.Module) -> bool:

@@ -4,23 +4,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fleetx.engine.weights import spread_like
 from fleetx.io.files import Folder, load_tensors, one_each, save_tensors
-from fleetx.io.training_state import MARK, to_state, to_tensors
-from fleetx.roles.collectives import util
+from fleetx.io.training_state import MARK
+from fleetx.io.values import everything, put, values, whole_values
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
 from fleetx.static.executor import Executor
-from fleetx.static.minimize import Training
 from fleetx.static.program import Program
 from fleetx.static.variable import as_variable
-
-TICKS = "@ticks"
-"""The name under which the runs so far are saved, which learning-rate schedules count."""
 
 Predicate = Callable[[Any], bool]
 
@@ -63,8 +57,7 @@ def save_params(
 ) -> None:
     """Save the parameters alone."""
     program = checked(executor, main_program)
-    known = whole_values(program, "io.save_params")
-    _save(dirname, filename, {name: known[name] for name in program.state.trained()})
+    save_vars(executor, dirname, program, vars=list(program.state.trained()), filename=filename)
 
 
 def save_vars(
@@ -78,8 +71,12 @@ def save_vars(
 ) -> None:
     """Save the variables that are listed, or for which ``predicate`` is true."""
     program = checked(executor, main_program)
-    known = everything(program, "save_vars")
-    chosen = _chosen(program, known, vars, predicate)
+    names = None if vars is None else [name_of(entry) for entry in vars]
+    if names is not None and values(program).keys() >= set(names):
+        known = whole_values(program, "save_vars")
+    else:
+        known = everything(program, "save_vars")
+    chosen = _chosen(program, known, names, predicate)
     _save(dirname, filename, {name: known[name] for name in chosen})
 
 
@@ -155,106 +152,6 @@ def checked(executor: object, program: object) -> Program:
     if not isinstance(program, Program):
         raise TypeError(f"main_program is a static.Program, got {program!r}")
     return program
-
-
-def values(program: Program) -> dict[str, Tensor]:
-    """Parameters and buffers by name."""
-    return program.state.persistent()
-
-
-def whole_values(program: Program, call: str) -> dict[str, Tensor]:
-    """The same to read: where they are spread over workers, all of these make the ``call``."""
-    if program.state.spread is None:
-        return values(program)
-    util.meet(call)
-    found = program.state.spread.on_host()
-    return {name: found.get(name, value) for name, value in values(program).items()}
-
-
-def training_values(program: Program) -> dict[str, Tensor]:
-    """State of the optimizer and of strategies by name; nothing before the first run."""
-    training = program.training
-    if training is None or training.run is None or training.wrapper is None:
-        return {}
-    found = to_tensors(training.wrapper.state_dict(), list(_order(training)))
-    if program.state.spread is not None:
-        found = program.state.spread.on_host(found)
-    return found | {TICKS: torch.tensor(training.ticks)}
-
-
-def everything(program: Program, call: str) -> dict[str, Tensor]:
-    """Values and the state of their training."""
-    return whole_values(program, call) | training_values(program)
-
-
-def _order(training: Training) -> dict[str, Tensor]:
-    """The parameters in the order in which the optimizer counts them."""
-    assert training.run is not None
-    engine = training.run.engine
-    groups = training.run.optimizer.param_groups
-    return {engine.names[p]: p for group in groups for p in group["params"]}
-
-
-@torch.no_grad()
-def put(program: Program, found: Mapping[str, Tensor]) -> None:
-    """Overwrite the program's values; an optimizer that is still to come takes its state then."""
-    known = values(program)
-    program.state.gather("load_persistables")
-    for name, tensor in found.items():
-        if name in known:
-            _copy(name, known[name], tensor)
-    program.state.deal()
-    for initial in program.layers.values():
-        initial.done = True
-    state = {name: tensor for name, tensor in found.items() if name not in known}
-    training = program.training
-    if not state or training is None:
-        return
-    training.ticks = int(state.pop(TICKS, torch.tensor(training.ticks)))
-
-    if training.run is None:
-        mine = {name: found[name] for name in known if name in found}
-        training.at_start.append(lambda: _continue(program, state, mine))
-    else:
-        _continue(program, state, {})
-
-
-@torch.no_grad()
-def _continue(program: Program, state: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> None:
-    """Give optimizer and strategies their state; the engine has made workers equal meanwhile."""
-    training = program.training
-    assert training is not None
-    wrapper, run = training.wrapper, training.run
-    assert wrapper is not None
-    assert run is not None
-    order = _order(training)
-    made = to_state(state, wrapper.state_dict(), list(order))
-    for number, parameter in enumerate(order.values()):
-        kept = made["state"].get(number, {})
-        kept |= {key: _laid_out(value, parameter) for key, value in kept.items()}
-    wrapper.load_state_dict(made)
-    if not all(strategy.in_step() for strategy in run.engine.plan.strategies):
-        program.state.gather("load_persistables")
-        known = values(program)
-        for name, tensor in mine.items():  # they were saved between two meetings
-            known[name].copy_(tensor)
-        program.state.deal()
-
-
-def _laid_out(value: Any, parameter: Tensor) -> Any:
-    """What an optimizer keeps for a parameter that is spread over workers is spread like it."""
-    alike = isinstance(value, Tensor) and value.shape == parameter.shape
-    return spread_like(value, parameter) if alike else value
-
-
-def _copy(name: str, target: Tensor, source: Tensor) -> None:
-    if target.shape != source.shape:
-        raise ProgramError(
-            f"{name!r} was saved with the shape {list(source.shape)}, and the program has it as "
-            f"{list(target.shape)}; load into the program that was saved, or leave it out with "
-            "load_vars(predicate=…)."
-        )
-    target.copy_(source)
 
 
 def name_of(entry: Tensor | str) -> str:

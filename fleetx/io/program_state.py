@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fleetx.io.files import Folder, load_tensors, save_tensors
-from fleetx.io.persistables import name_of, put, training_values, values, whole_values
+from fleetx.io.persistables import name_of
+from fleetx.io.values import put, training_values, values, whole_values
 from fleetx.plan.option import unknown
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program

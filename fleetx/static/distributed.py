@@ -118,7 +118,6 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
     numbers, devices = numbered_by_device(loss.program.graph)
     plan = session.plan(obeyed=OBEYED, stages=len(devices))
     _refuse_capture(plan)
-    _refuse_tensor_parallel(plan)
     stages = max(strategy.stages(plan) for strategy in plan.strategies)
     if stages > 1:
         check_order(numbers, devices, loss.node)
@@ -141,16 +140,6 @@ def _refuse_capture(plan: Plan) -> None:
                 "of it. Train the model eagerly (fleet.distributed_model), or set "
                 f"strategy.{strategy.name} = False."
             )
-
-
-def _refuse_tensor_parallel(plan: Plan) -> None:
-    if plan.mesh["tp"] > 1:
-        raise PlanError(
-            "strategy.tensor_parallel = True cannot be in force for a static program in this "
-            "version: between the layers that are cut, its operators would have to run on parts "
-            "of their inputs. Train the model eagerly (fleet.distributed_model), or set "
-            "strategy.tensor_parallel = False."
-        )
 
 
 def _check_stages(devices: Sequence[str], stages: int, plan: Plan) -> None:

@@ -13,6 +13,9 @@ from fleetx.static.program import Program
 from fleetx.static.shapes import FREE
 
 
+Looks = list[tuple[str, torch.Size, torch.dtype]]
+
+
 class Feeds:
     """Turns a feed into the arguments of a lowered program."""
 
@@ -20,12 +23,17 @@ class Feeds:
         self._program, self._device = program, device
         self._inputs = program.inputs()
         self._needed = [name for name in self._inputs if name in needed]
+        self._good: Looks | None = None
+        """How the last feed that was checked looked."""
 
     def arguments(self, feed: Mapping[str, Any], *, checked: bool) -> tuple[Tensor | None, ...]:
         """A tensor for each input of the program, in order; None for those that nobody needs."""
         found = {name: self._tensor(name, value) for name, value in feed.items()}
         if checked:
-            self._check(found)
+            looks = [(name, value.shape, value.dtype) for name, value in found.items()]
+            if looks != self._good:
+                self._check(found)
+                self._good = looks
         if self._device.type != "cpu":
             found = {k: v.to(self._device, non_blocking=True) for k, v in found.items()}
         return tuple(found.get(name) for name in self._inputs)

@@ -68,6 +68,18 @@ def layer(
     return initial.module
 
 
+def applied(
+    kind: str,
+    make: Callable[[], nn.Module],
+    input: Tensor,
+    *,
+    act: Activation = None,
+    **options: Any,
+) -> Variable:
+    """What such a layer makes of an input, behind an activation."""
+    return activated(layer(kind, make, **options)(input), act)
+
+
 def _belongs(main: Program, name: str, initial: Initial) -> None:
     if main.state.path(initial.module) is None:
         main.state.add(initial.module, name)

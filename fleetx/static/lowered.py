@@ -1,6 +1,6 @@
 """The module that a program becomes, so that engine and strategies need not know programs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import fx, nn
 from typing_extensions import override
 
 from fleetx.static.build_options import Build
+from fleetx.static.calls import calls
 from fleetx.static.codegen import Code, code
 from fleetx.static.cuts import matching
 from fleetx.static.flattening import flattened
@@ -143,7 +144,7 @@ class Lowered(Part):
         if self._by_device:
             return self._in_stages(program, graph)
         codes, outer = self._in_segments(program, graph, self, "")
-        return self._finished(codes, {"calls": self._calls({"": outer})})
+        return self._finished(codes, {"calls": calls(self, {"": outer})})
 
     def _finished(self, codes: list[tuple[Part, Code]], meta: dict[str, Any]) -> Variant:
         return Variant(self._compiled(codes) if self._build.compile else codes, meta)
@@ -184,34 +185,9 @@ class Lowered(Part):
         meta = {
             "stages": stages,
             "parts": parts(stages, feeds, names),
-            "calls": self._calls({**graphs, "": outer}),
+            "calls": calls(self, {**graphs, "": outer}),
         }
         return self._finished(codes, meta)
-
-    def _calls(self, graphs: Mapping[str, fx.Graph]) -> dict[str, bool]:
-        """Modules that are called -> whether that is once, and nobody else reads their weights.
-
-        Args:
-            graphs: the path before segments -> the graph that calls them. What a segment reads by
-                itself, no other part reads.
-        """
-        nodes = [(prefix, node) for prefix, graph in graphs.items() for node in graph.nodes]
-        read = {p for _, node in nodes if node.op == "get_attr" for p in self._at(node)}
-        calls = [_path(prefix, node) for prefix, node in nodes if node.op == "call_module"]
-        return {
-            path: calls.count(path) == 1 and read.isdisjoint(self._below(path))
-            for path in calls
-            if not path.startswith("stages.") or "segments." in path
-        }
-
-    def _below(self, path: str) -> set[nn.Parameter]:
-        return set(self.get_submodule(path).parameters())
-
-    def _at(self, node: fx.Node) -> Iterator[nn.Parameter]:
-        owner, _, name = str(node.target).rpartition(".")
-        found = self.get_submodule(owner)._parameters.get(name)
-        if found is not None:
-            yield found
 
     def _parts(self, owner: nn.Module, name: str, pieces: Sequence[Piece]) -> list[Part]:
         """The modules of the pieces, made at the first time and kept."""
@@ -237,12 +213,6 @@ class Lowered(Part):
             for name in matching(program, entry)
         }
         return {name: by_name[node] for name, node in wanted.items() if node in by_name}
-
-
-def _path(prefix: str, node: fx.Node) -> str:
-    """Of a module that is called; the segments of a stage lie below it."""
-    path = str(node.target)
-    return f"{prefix}{path}" if path.startswith("segments.") else path
 
 
 def _without_parts(module: nn.Module, found: Any) -> None:

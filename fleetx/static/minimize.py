@@ -21,7 +21,7 @@ from fleetx.static.variable import Variable
 
 if TYPE_CHECKING:
     from fleetx.engine.grad_clip import GradClip
-    from fleetx.static.runs import TrainingRun
+    from fleetx.static.training_run import TrainingRun
 
 Entries = Iterable[Tensor | str]
 
@@ -110,7 +110,7 @@ class Training:
 
 def running(program: Program, device: torch.device) -> "TrainingRun":
     """The run of a program that trains, begun if it has not."""
-    from fleetx.static.runs import TrainingRun
+    from fleetx.static.training_run import TrainingRun
 
     assert program.training is not None
     if program.training.run is None:

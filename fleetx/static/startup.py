@@ -36,7 +36,8 @@ def initialise(startup: "Program", device: torch.device) -> None:
     """Give every layer its first values, the same ones on every worker."""
     if startup.random_seed:
         torch.manual_seed(startup.random_seed)
-    states = {initial.state for initial in startup.initial.values()} - {None}
+    known = (initial.state for initial in startup.initial.values())
+    states = {state for state in known if state is not None}
     for state in states:
         state.gather("static.Executor.run")
     with paused():

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from typing_extensions import override
 
 from fleetx.comm.replicas import start_equal
+from fleetx.graph.meta import said
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -339,8 +340,7 @@ def _brought(
     """The parts of a model that knows them itself; None for any other."""
     from fleetx.graph import parts
 
-    meta: Mapping[str, Any] = getattr(model, "meta", None) or {}
-    if not (brought := meta.get("parts")):
+    if not (brought := said(model).get("parts")):
         return None
     wanted = job.size("pp") * config.chunks
     assert len(brought) == wanted, "whoever brings parts has asked how many stages there are"
@@ -349,7 +349,7 @@ def _brought(
             f"pipeline_configs['split'] = {list(config.split)} cuts a model by its submodules, "
             "and this program is cut already, by static.device_guard(); leave 'split' out."
         )
-    return parts.Brought(meta)
+    return parts.Brought(said(model))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Recompute: activations inside named submodules are not kept but computed again in backward."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from fleetx.comm.host_copies import Bundle, HostCopies
 from fleetx.graph.layer_kinds import runs
+from fleetx.graph.meta import said
 from fleetx.graph.recording import Draws, recording
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
@@ -172,8 +173,7 @@ def _named(model: nn.Module, entry: str, opened: Collection[nn.Module]) -> list[
 
 def _known(model: nn.Module) -> dict[str, str]:
     """Every name a user may write -> path of the submodule; in a program, those of its cuts."""
-    meta: Mapping[str, Any] = getattr(model, "meta", None) or {}
-    if cuts := meta.get("segments"):
+    if cuts := said(model).get("segments"):
         return dict(cuts)  # layers lie inside of segments, and are replayed with them
     names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
     return {name: name for name in names}

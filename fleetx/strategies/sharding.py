@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from fleetx.comm.held_gradients import records, sharded, waiting
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
+from fleetx.graph.meta import said
 from fleetx.graph.units import Unit, by_anchors, by_size, without_shared
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
@@ -164,8 +165,7 @@ class Sharding(Strategy, name="sharding"):
         return model
 
     def _cut(self, model: nn.Module, job: Job) -> list[Unit]:
-        meta: Mapping[str, Any] = getattr(model, "meta", None) or {}
-        calls, named = meta.get("calls"), meta.get("segments") or {}
+        calls, named = said(model).get("calls"), said(model).get("segments", {})
         anchors = [
             name for entry in self.config.segment_anchors for name in _named(model, entry, named)
         ]

@@ -1,4 +1,4 @@
-"""The scripts of documents 001 and 002 in fleetx's names: the weights of eager code come out."""
+"""Scripts of documents 000 to 002 in the names of fleetx: the weights of eager code come out."""
 
 import math
 from collections.abc import Iterator
@@ -191,6 +191,65 @@ def test_the_resnet_script(workers: int) -> None:
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
+LARS = {
+    "lars_coeff": 0.001,
+    "lars_weight_decay": 0.0005,
+    "exclude_from_weight_decay": ["bn", "bias"],
+}
+
+
+def combined_strategy(checkpoints: list[str]) -> fleet.DistributedStrategy:
+    made = fleet.DistributedStrategy()
+    made.amp = True
+    made.amp_configs = {"dtype": "bfloat16"}
+    made.recompute = True
+    made.recompute_configs = {"checkpoints": checkpoints}
+    made.lars = True
+    made.lars_configs = LARS
+    return made
+
+
+def document_000() -> tuple[Tensor, Tensor]:
+    static.reset()
+    torch.manual_seed(0)
+    model = ResNet((1, 1), width=4)
+    twin = ResNet((1, 1), width=4)
+    twin.load_state_dict(model.state_dict())
+    fleet.init(is_collective=True)
+    image = static.data("x", [None, 3, 32, 32])
+    label = static.data("y", [None, 1], "int64")
+    loss = F.cross_entropy(model(image), label.squeeze(1))
+    optimizer = fleet.distributed_optimizer(
+        static.Optimizer(torch.optim.SGD, lr=0.01, momentum=0.9),
+        combined_strategy(["resnet_0.stem", "resnet_0.layers.0"]),
+    )
+    optimizer.minimize(loss)
+    exe = static.Executor()
+    exe.run(fleet.startup_program)
+    for step in range(STEPS):
+        feed = dict(zip("xy", resnet(step, fleet.worker_index()), strict=True))
+        cost_val = exe.run(fleet.main_program, feed=feed, fetch_list=[loss.name])
+        assert math.isfinite(cost_val[0])
+    trained = weights(model.parameters())
+    static.reset()
+
+    fleet.init(is_collective=True, strategy=combined_strategy(["stem", "layers.0"]))
+    eager = fleet.distributed_model(twin)
+    optimizer = fleet.distributed_optimizer(
+        torch.optim.SGD(eager.parameters(), lr=0.01, momentum=0.9)
+    )
+    for step in range(STEPS):
+        x, y = (torch.from_numpy(part) for part in resnet(step, fleet.worker_index()))
+        optimizer.minimize(F.cross_entropy(eager(x), y.squeeze(1)))
+    return trained, weights(eager.parameters())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_script_that_combines_strategies(workers: int) -> None:
+    for ours, theirs in world(workers).run(document_000):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
 def get_local_sgd_steps(passid: int, local_sgd_steps: int, local_sgd_warmup: int) -> int:
     offset = passid - local_sgd_warmup
     if offset < 0:
@@ -227,11 +286,13 @@ def local_sgd_loop(**optimizer: Any) -> tuple[Tensor, Tensor, int]:
     return ours, _local_sgd_by_hand(met, **optimizer), sum(met)
 
 
-def _local_sgd_by_hand(met: list[bool], **options: Any) -> Tensor:
+def _local_sgd_by_hand(met: list[bool], rates: Any = None, **options: Any) -> Tensor:
     torch.manual_seed(2)
     model = EagerMLP()
     optimizer = torch.optim.SGD(model.parameters(), **options)
     for step, together in enumerate(met):
+        if rates is not None:
+            optimizer.param_groups[0]["lr"] = rates[step]
         feed = {k: torch.from_numpy(v) for k, v in gen_data(step, dist.get_rank()).items()}
         model(**feed).backward()
         optimizer.step()
@@ -269,7 +330,7 @@ def _parted(name: str) -> Tensor:
     return weights(fleet.main_program.parameters())
 
 
-def adaptive_loop() -> tuple[list[int], list[Tensor]]:
+def adaptive_loop() -> tuple[list[int], list[Tensor], Tensor, Tensor]:
     """The loss of all workers decides how often they meet."""
     static.reset()
     cost = mlp(static.data("x", [None, 32]), static.data("y", [None, 1], "int64"))
@@ -284,13 +345,15 @@ def adaptive_loop() -> tuple[list[int], list[Tensor]]:
     with static.program_guard(all_train_prog, all_startup_prog):
         result = static.all_reduce(static.data("tindata", [1]))
     exe = static.Executor()
+    torch.manual_seed(2)
     exe.run(fleet.startup_program)
 
-    steps, at_meetings = [], []
+    steps, at_meetings, met = [], [], []
     ini_loss, ini_lr, pre_step, step_cnt = None, None, 1, 0
     for _ in range(4):
         for _ in range(4):
             together = step_cnt % pre_step == 0
+            met.append(together)
             current_prog = fleet.main_program if together else fleet._origin_program
             feed = gen_data(step_cnt, fleet.worker_index())
             train_loss, cur_lr = exe.run(current_prog, feed, [cost, lr])
@@ -305,13 +368,18 @@ def adaptive_loop() -> tuple[list[int], list[Tensor]]:
         ratio = ini_lr * max(reduce_loss - 0.1, 0) / (float(cur_lr) * max(ini_loss - 0.1, 1e-12))
         pre_step = max(int(2 * math.sqrt(ratio)), 1)
         steps.append(pre_step)
+    ours = weights(fleet.main_program.parameters())
     static.reset()
-    return steps, at_meetings
+    return steps, at_meetings, ours, _local_sgd_by_hand(met, rates=[0.1] * 8 + [0.05] * 8)
 
 
-def test_the_adaptive_loop_of_local_sgd() -> None:
-    first, second = world(2).run(adaptive_loop)
-    assert first[0] == second[0], "the loss that decides is that of all workers"
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_adaptive_loop_of_local_sgd(workers: int) -> None:
+    ranks = world(workers).run(adaptive_loop)
+    first, last = ranks[0], ranks[-1]
+    assert first[0] == last[0], "the loss that decides is that of all workers"
     assert max(first[0]) > 1
-    for ours, theirs in zip(first[1], second[1], strict=True):
+    for ours, theirs in zip(first[1], last[1], strict=True):
         assert torch.equal(ours, theirs)
+    for _, _, ours, theirs in ranks:
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-6)

@@ -1,5 +1,6 @@
 """Programs whose parameters are spread over workers: the weights of plain code come out."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ SGD: Any = (torch.optim.SGD, {"lr": 0.3, "momentum": 0.9})
 ADAM: Any = (torch.optim.AdamW, {"lr": 0.01})
 TWO = {"accumulate_steps": 2}
 ANCHORS = {"segment_anchors": ["layer_0", "layer_2"]}
+CUT = {"tensor_parallel_degree": 2, "column": ["fc_0", "fc_2"], "row": ["fc_1"]}
 CASES: list[tuple[int, dict[str, Any], Any]] = [
     (2, {"pipeline": TWO}, SGD),
     (2, {"pipeline": {"accumulate_steps": 4, "schedule_mode": "F-then-B"}}, ADAM),
@@ -101,7 +103,15 @@ CASES: list[tuple[int, dict[str, Any], Any]] = [
     (2, {"sharding": {"segment_broadcast_MB": 0.001, "stage": 2}}, ADAM),
     (4, {"pipeline": TWO, "sharding": ANCHORS}, SGD),
     (4, {"pipeline": TWO}, ADAM),
+    (2, {"tensor_parallel": CUT}, SGD),
+    (4, {"tensor_parallel": CUT, "pipeline": TWO}, ADAM),
+    (4, {"tensor_parallel": CUT, "sharding": ANCHORS}, SGD),
 ]
+
+
+def sharers(workers: int, flags: dict[str, Any]) -> int:
+    """Workers that see samples of their own."""
+    return workers // 2 ** len({"pipeline", "tensor_parallel"} & flags.keys())
 
 
 def name(value: object) -> str:
@@ -114,7 +124,7 @@ def test_spread_programs_train_like_plain_code(
 ) -> None:
     cls, options = rule
     ranks = world(workers).run(trained, flags, cls, **options)
-    shares = workers // 2 if "pipeline" in flags else workers
+    shares = sharers(workers, flags)
     expected = by_hand(shares, cls, **options)
     for found, _ in ranks:
         assert found.keys() == expected.keys()
@@ -123,8 +133,9 @@ def test_spread_programs_train_like_plain_code(
     for step in range(STEPS):
         per_share: dict[int, list[np.ndarray]] = {}
         for rank, (_, fetched) in enumerate(ranks):
-            # Workers of one pipeline, which is the outermost axis, have the same results.
-            first = per_share.setdefault(rank % shares, fetched[step])
+            # Workers of one pipeline, or of one group of tensor_parallel, have the same results.
+            share = rank // (2 if "tensor_parallel" in flags else 1) % shares
+            first = per_share.setdefault(share, fetched[step])
             assert all(np.array_equal(a, b) for a, b in zip(first, fetched[step], strict=True))
         for loss, out, hidden in per_share.values():
             assert (loss.shape, out.shape, hidden.shape) == ((), (BATCH, 3), (BATCH, 16))
@@ -133,8 +144,8 @@ def test_spread_programs_train_like_plain_code(
 def fetched_values(flags: dict[str, Any]) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
     exe, loss, out = built(flags, torch.optim.SGD, lr=0.3)
     main, feed = fleet.main_program, batch(0, fleet.data_index())
-    fetches = [loss, out, "fc_0.weight@GRAD", "fc_3.bias@GRAD", "fc_0.weight", "learning_rate_0"]
-    found = exe.run(main, feed, fetches)
+    values: Any = ["fc_0.weight@GRAD", "fc_3.bias@GRAD", "fc_0.weight", "learning_rate_0"]
+    found = exe.run(main, feed, [loss, out, *values])
     test = main.clone(for_test=True)
     (after,) = exe.run(test, feed, [out])
     with pytest.raises(PlanError, match="none can train alone"):
@@ -142,10 +153,12 @@ def fetched_values(flags: dict[str, Any]) -> tuple[list[np.ndarray], np.ndarray,
     return found, after, np.asarray(static.global_scope().find_var("fc_0.weight"))
 
 
-@pytest.mark.parametrize("flags", [{"pipeline": TWO}, {"sharding": ANCHORS}], ids=name)
+@pytest.mark.parametrize(
+    "flags", [{"pipeline": TWO}, {"sharding": ANCHORS}, {"tensor_parallel": CUT}], ids=name
+)
 def test_values_and_gradients_are_whole_on_every_worker(flags: dict[str, Any]) -> None:
     ranks = world(2).run(fetched_values, flags)
-    shares = 1 if "pipeline" in flags else 2
+    shares = sharers(2, flags)
     torch.manual_seed(2)
     layers = [nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 3)]
     model = nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))[:-1]
@@ -188,7 +201,12 @@ def stopped(flags: dict[str, Any], folder: Path, load: bool) -> list[dict[str, T
 
 @pytest.mark.parametrize(
     ("workers", "flags"),
-    [(2, {"pipeline": TWO}), (2, {"sharding": ANCHORS}), (4, {"pipeline": TWO, "sharding": {}})],
+    [
+        (2, {"pipeline": TWO}),
+        (2, {"sharding": ANCHORS}),
+        (2, {"tensor_parallel": CUT}),
+        (4, {"pipeline": TWO, "sharding": {}}),
+    ],
     ids=name,
 )
 def test_training_goes_on_from_files(workers: int, flags: dict[str, Any], tmp_path: Path) -> None:
@@ -196,7 +214,7 @@ def test_training_goes_on_from_files(workers: int, flags: dict[str, Any], tmp_pa
     again = world(workers).run(stopped, flags, tmp_path, load=True)
     names = {path.name for path in tmp_path.iterdir() if path.is_file()}
     assert {*NAMES, "@ticks", "fc_0.weight@exp_avg", "fc_3.bias@exp_avg_sq"} <= names
-    shares = workers // 2 if "pipeline" in flags else workers
+    shares = sharers(workers, flags)
     expected = by_hand(shares, torch.optim.AdamW, lr=0.01)
     for first, second in zip(before, again, strict=True):
         for key in NAMES:
@@ -221,7 +239,7 @@ def saved_model(flags: dict[str, Any], folder: Path) -> list[str]:
 def test_inference_models_are_whole(flags: dict[str, Any], tmp_path: Path) -> None:
     assert world(2).run(saved_model, flags, tmp_path) == [["layer_3"]] * 2
     model = torch.export.load(tmp_path / "model.pt2").module()
-    shares = 1 if "pipeline" in flags else 2
+    shares = sharers(2, flags)
     expected = by_hand(shares, torch.optim.SGD, lr=0.3, momentum=0.9)
     state = model.state_dict()
     for key in NAMES:
@@ -311,8 +329,8 @@ def test_what_cannot_be_spread_is_refused_at_minimize(
 def blocks() -> nn.Sequential:
     torch.manual_seed(2)
     sizes = [8, 16, 16, 16, 3]
-    pairs = zip(sizes, sizes[1:], strict=False)
-    return nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairs))
+    layers = [nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(sizes)]
+    return nn.Sequential(*layers)
 
 
 def combined_program(
@@ -399,3 +417,68 @@ def test_combinations_train_a_program_as_they_train_a_model(
         for first, mine, other in zip(start, ours[rank], theirs[rank], strict=True):
             assert torch.allclose(mine, other, rtol=0, atol=1e-6)
             assert not torch.equal(first, mine)
+
+
+class Front(nn.Module):
+    """Reads a parameter of its own directly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 8))
+        self.fc1, self.fc2 = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.words(ids) * self.scale
+        return h + self.fc2(F.gelu(self.fc1(h)))
+
+
+class Back(nn.Module):
+    """Keeps statistics of weights beside them, and shares the table of words with the front."""
+
+    def __init__(self, words: nn.Embedding) -> None:
+        super().__init__()
+        self.words = words
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return F.linear(self.norm(self.lstm(h)[0]), self.words.weight)
+
+
+def nested(flags: dict[str, Any]) -> dict[str, Tensor]:
+    static.reset()
+    torch.manual_seed(4)
+    front = Front()
+    back = Back(front.words)
+    ids, y = static.data("x", [None, 5], "int64"), static.data("y", [None, 5], "int64")
+    with static.device_guard("gpu:0"):
+        h = front(ids)
+    with static.device_guard("gpu:1"):
+        loss = F.cross_entropy(back(h).flatten(0, 1), y.flatten())
+    fleet.init(is_collective=True)
+    made = static.Optimizer(torch.optim.SGD, lr=0.3, momentum=0.9)
+    fleet.distributed_optimizer(made, strategy(flags)).minimize(loss)
+    exe = static.Executor()
+    exe.run(fleet.startup_program)
+    rng = np.random.default_rng(0)
+    for _ in range(STEPS):  # the same on every worker, so that one alone is the reference
+        feed = {key: rng.integers(0, 20, (BATCH, 5)) for key in "xy"}
+        exe.run(fleet.main_program, feed, [loss])
+    return weights(fleet.main_program)
+
+
+NESTED: list[dict[str, Any]] = [
+    {"pipeline": TWO},
+    {"sharding": {"segment_broadcast_MB": 1e-4}},
+    {"tensor_parallel": {"tensor_parallel_degree": 2, "column": ["*.fc1"], "row": ["*.fc2"]}},
+]
+
+
+@pytest.mark.parametrize("flags", NESTED, ids=name)
+def test_models_with_tied_weights_and_parameters_of_their_own(flags: dict[str, Any]) -> None:
+    (expected,) = world(1).run(nested, {})
+    for found in world(2).run(nested, flags):
+        assert found.keys() == expected.keys()
+        for key, value in found.items():
+            assert torch.allclose(value, expected[key], rtol=0, atol=1e-6), key

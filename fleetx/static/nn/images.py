@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fleetx.static.error import ProgramError
-from fleetx.static.layers import Activation, Attr, activated, layer, size_of
+from fleetx.static.layers import Activation, Attr, applied, size_of
 from fleetx.static.variable import Variable, as_variable
 
 Pair = int | tuple[int, int]
@@ -26,7 +26,7 @@ def conv2d(
 ) -> Variable:
     """A convolution over images [N, C, H, W]."""
     channels = size_of(input, 1)
-    module = layer(
+    return applied(
         "conv2d",
         lambda: nn.Conv2d(
             channels,
@@ -38,11 +38,12 @@ def conv2d(
             groups,
             bias=bias_attr is not False,
         ),
+        input,
         name=name,
         weight=param_attr,
         bias=bias_attr,
+        act=act,
     )
-    return activated(module(input), act)
 
 
 def conv2d_transpose(
@@ -60,16 +61,17 @@ def conv2d_transpose(
 ) -> Variable:
     """The convolution whose gradient ``conv2d`` is."""
     channels, bias = size_of(input, 1), bias_attr is not False
-    module = layer(
+    return applied(
         "conv2d_transpose",
         lambda: nn.ConvTranspose2d(
             channels, num_filters, filter_size, stride, padding, groups=groups, bias=bias
         ),
+        input,
         name=name,
         weight=param_attr,
         bias=bias_attr,
+        act=act,
     )
-    return activated(module(input), act)
 
 
 def pool2d(

@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 from fleetx.static.error import ProgramError
-from fleetx.static.layers import Activation, Attr, activated, layer, size_of
-from fleetx.static.variable import Variable, as_variable
+from fleetx.static.layers import Activation, Attr, activated, applied, layer, size_of
+from fleetx.static.variable import Variable
 
 
 def batch_norm(
@@ -54,14 +54,15 @@ def layer_norm(
 ) -> Variable:
     """Normalisation over all dimensions from ``begin_norm_axis`` on."""
     shape = [size_of(input, dim) for dim in range(begin_norm_axis, input.dim())]
-    module = layer(
+    return applied(
         "layer_norm",
         lambda: nn.LayerNorm(shape, eps=epsilon),
+        input,
         name=name,
         weight=param_attr,
         bias=bias_attr,
+        act=act,
     )
-    return activated(module(input), act)
 
 
 def group_norm(
@@ -76,14 +77,15 @@ def group_norm(
 ) -> Variable:
     """Normalisation over groups of channels."""
     channels = size_of(input, 1)
-    module = layer(
+    return applied(
         "group_norm",
         lambda: nn.GroupNorm(groups, channels, eps=epsilon),
+        input,
         name=name,
         weight=param_attr,
         bias=bias_attr,
+        act=act,
     )
-    return activated(module(input), act)
 
 
 def instance_norm(
@@ -96,11 +98,11 @@ def instance_norm(
 ) -> Variable:
     """Normalisation of every channel of every sample of [N, C, H, W]."""
     channels = size_of(input, 1)
-    module = layer(
+    return applied(
         "instance_norm",
         lambda: nn.InstanceNorm2d(channels, eps=epsilon, affine=True),
+        input,
         name=name,
         weight=param_attr,
         bias=bias_attr,
     )
-    return as_variable(module(input), "a layer")

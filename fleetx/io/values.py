@@ -1,0 +1,117 @@
+"""The values of a program, and the state of its training, as tensors by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fleetx.engine.weights import spread_like
+from fleetx.io.training_state import to_state, to_tensors
+from fleetx.roles.collectives import util
+from fleetx.static.error import ProgramError
+from fleetx.static.minimize import Training
+from fleetx.static.program import Program
+
+TICKS = "@ticks"
+"""The name under which the runs so far are saved, which learning-rate schedules count."""
+
+
+def values(program: Program) -> dict[str, Tensor]:
+    """Parameters and buffers by name."""
+    return program.state.persistent()
+
+
+def whole_values(program: Program, call: str) -> dict[str, Tensor]:
+    """The same to read: where they are spread over workers, all of these make the ``call``."""
+    if program.state.spread is None:
+        return values(program)
+    util.meet(call)
+    found = program.state.spread.on_host()
+    return {name: found.get(name, value) for name, value in values(program).items()}
+
+
+def training_values(program: Program) -> dict[str, Tensor]:
+    """State of the optimizer and of strategies by name; nothing before the first run."""
+    training = program.training
+    if training is None or training.run is None or training.wrapper is None:
+        return {}
+    found = to_tensors(training.wrapper.state_dict(), list(_order(training)))
+    if program.state.spread is not None:
+        found = program.state.spread.on_host(found)
+    return found | {TICKS: torch.tensor(training.ticks)}
+
+
+def everything(program: Program, call: str) -> dict[str, Tensor]:
+    """Values and the state of their training."""
+    return whole_values(program, call) | training_values(program)
+
+
+def _order(training: Training) -> dict[str, Tensor]:
+    """The parameters in the order in which the optimizer counts them."""
+    assert training.run is not None
+    engine = training.run.engine
+    groups = training.run.optimizer.param_groups
+    return {engine.names[p]: p for group in groups for p in group["params"]}
+
+
+@torch.no_grad()
+def put(program: Program, found: Mapping[str, Tensor]) -> None:
+    """Overwrite the program's values; an optimizer that is still to come takes its state then."""
+    known = values(program)
+    program.state.gather("load_persistables")
+    for name, tensor in found.items():
+        if name in known:
+            _copy(name, known[name], tensor)
+    program.state.deal()
+    for initial in program.layers.values():
+        initial.done = True
+    state = {name: tensor for name, tensor in found.items() if name not in known}
+    training = program.training
+    if not state or training is None:
+        return
+    training.ticks = int(state.pop(TICKS, torch.tensor(training.ticks)))
+
+    if training.run is None:
+        mine = {name: found[name] for name in known if name in found}
+        training.at_start.append(lambda: _continue(program, state, mine))
+    else:
+        _continue(program, state, {})
+
+
+@torch.no_grad()
+def _continue(program: Program, state: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> None:
+    """Give optimizer and strategies their state; the engine has made workers equal meanwhile."""
+    training = program.training
+    assert training is not None
+    wrapper, run = training.wrapper, training.run
+    assert wrapper is not None
+    assert run is not None
+    order = _order(training)
+    made = to_state(state, wrapper.state_dict(), list(order))
+    for number, parameter in enumerate(order.values()):
+        kept = made["state"].get(number, {})
+        kept |= {key: _laid_out(value, parameter) for key, value in kept.items()}
+    wrapper.load_state_dict(made)
+    if not all(strategy.in_step() for strategy in run.engine.plan.strategies):
+        program.state.gather("load_persistables")
+        known = values(program)
+        for name, tensor in mine.items():  # they were saved between two meetings
+            known[name].copy_(tensor)
+        program.state.deal()
+
+
+def _laid_out(value: Any, parameter: Tensor) -> Any:
+    """What an optimizer keeps for a parameter that is spread over workers is spread like it."""
+    alike = isinstance(value, Tensor) and value.shape == parameter.shape
+    return spread_like(value, parameter) if alike else value
+
+
+def _copy(name: str, target: Tensor, source: Tensor) -> None:
+    if target.shape != source.shape:
+        raise ProgramError(
+            f"{name!r} was saved with the shape {list(source.shape)}, and the program has it as "
+            f"{list(target.shape)}; load into the program that was saved, or leave it out with "
+            "load_vars(predicate=…)."
+        )
+    target.copy_(source)

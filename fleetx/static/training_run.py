@@ -1,0 +1,179 @@
+"""A run of training: a batch of a program through the engine."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from typing_extensions import override
+
+from fleetx import roles
+from fleetx.comm.messages import spread as spread_over
+from fleetx.engine import session
+from fleetx.engine.engine import Engine
+from fleetx.engine.weights import whole
+from fleetx.plan.plan import Plan
+from fleetx.static.alone import LoneMesh, lone_plan
+from fleetx.static.backward import GRADIENT
+from fleetx.static.error import ProgramError
+from fleetx.static.fetching import everything, joined
+from fleetx.static.lowered import Lowered
+from fleetx.static.minimize import Training
+from fleetx.static.program import Program
+from fleetx.static.runs import Form, Run
+from fleetx.static.spread import Spread, spreads
+
+
+@contextmanager
+def _turned(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Parameters that have a gradient for the time being have none, and the other way round."""
+    for parameter in parameters:
+        parameter.requires_grad_(not parameter.requires_grad)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(not parameter.requires_grad)
+
+
+class TrainingRun(Run):
+    """A program with an optimizer: every run is a batch through the engine."""
+
+    def __init__(self, program: Program, training: Training, device: torch.device) -> None:
+        plan = training.plan or lone_plan()
+        _check_sole(program)
+        super().__init__(program, plan, device)
+        self._training = training
+        self._outputs: list[tuple[Tensor, ...]] = []
+        """What was computed, once for each micro-batch."""
+        cuts = tuple(name for strategy in plan.strategies for name in strategy.cuts())
+        staged = max(strategy.stages(plan) for strategy in plan.strategies) > 1
+        own = spreads(plan)
+        self.lowered = Lowered(program, cuts=cuts, by_device=staged, own=own, build=self._build)
+        first = everything(program, training.loss) if own else self._first(program)
+        self.lowered.choose(program, first, device=device)
+        self._flags = training.flags(program)
+        with self._only_trained():
+            self.engine = self._make_engine(plan)
+            fused = self._build.fused_update
+            self.optimizer = training.bind(program, self.engine, fused=fused)
+        self._pipeline = self.engine.job.mesh["pp"] if staged else None
+        if own:
+            names = set(training.trained)
+            self._flags = [(p, name in names) for name, p in self.lowered.named_parameters()]
+            _lay_out(program, self.engine)
+
+    def _make_engine(self, plan: Plan) -> Engine:
+        if self._training.distributed:
+            if self.device != roles.device():
+                raise ProgramError(
+                    f"the executor computes on {self.device}, but fleet.init() gave this worker "
+                    f"{roles.device()}; make it with static.Executor(), which takes that."
+                )
+            return session.engine(plan, self.lowered, criterion=self._criterion)
+        return Engine(
+            plan, self.lowered, device=self.device, mesh=LoneMesh(), criterion=self._criterion
+        )
+
+    def on(self, device: torch.device) -> "TrainingRun":
+        """Itself, if it lives on that device."""
+        if device != self.device:
+            raise ProgramError(
+                f"the program was trained on {self.device} and cannot go on on {device}, because "
+                "its optimizer has state there; use one place for all executors that train it."
+            )
+        return self
+
+    def _criterion(self, outputs: Any, targets: Any) -> Tensor:
+        self._outputs.append(outputs)
+        loss: Tensor = outputs[0]
+        return loss
+
+    def _only_trained(self) -> AbstractContextManager[Any]:
+        """Gradients for what moves; other programs may train other parts of the parameters."""
+        changed = [p for p, trained in self._flags if p.requires_grad is not trained]
+        return _turned(changed) if changed else torch.enable_grad()
+
+    @override
+    def _provided(self, program: Program) -> set[str]:
+        found = self._training.provided(program)
+        if program.state.spread is not None:
+            found |= program.state.persistent().keys() - program.names.keys()
+        return found
+
+    @override
+    def _first(self, program: Program) -> tuple[fx.Node, ...]:
+        return (program.node(self._training.loss),)
+
+    @override
+    def _once(self, program: Program, form: Form, feeds: tuple[Any, ...]) -> list[Any]:
+        self.lowered.choose(program, form.nodes, device=self.device)
+        self._outputs = []
+        with self._only_trained():
+            values = self._step(feeds, form.provided)
+        values |= zip(form.computed, self._results(form), strict=True)
+        if program.state.spread is not None:
+            program.state.spread.moved()
+            values |= self._kept(set(form.provided) - values.keys())
+        return [values[name] for name in form.names]
+
+    def _results(self, form: Form) -> Sequence[Any]:
+        """The fetches of all micro-batches, on all workers of a pipeline."""
+        found, self._outputs = self._outputs, []
+        if len(found) == 1 and self._pipeline is None:
+            return found[0][1:]
+        pairs = zip(form.nodes[1:], list(zip(*found, strict=True))[1:], strict=False)
+        made = tuple(joined(parts, node) for node, parts in pairs)
+        if self._pipeline is None or not form.computed:
+            return made
+        group, last = self._pipeline.get_group(), self._pipeline.size() - 1
+        shown: tuple[Tensor, ...] = spread_over(made, source=last, group=group, device=self.device)
+        return shown
+
+    def _step(self, feeds: tuple[Any, ...], provided: Sequence[str]) -> dict[str, Any]:
+        """One batch; between backward and update the gradients can be seen."""
+        engine, training = self.engine, self._training
+        assert engine.step is not None
+        training.tick(self.optimizer)
+        found: dict[str, Any] = {}
+        if training.rate_name in provided:
+            found[training.rate_name] = training.rate(self.optimizer)
+        engine.begin()
+        loss = engine.step.drive(engine.step, ((feeds,), ()))
+        if gradients := [name for name in provided if name.endswith(GRADIENT)]:
+            found |= self._gradients(gradients)
+        engine.finish(loss)
+        if not engine.holding:
+            self.optimizer.zero_grad()
+        return found
+
+    def _gradients(self, names: Sequence[str]) -> dict[str, Tensor]:
+        held = dict(self.lowered.named_parameters())
+        own = {name: held.get(name.removesuffix(GRADIENT)) for name in names}
+        given = {n: p.grad for n, p in own.items() if p is not None and p.grad is not None}
+        found = {n: g.detach().clone() for n, g in whole(self.engine, given)}
+        assert found.keys() == set(names), f"{set(names) - found.keys()} have no gradient"
+        return found
+
+    def _kept(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Parameters and buffers as they are after the update."""
+        own = {n: value for n, value in self.lowered.state_dict().items() if n in names}
+        return dict(whole(self.engine, own)) if names else {}
+
+
+def _check_sole(program: Program) -> None:
+    if program.state.spread is not None:
+        raise ProgramError(
+            "another program trains these parameters already and has spread them over workers, "
+            "where no second optimizer finds them; train both with one loss, or without "
+            "strategies that spread parameters."
+        )
+
+
+def _lay_out(program: Program, engine: Engine) -> None:
+    """Let the program know that workers hold parts of its values."""
+    program.state.spread = Spread(program.state, engine)
+    for initial in program.layers.values():
+        initial.state = program.state
