@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fleetx.metrics.totals import ratio, total
+from fleetx.metrics.totals import number, ratio, total
 
 
 class Accuracy:
@@ -30,7 +30,7 @@ class Accuracy:
 
     @torch.no_grad()
     def update(self, scores: Tensor, labels: Tensor) -> None:
-        """Count a batch: scores of classes, or with one column less the classes themselves."""
+        """Count a batch: a row of scores for each label, or a vector of the classes themselves."""
         labels = labels.detach().reshape(-1)
         if scores.dim() == 1:
             if self._topk > 1:
@@ -66,5 +66,5 @@ class Accuracy:
 
 def acc(correct: Any, total_num: Any) -> float:
     """The share that is correct, from each worker's counts."""
-    right, every = total([float(correct), float(total_num)])
+    right, every = total([number(correct), number(total_num)])
     return ratio(right, every)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fleetx.metrics.totals import ratio, total
+from fleetx.metrics.totals import number, ratio, total
 
 
 class MAE:
@@ -65,12 +65,12 @@ class RMSE(MSE):
 
 def mae(abserr: Any, total_ins_num: Any) -> float:
     """The mean absolute error, from each worker's sum and count."""
-    return ratio(*total([float(abserr), float(total_ins_num)]))
+    return ratio(*total([number(abserr), number(total_ins_num)]))
 
 
 def mse(sqrerr: Any, total_ins_num: Any) -> float:
     """The mean squared error, from each worker's sum and count."""
-    return ratio(*total([float(sqrerr), float(total_ins_num)]))
+    return ratio(*total([number(sqrerr), number(total_ins_num)]))
 
 
 def rmse(sqrerr: Any, total_ins_num: Any) -> float:

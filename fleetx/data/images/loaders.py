@@ -94,8 +94,6 @@ class Normalise:
         if self._scale.device != images.device:
             self._scale = self._scale.to(images.device)
             self._shift = self._shift.to(images.device)
-        if not images.is_cuda:
-            images = images.contiguous()  # convolutions of processors have no use for channels last
         return torch.mul(images, self._scale).add_(self._shift), labels
 
 
@@ -111,6 +109,7 @@ def _loader(
         seed=seed,
         on_broken=on_broken,
         multiple_of=1 if train else find_team(None).size,
+        channels_last=torch.cuda.is_available(),
     )
     return image_loader(images, batch_size, **options)
 

@@ -1,0 +1,121 @@
+"""Metrics over two workers are those of scikit-learn on the joined data."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import (
+    accuracy_score,
+    mean_absolute_error,
+    mean_squared_error,
+    roc_auc_score,
+    root_mean_squared_error,
+    top_k_accuracy_score,
+)
+from torch import Tensor
+
+from fleetx import roles
+from fleetx.metrics import AUC, MAE, MSE, RMSE, Accuracy, acc, mae, mse, rmse
+from fleetx.testing import world
+
+CLASSES = 7
+SHARES = {"even": (20, 20), "uneven": (33, 4), "empty": (25, 0)}
+
+
+def scored(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(CLASSES, (count,), generator=generator)
+    scores = torch.randn(count, CLASSES, generator=generator)
+    scores[torch.arange(count), labels] += 1.0
+    return scores, labels
+
+
+def numbers(count: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.randn(count, 2, generator=generator)
+    return targets + 0.3 * torch.randn(count, 2, generator=generator), targets
+
+
+def share(tensors: tuple[Tensor, Tensor], counts: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    start = 0 if roles.worker_index() == 0 else counts[0]
+    end = start + counts[roles.worker_index()]
+    return tensors[0][start:end], tensors[1][start:end]
+
+
+def measured(counts: tuple[int, int]) -> dict[str, float]:
+    roles.start(is_collective=True)
+    total = sum(counts)
+    metrics: dict[str, Any] = {"acc1": Accuracy(), "acc3": Accuracy(topk=3)}
+    errors: dict[str, Any] = {"mae": MAE(), "mse": MSE(), "rmse": RMSE()}
+    area = AUC(bins=2)  # the scores are 0 or 1, so that two bins lose nothing
+    scores, labels = share(scored(total), counts)
+    given, targets = share(numbers(total), counts)
+    for part in range(3):  # in batches, the last of which may be empty
+        for metric in metrics.values():
+            metric.update(scores[part::3], labels[part::3])
+        for metric in errors.values():
+            metric.update(given[part::3], targets[part::3])
+        area.update((scores[part::3, 0] > 0).float(), (labels[part::3] == 0).float())
+    every = {**metrics, **errors, "auc": area}
+    return {name: metric.compute() for name, metric in every.items()}
+
+
+@pytest.mark.parametrize("counts", SHARES.values(), ids=SHARES)
+def test_two_workers_agree_with_scikit_learn(counts: tuple[int, int]) -> None:
+    scores, labels = (tensor.numpy() for tensor in scored(sum(counts)))
+    given, targets = (tensor.double().numpy() for tensor in numbers(sum(counts)))
+    expected = {
+        "acc1": accuracy_score(labels, scores.argmax(1)),
+        "acc3": top_k_accuracy_score(labels, scores, k=3, labels=range(CLASSES)),
+        "mae": mean_absolute_error(targets, given),
+        "mse": mean_squared_error(targets, given),
+        "rmse": root_mean_squared_error(targets.reshape(-1), given.reshape(-1)),
+        "auc": roc_auc_score(labels == 0, scores[:, 0] > 0),
+    }
+    for found in world(2).run(measured, counts):
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def nothing() -> list[float]:
+    roles.start(is_collective=True)
+    return [metric.compute() for metric in (Accuracy(), MAE(), RMSE(), AUC())]
+
+
+def test_nothing_counted_is_no_number() -> None:
+    for found in world(2).run(nothing):
+        assert [math.isnan(value) for value in found] == [True, True, True, False]
+        assert found[3] == 0.5, "as the documents have it"
+
+
+def from_counts() -> tuple[float, ...]:
+    roles.start(is_collective=True)
+    mine = roles.worker_index() + 1
+    return acc(mine, 4), mae(2.0 * mine, 3), mse(np.array(9.0), np.array([2])), rmse(9.0, 2)
+
+
+def test_the_documents_functions_add_counts_up() -> None:
+    assert world(2).run(from_counts) == [(3 / 8, 1.0, 4.5, math.sqrt(4.5))] * 2
+
+
+def test_blank_entries_and_classes_instead_of_scores() -> None:
+    metric = Accuracy()
+    metric.update(torch.tensor([1, 2, 0, 0]), torch.tensor([1, 1, -1, 0]))
+    assert metric.counts == (2, 3)
+    metric.reset()
+    assert math.isnan(metric.local())
+    few = Accuracy(topk=5)
+    few.update(torch.tensor([[0.1, 0.9], [0.2, 0.8]]), torch.tensor([0, 1]))
+    assert few.local() == 1.0, "with two classes the right one is among five"
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        Accuracy(topk=0)
+    with pytest.raises(ValueError, match="pass a matrix"):
+        Accuracy(topk=5).update(torch.tensor([1, 2]), torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match="2 predictions for 3 labels"):
+        Accuracy().update(torch.zeros(2, 3), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"shape \[3\] and targets of shape \[3, 1\]"):
+        MSE().update(torch.zeros(3), torch.zeros(3, 1))
