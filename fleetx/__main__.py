@@ -1,24 +1,41 @@
 """The command ``fleetx``: tools around a training script."""
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
+
+TOOLS = {
+    "check": (
+        "fleetx.checking.command",
+        "run a script with and without each of its flags and compare",
+        "Runs your own script for a few batches with its strategy and without each of its flags, "
+        "and says which flags are in force, equal, or wrong.",
+    ),
+    "evaluate": (
+        "fleetx.evaluate.evaluate_command",
+        "write the vectors of a model's last layer",
+        "Runs a model over the inputs of a list and writes one vector for each of them.",
+    ),
+    "verify": (
+        "fleetx.evaluate.verify_command",
+        "compare a running service with such vectors",
+        "Sends the same inputs to a service (Open Inference Protocol v2) and compares its answers.",
+    ),
+}
+"""Name -> the module with its ``add_arguments`` and ``run``, what it does, and in more words."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one of the tools."""
-    from fleetx.checking import command
-
     parser = argparse.ArgumentParser(prog="fleetx", description=__doc__)
     tools = parser.add_subparsers(dest="tool", required=True, metavar="TOOL")
-    check = tools.add_parser(
-        "check",
-        help="run a script with and without each of its flags and compare",
-        description="Runs your own script for a few batches with its strategy and without each "
-        "of its flags, and says which flags are in force, equal, or wrong.",
-    )
-    command.add_arguments(check)
-    return command.run(parser.parse_args(argv))
+    for name, (module, help, description) in TOOLS.items():
+        command = importlib.import_module(module)
+        command.add_arguments(tools.add_parser(name, help=help, description=description))
+    args = parser.parse_args(argv)
+    code: int = importlib.import_module(TOOLS[args.tool][0]).run(args)
+    return code
 
 
 if __name__ == "__main__":
