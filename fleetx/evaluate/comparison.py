@@ -80,9 +80,10 @@ def compare(offline: Array, online: Array, limits: Limits) -> Comparison:
 
 def _cosine(one: Array, other: Array) -> Array:
     a, b = one.astype(np.float64), other.astype(np.float64)
-    below = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     both_zero = (a == 0).all(axis=1) & (b == 0).all(axis=1)
-    cosine = np.divide((a * b).sum(axis=1), below, out=np.zeros(len(a)), where=below > 0)
+    with np.errstate(invalid="ignore"):  # what is not finite gives NaN, which is below any limit
+        below = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        cosine = np.divide((a * b).sum(axis=1), below, out=np.zeros(len(a)), where=below > 0)
     return np.where(both_zero, 1.0, cosine).astype(np.float32)
 
 
