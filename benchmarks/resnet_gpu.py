@@ -176,8 +176,8 @@ def captured_by_hand(
         with torch.autocast("cuda", dtype=torch.float16):
             scores = forward(images)
         loss = functional.cross_entropy(scores.float(), labels)
-        (loss * 32768.0).backward()
-        torch._foreach_div_([p.grad for p in net.parameters()], 32768.0)
+        (loss * 1024.0).backward()
+        torch._foreach_div_([p.grad for p in net.parameters()], 1024.0)
         rule.step()
         return loss.detach()
 

@@ -17,6 +17,16 @@ TOOLS = {
         "make a small data set",
         "Data sets for the examples.",
     ),
+    "evaluate": (
+        "fleetx.evaluate.evaluate_command",
+        "write the vectors of a model's last layer",
+        "Runs a model over the inputs of a list and writes one vector for each of them.",
+    ),
+    "verify": (
+        "fleetx.evaluate.verify_command",
+        "compare a running service with such vectors",
+        "Sends the same inputs to a service (Open Inference Protocol v2) and compares its answers.",
+    ),
 }
 """Name -> the module with its ``add_arguments`` and ``run``, what it does, and in more words."""
 

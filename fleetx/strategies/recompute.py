@@ -279,14 +279,21 @@ Buffers = dict[nn.Module, dict[str, Tensor | None]]
 
 
 def buffers(module: nn.Module) -> Buffers:
-    """Copies of all buffers of a module.
+    """Copies of all buffers that a forward of the module may look at.
 
-    Version counters cannot tell which ones a forward will change: BatchNorm moves its running
-    statistics behind their back. In training it does not look at them, so it is replayed without
-    any, which saves most of the copies.
+    Version counters cannot tell which ones it will change: BatchNorm moves its running statistics
+    behind their back. In training it does not look at them, so those are not copied.
     """
-    every = {owner: owner._buffers for owner in module.modules()}
-    return _copies({o: dict.fromkeys(b) if _writes_only(o) else b for o, b in every.items()})
+    every = {owner: dict(owner._buffers) for owner in module.modules() if owner._buffers}
+    read = {owner: named for owner, named in every.items() if not _writes_only(owner)}
+    return every | _made(read, lambda buffer: buffer.detach().clone())
+
+
+def _replayed(before: Buffers) -> Buffers:
+    """What a replay works on: copies once more, because a graph that is retained runs again."""
+    read = {owner: named for owner, named in before.items() if not _writes_only(owner)}
+    scratch = _made(before, torch.empty_like)
+    return scratch | _made(read, lambda buffer: buffer.detach().clone())
 
 
 def _writes_only(module: nn.Module) -> bool:
@@ -294,14 +301,13 @@ def _writes_only(module: nn.Module) -> bool:
     return plain and module.training and "forward" not in vars(module)
 
 
-def _copies(found: Buffers) -> Buffers:
-    """A buffer that has several names is copied once."""
+def _made(found: Buffers, make: Callable[[Tensor], Tensor]) -> Buffers:
+    """A buffer that has several names is made once."""
     every = {id(b): b for named in found.values() for b in named.values() if b is not None}
-    copies = {key: buffer.detach().clone() for key, buffer in every.items()}
+    made = {key: make(buffer) for key, buffer in every.items()}
     return {
-        owner: {name: copies.get(id(buffer)) for name, buffer in named.items()}
+        owner: {name: made.get(id(buffer)) for name, buffer in named.items()}
         for owner, named in found.items()
-        if named
     }
 
 
@@ -309,8 +315,7 @@ def _copies(found: Buffers) -> Buffers:
 def as_before(before: Buffers) -> Iterator[None]:
     """Let modules work on copies of earlier buffers; the live ones come back untouched."""
     live = {owner: dict(owner._buffers) for owner in before}
-    # Copies once more, because a graph that is retained is replayed again.
-    _set(_copies(before))
+    _set(_replayed(before))
     try:
         yield
     finally:

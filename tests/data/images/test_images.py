@@ -40,7 +40,9 @@ def test_batches_are_what_the_view_says(folder: str) -> None:
     loader = train_loader(folder, 4, VIEW, num_workers=0)
     batches = list(loader())
     assert [len(labels) for _, labels in batches] == [4, 4, 4, 4, 4, 1]
-    assert sorted(label for _, labels in batches for label in labels.tolist()) == sorted([0, 1, 2] * 7)
+    assert sorted(label for _, labels in batches for label in labels.tolist()) == sorted(
+        [0, 1, 2] * 7
+    )
     images = torch.cat([images for images, _ in batches])
     assert images.shape == (21, 3, 16, 20)
     assert images.dtype == torch.float32
@@ -93,9 +95,7 @@ def shared(folder: str) -> tuple[list[list[int]], list[list[int]], list[bytes]]:
 def test_workers_share_what_one_process_sees(folder: str) -> None:
     alone = everything(train_loader(folder, 4, VIEW, num_workers=0))
     first, second = world(2).run(shared, folder)
-    together = [
-        sorted([*ours, *theirs]) for ours, theirs in zip(first[0], second[0], strict=True)
-    ]
+    together = [sorted([*ours, *theirs]) for ours, theirs in zip(first[0], second[0], strict=True)]
     assert together[:5] == [sorted(labels) for labels, _ in alone[:5]]
     pixels = {*first[2], *second[2]}
     assert pixels == {image for _, images in alone for image in images}

@@ -1,0 +1,75 @@
+"""``fleetx evaluate``: the vectors of a model's last layer for all inputs of a list."""
+
+import argparse
+import sys
+from pathlib import Path
+
+EXAMPLES = """\
+examples:
+  fleetx evaluate --model ResNet50 --pretrained_model weights.safetensors --data_dir data \\
+                  --output vectors.safetensors
+  fleetx evaluate --model exported --data_dir data --output vectors.safetensors
+  fleetrun --nproc_per_node 2 -m fleetx evaluate --model nets:make --data_dir data --output v.safetensors
+"""  # noqa: E501
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``fleetx evaluate``."""
+    parser.epilog, parser.formatter_class = EXAMPLES, argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="a name of fleetx.applications, module:factory, or a folder of save_inference_model",
+    )
+    parser.add_argument("--pretrained_model", help="a safetensors file, or a folder of them")
+    parser.add_argument("--data_dir", required=True, help="the folder with the list")
+    parser.add_argument("--output", type=Path, required=True, help="the safetensors file to write")
+    parser.add_argument(
+        "--list", default="val.txt", help="lines of 'path label' (default: %(default)s)"
+    )
+    parser.add_argument("--batch_size", type=int, default=32, help="(default: %(default)s)")
+    parser.add_argument(
+        "--image_shape", default="3,224,224", help="what the network sees (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--resize_short_size", type=int, default=256, help="of images (default: %(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file; under fleetrun every worker does its share."""
+    from fleetx import roles
+    from fleetx.evaluate.inputs import Inputs, Reading
+    from fleetx.evaluate.offline import evaluate
+
+    try:
+        if args.batch_size < 1:
+            raise ValueError(f"--batch_size must be at least 1, got {args.batch_size}")
+        reading = Reading(
+            data_dir=str(Path(args.data_dir).resolve()),
+            list_file=args.list,
+            image_shape=_shape(args.image_shape),
+            resize_short_size=args.resize_short_size,
+        )
+        inputs = Inputs(reading)
+        roles.start(is_collective=True)
+        evaluate(
+            args.model,
+            inputs,
+            args.output,
+            pretrained=args.pretrained_model,
+            batch_size=args.batch_size,
+        )
+    except (ValueError, TypeError, OSError) as error:
+        print(f"fleetx evaluate: error: {error}", file=sys.stderr)
+        return 2
+    if roles.worker_index() == 0:
+        print(f"{len(inputs)} vectors in {args.output}")
+    return 0
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    sizes = [int(part) for part in text.split(",") if part.strip().isdigit()]
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise ValueError(f"--image_shape {text!r} is no 'channels,height,width'; try 3,224,224.")
+    return sizes[0], sizes[1], sizes[2]

@@ -1,0 +1,102 @@
+"""The model that is evaluated: a name, a factory in a module, or a folder that was exported."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fleetx.io.files import load_tensors
+
+EXPORTED = "model.pt2"
+Vectors = Callable[[Tensor], Tensor]
+"""A batch -> one vector for each of its inputs."""
+
+
+def vectors_of(model: str, pretrained: str | None, device: torch.device) -> Vectors:
+    """What turns batches into vectors of the last layer.
+
+    Args:
+        model: a name of ``fleetx.applications``, ``module:factory``, or a folder that
+            ``save_inference_model`` wrote.
+        pretrained: a safetensors file with the weights, or a folder with one file per value; None
+            for a folder that was exported, which has its own, or for fresh weights.
+        device: where it runs.
+    """
+    if (Path(model) / EXPORTED).is_file():
+        if pretrained is not None:
+            raise ValueError(
+                f"--model {model} is an exported model with its own weights, and "
+                "--pretrained_model would replace them; leave one of the two out."
+            )
+        run: Any = torch.export.load(Path(model) / EXPORTED).module()
+        run.to(device)
+    else:
+        run = _built(model)
+        if pretrained is not None:
+            _load(run, Path(pretrained))
+        run.to(device).eval()
+    return lambda batch: _last(run(batch.to(device)))
+
+
+def _built(model: str) -> nn.Module:
+    where, _, factory = model.partition(":")
+    made: Any = _from_module(where, factory) if factory else _application(model)
+    if not isinstance(made, nn.Module):
+        raise TypeError(f"--model {model} gave {made!r}; it must make a torch.nn.Module.")
+    return made
+
+
+def _from_module(where: str, factory: str) -> Any:
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as for a script that stands beside the module
+    try:
+        module = importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"--model {where}:{factory} names the module {where!r}, which cannot be imported "
+            f"({error}); start in the folder that has it."
+        ) from error
+    if not hasattr(module, factory):
+        raise ValueError(f"--model {where}:{factory}: {where} has no {factory!r}.")
+    return getattr(module, factory)()
+
+
+def _application(name: str) -> Any:
+    try:
+        catalogue: Any = importlib.import_module("fleetx.applications.catalogue")
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"--model {name} is no folder with {EXPORTED} and no 'module:factory'; give one of "
+            "these."
+        ) from error
+    return catalogue.build(name)
+
+
+def _load(model: nn.Module, path: Path) -> None:
+    if path.is_dir():
+        files = [file for file in sorted(path.iterdir()) if file.is_file()]
+        state = {name: value for file in files for name, value in load_tensors(file).items()}
+    else:
+        state = load_tensors(path)
+    known = model.state_dict()
+    missing, surplus = sorted(known.keys() - state.keys()), sorted(state.keys() - known.keys())
+    if missing or surplus:
+        raise ValueError(
+            f"--pretrained_model {path} is not one of this model: it lacks {missing[:3]} and has "
+            f"{surplus[:3]}, which the model does not know; give the weights of the same model."
+        )
+    model.load_state_dict(state)
+
+
+def _last(outputs: Any) -> Tensor:
+    """The first output, as one vector for each input."""
+    while isinstance(outputs, (tuple, list)):
+        outputs = outputs[0]
+    if isinstance(outputs, dict):
+        outputs = next(iter(outputs.values()))
+    assert isinstance(outputs, Tensor), f"the model returned {type(outputs).__name__}"
+    return outputs.detach().float().flatten(1).cpu()

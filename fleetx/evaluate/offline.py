@@ -1,0 +1,78 @@
+"""Computing the vectors of all inputs, shared out among workers and resumable."""
+
+import hashlib
+import logging
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from fleetx import roles
+from fleetx.evaluate.inputs import Inputs, checksum
+from fleetx.evaluate.models import Vectors, vectors_of
+from fleetx.evaluate.vectors import Pieces, VectorFile
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate(
+    model: str,
+    inputs: Inputs,
+    output: Path,
+    *,
+    pretrained: str | None = None,
+    batch_size: int = 32,
+) -> None:
+    """Write the vectors of all inputs into one file; every worker calls it and does its share.
+
+    A batch whose vectors are there from an earlier run, with any number of workers, is not
+    computed again.
+
+    Args:
+        model: see ``vectors_of``.
+        inputs: what is evaluated.
+        output: the file.
+        pretrained: the weights.
+        batch_size: inputs that run together.
+    """
+    worker, workers = roles.worker_index(), roles.worker_num()
+    pieces = Pieces(output, _meaning(model, inputs, pretrained, batch_size))
+    starts = range(0, len(inputs), batch_size)
+    mine = [start for start in starts[worker::workers] if not pieces.has(start)]
+    done = len(starts[worker::workers]) - len(mine)
+    if done:
+        logger.info("%d batches are there from an earlier run, %d are left", done, len(mine))
+    if mine:
+        _compute(vectors_of(model, pretrained, roles.device()), inputs, mine, batch_size, pieces)
+    roles.util.barrier()
+    if worker == 0:
+        vectors, checksums = pieces.join(starts)
+        labels = torch.tensor(inputs.labels)
+        found = VectorFile(inputs.names, labels, checksums, vectors, inputs.reading, model)
+        found.save(output)
+        pieces.remove()
+    roles.util.barrier()
+
+
+@torch.no_grad()
+def _compute(
+    vectors: Vectors, inputs: Inputs, starts: list[int], batch_size: int, pieces: Pieces
+) -> None:
+    for start in tqdm(starts, desc="evaluate", unit="batch", disable=roles.worker_index() != 0):
+        batch = inputs.batch(start, min(start + batch_size, len(inputs)))
+        pieces.save(start, vectors(batch), [checksum(each) for each in batch])
+
+
+def _meaning(model: str, inputs: Inputs, pretrained: str | None, batch_size: int) -> str:
+    """What pieces of two runs must have in common to belong together."""
+    weights = [model, *([pretrained] if pretrained else [])]
+    files = [file for path in weights for file in _files(Path(path))]
+    stamps = [f"{file} {file.stat().st_mtime_ns} {file.stat().st_size}" for file in files]
+    names = hashlib.sha256("\n".join(inputs.names).encode()).hexdigest()
+    return "\n".join([*weights, *stamps, inputs.reading.to_json(), names, str(batch_size)])
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(file for file in path.iterdir() if file.is_file())
+    return [path] if path.is_file() else []

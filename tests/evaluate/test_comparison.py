@@ -1,0 +1,72 @@
+"""What counts as agreement, in numbers that can be checked by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fleetx.evaluate.comparison import Comparison, Limits, compare
+from fleetx.evaluate.report import Report, Worst
+from fleetx.evaluate.service import Array
+
+
+def judged(offline: object, online: object, **limits: float) -> Comparison:
+    one, other = (np.array(given, np.float32) for given in (offline, online))
+    return compare(one, other, Limits(**{"top_k": 1, **limits}))  # type: ignore[arg-type]
+
+
+def test_equal_vectors_agree() -> None:
+    found = judged([[1, 2], [0, 0]], [[1, 2], [0, 0]])
+    assert found.complaints == []
+    assert found.cosine.tolist() == [1, 1]
+    assert found.top_k_agreement == 1
+
+
+def test_the_numbers_are_those_of_the_formulas() -> None:
+    found = judged([[3, 4], [100, 0]], [[4, 3], [101, 0]], top_k=2)
+    assert found.max_abs.tolist() == [1, 1]
+    np.testing.assert_allclose(found.relative, [0.25, 0.01])
+    np.testing.assert_allclose(found.cosine, [24 / 25, 1], rtol=1e-6)
+    assert found.top_k.tolist() == [1, 1]
+    assert found.worst(2) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("online", "words"),
+    [
+        ([[1.0, 2.1]], "a number is 0.1 away"),
+        ([[-1.0, 2.0]], "a cosine is 0.6"),
+        ([[2.01, 2.0]], "the top 1 agree for 0.00% of the inputs only"),
+        ([[1.0, np.nan]], "some numbers are not finite"),
+        ([[1.0, np.inf]], "some numbers are not finite"),
+    ],
+)
+def test_each_limit_can_fail(online: list[list[float]], words: str) -> None:
+    assert any(words in line for line in judged([[1, 2]], online).complaints)
+
+
+def test_vectors_of_another_length_are_another_model() -> None:
+    with pytest.raises(ValueError, match="vectors of 3 numbers, and the file has 2"):
+        judged([[1, 2]], [[1, 2, 3]])
+
+
+def report(online: Array) -> Report:
+    comparison = compare(np.ones((1, 2), np.float32), online, Limits(top_k=1))
+    worst = [Worst("<b>&.png", float(comparison.max_abs[0]), 0.5, 1.0, [0], [0])]
+    return Report("http://x", "net", comparison, worst, [np.zeros((3, 4, 4), np.float32)])
+
+
+def test_a_report_is_json_for_programs_and_html_for_people() -> None:
+    bad = report(np.array([[1, np.nan]], np.float32))
+    told = json.loads(bad.to_json())
+    assert (told["agree"], told["max_abs"]) == (False, None)
+    assert told["worst"][0]["name"] == "<b>&.png"
+    page = bad.to_html()
+    assert "does NOT agree" in page
+    assert "&lt;b&gt;&amp;.png" in page
+    assert "<b>&.png" not in page
+    assert 'src="data:image/png;base64,' in page
+    assert (
+        "agrees with the offline vectors on all 1 inputs"
+        in report(np.ones((1, 2), np.float32)).to_html()
+    )
