@@ -1,7 +1,8 @@
 """Which parameters live on which rank of a pipeline, and those that live on several."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -49,18 +50,13 @@ class Homes:
         """
         everywhere = set().union(*self._paths)
         named = list(self._model.named_modules(remove_duplicate=False))
-        # A module of several names is kept under all of them if it is kept under one.
+        # What has several names is kept under all of them if it is kept under one.
         kept = {module for path, module in named if path and self.keeps(path)}
-        elsewhere = set()
-        for path, module in named:
-            if module in kept:
-                continue
-            for kind in (module._parameters, module._buffers):
-                for name in [n for n in kind if not self.keeps(f"{path}.{n}" if path else n)]:
-                    kind[name] = None
-            if _inside(path, everywhere):
-                elsewhere.add(module)
-        return elsewhere
+        places = {(id(kind), n) for kind, n, path in _tensors(named) if self.keeps(path)}
+        for kind, name, _ in list(_tensors(named)):
+            if (id(kind), name) not in places:
+                kind[name] = None
+        return {m for path, m in named if m not in kept and _inside(path, everywhere)}
 
     def _find_ties(self) -> list[Tie]:
         names: dict[nn.Parameter, list[str]] = {}
@@ -110,6 +106,15 @@ class Homes:
 
 def _paths(parts: Collection[Part]) -> set[str]:
     return {path for part in parts for path in part.modules | part.attributes}
+
+
+def _tensors(
+    named: Collection[tuple[str, nn.Module]],
+) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Where each parameter and buffer lies, its name there, and its path."""
+    for path, module in named:
+        for kind in (module._parameters, module._buffers):
+            yield from ((kind, name, f"{path}.{name}" if path else name) for name in kind)
 
 
 def _inside(path: str, places: Collection[str]) -> bool:

@@ -12,7 +12,6 @@ from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
 from fleetx.static.shapes import FREE
 
-
 Looks = list[tuple[str, torch.Size, torch.dtype]]
 
 

@@ -58,8 +58,8 @@ class Lowered(Part):
 
     The tree of the program's modules is mirrored, so that names of parameters are the program's.
     Modules in it are twins that share their parameters with the originals: what a strategy changes
-    in how one runs stays in this form of the program. ``meta`` says where cuts ended up, what a
-    pipeline runs, and in which order modules are called.
+    in how one runs stays in this form of the program. ``meta`` says where cuts ended up, what
+    stands before each, what a pipeline runs, and in which order modules are called.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class Lowered(Part):
     ) -> None:
         super().__init__()
         self._build = build or Build()
-        self.meta: dict[str, Any] = {"segments": {}, "stages": (), "parts": (), "calls": {}}
+        self.meta: dict[str, Any] = {"segments": {}, "before": {}}
+        self.meta |= {"stages": (), "parts": (), "calls": {}}
         self._cuts, self._by_device = tuple(cuts), by_device
         self._variants: dict[Key, Variant] = {}
         self._chosen: Key | None = None
@@ -159,8 +160,10 @@ class Lowered(Part):
             return [(owner, code(graph))], graph
         outer, pieces = split(graph, numbers, "segments", Ownership(graph, numbers))
         made = self._parts(owner, "segments", pieces)
+        paths = [f"{prefix}{piece.path}" for piece in pieces]
+        self.meta["before"] |= {path: tuple(paths[:at]) for at, path in enumerate(paths)}
         for name, end in ends.items():
-            self.meta["segments"][name] = f"{prefix}segments.{numbers[end]}"
+            self.meta["segments"][name] = paths[numbers[end]]
         codes = [(owner, code(outer)), *zip(made, (code(p.graph) for p in pieces), strict=True)]
         return codes, outer
 

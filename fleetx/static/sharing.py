@@ -54,6 +54,11 @@ class Ownership:
             if node.op == "get_attr":
                 users = self._users.setdefault(_owner(node), set())
                 users |= {numbers.get(user) for user in node.users}
+        for node in graph.nodes:
+            if node.op == "call_module":
+                for owner in self._users:
+                    if f"{owner}.".startswith(f"{node.target}."):
+                        self._users[owner].add(numbers.get(node))
 
     def __call__(self, node: fx.Node, number: int) -> bool:
         """Whether the piece of that number may."""

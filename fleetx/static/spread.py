@@ -27,7 +27,8 @@ class Spread:
     def __init__(self, state: State, engine: Engine) -> None:
         self._state, self._engine = state, engine
         held = {id(p) for p in engine.job.model.parameters()}
-        self._away = [p for p in state.root.parameters() if id(p) not in held]
+        gone = (p for p in state.root.parameters() if id(p) not in held)
+        self._away = [p for p in gone if p.is_floating_point() or p.is_complex()]
         self._current = True
         self.moved()
 
@@ -35,7 +36,8 @@ class Spread:
         """Note that a run has changed the parts, so that whole values are old."""
         if self._current:
             for parameter in self._away:
-                nothing = torch.full_like(parameter[:0].sum(), torch.nan, requires_grad=False)
+                kind, device = parameter.dtype, parameter.device
+                nothing = torch.full((), torch.nan, dtype=kind, device=device)
                 parameter.data = nothing.expand(parameter.shape)
         self._current = False
 
@@ -55,8 +57,8 @@ class Spread:
 
     def deal(self) -> None:
         """Let every worker train its part of what the program has now, which is the same on all."""
+        assert self._current, "gather() comes first"
         load_whole_state(self._engine, self._state.root.state_dict())
-        self._current = True
 
     def on_host(self, own: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Copies of whole tensors, of which each worker gives its part; of the values if None."""

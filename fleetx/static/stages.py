@@ -86,8 +86,10 @@ def _part(stage: Stage, feeds: Sequence[str], given: Sequence[str], *, last: boo
     known |= {name: graph.get_attr(name) for name in stage.shared}
 
     def find(name: str) -> fx.Node:
-        if name not in known:
+        if name not in known and name in feeds:
             known[name] = graph.call_function(operator.getitem, (fed, feeds.index(name)))
+        elif name not in known:  # a constant that is fetched
+            known[name] = graph.get_attr(name)
         return known[name]
 
     made = graph.call_module(stage.path, tuple(find(name) for name in stage.inputs))

@@ -52,8 +52,9 @@ class TrainingRun(Run):
         staged = max(strategy.stages(plan) for strategy in plan.strategies) > 1
         own = spreads(plan)
         self.lowered = Lowered(program, cuts=cuts, by_device=staged, own=own, build=self._build)
-        first = everything(program, training.loss) if own else self._first(program)
-        self.lowered.choose(program, first, device=device)
+        self.lowered.choose(program, self._first(program), device=device)
+        if own:
+            self._look_ahead(program)
         self._flags = training.flags(program)
         with self._only_trained():
             self.engine = self._make_engine(plan)
@@ -64,6 +65,14 @@ class TrainingRun(Run):
             names = set(training.trained)
             self._flags = [(p, name in names) for name, p in self.lowered.named_parameters()]
             _lay_out(program, self.engine)
+
+    def _look_ahead(self, program: Program) -> None:
+        """Let layouts know what any fetch may need, and which modules run in all runs."""
+        always = self.lowered.meta["calls"]
+        wide = everything(program, self._training.loss)
+        self.lowered.choose(program, wide, device=self.device)
+        calls = self.lowered.meta["calls"]
+        self.lowered.meta["calls"] = {path: calls[path] and path in always for path in calls}
 
     def _make_engine(self, plan: Plan) -> Engine:
         if self._training.distributed:

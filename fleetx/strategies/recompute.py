@@ -130,6 +130,9 @@ def segments(
                 f"{_around(paths[0], every)!r}, which contains it and replays it already; "
                 "keep one of the two."
             )
+    # In a program, somebody else may have cut what lies between two checkpoints.
+    before = said(model).get("before", {})
+    outermost = [*{other for path in outermost for other in (*before.get(path, ()), path)}]
     order = {name: at for at, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
     modules = {
         id(model.get_submodule(path)): path for path in sorted(outermost, key=order.__getitem__)

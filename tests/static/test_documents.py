@@ -191,7 +191,7 @@ def test_the_resnet_script(workers: int) -> None:
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
-LARS = {
+LARS: Any = {
     "lars_coeff": 0.001,
     "lars_weight_decay": 0.0005,
     "exclude_from_weight_decay": ["bn", "bias"],
@@ -218,7 +218,7 @@ def document_000() -> tuple[Tensor, Tensor]:
     fleet.init(is_collective=True)
     image = static.data("x", [None, 3, 32, 32])
     label = static.data("y", [None, 1], "int64")
-    loss = F.cross_entropy(model(image), label.squeeze(1))
+    loss: Any = F.cross_entropy(model(image), label.squeeze(1))
     optimizer = fleet.distributed_optimizer(
         static.Optimizer(torch.optim.SGD, lr=0.01, momentum=0.9),
         combined_strategy(["resnet_0.stem", "resnet_0.layers.0"]),

@@ -103,7 +103,7 @@ def test_unknown_cuts_are_refused_before_the_run() -> None:
     assert "did you mean" in world(1).run(refused)[0]
 
 
-def flops(checkpoints: list[str]) -> tuple[int, Tensor]:
+def flops(checkpoints: list[str], anchors: list[str] | None = None) -> tuple[int, Tensor]:
     static.reset()
     torch.manual_seed(0)
     model = Blocks()
@@ -113,6 +113,9 @@ def flops(checkpoints: list[str]) -> tuple[int, Tensor]:
     if checkpoints:
         strategy.recompute = True
         strategy.recompute_configs = {"checkpoints": checkpoints}
+    if anchors:
+        strategy.sharding = True
+        strategy.sharding_configs = {"segment_anchors": anchors}
     fleet.init(is_collective=True)
     fleet.distributed_optimizer(static.Optimizer(torch.optim.SGD, lr=0.1), strategy).minimize(loss)
     exe = static.Executor()
@@ -130,6 +133,9 @@ def test_recompute_by_tensor_name_runs_the_segments_twice() -> None:
     plain, weights = world(1).run(flops, [])[0]
     once, same = world(1).run(flops, ["blocks_0.blocks.0"])[0]
     twice, again = world(1).run(flops, ["blocks_0.blocks.0", "blocks_0.blocks.1"])[0]
+    # What others cut between checkpoints is recomputed as well, and what they cut behind is not.
+    cut, _ = world(1).run(flops, ["blocks_0.blocks.1"], ["blocks_0.blocks.0", "blocks_0.head"])[0]
+    assert cut == twice
     layer = 2 * 4 * 8 * 8
     assert once - plain == layer
     assert twice - plain == 2 * layer

@@ -482,3 +482,36 @@ def test_models_with_tied_weights_and_parameters_of_their_own(flags: dict[str, A
         assert found.keys() == expected.keys()
         for key, value in found.items():
             assert torch.allclose(value, expected[key], rtol=0, atol=1e-6), key
+
+
+def with_a_second_head(flags: dict[str, Any]) -> list[np.ndarray]:
+    static.reset()
+    x, y = static.data("x", [None, 8]), static.data("y", [None], "int64")
+    with static.device_guard("gpu:0"):
+        h = static.nn.batch_norm(static.nn.fc(x, 16))
+        other = static.nn.fc(h, 5)  # nothing that is trained depends on it
+    with static.device_guard("gpu:1"):
+        loss = F.cross_entropy(static.nn.fc(h, 3), y)
+    fleet.init(is_collective=True)
+    made = fleet.distributed_optimizer(static.Optimizer(torch.optim.SGD, lr=0.3), strategy(flags))
+    made.minimize(loss)
+    exe = static.Executor()
+    torch.manual_seed(2)
+    exe.run(fleet.startup_program)
+    main, feed = fleet.main_program, batch(0)
+    found = exe.run(main, feed, [loss])
+    found += exe.run(main, feed, [other, h, "y", "batch_norm_0.running_mean"])
+    found += exe.run(main, feed, [loss])
+    return [*found, *exe.run(main.clone(for_test=True), feed, [other, h])]
+
+
+@pytest.mark.parametrize("flags", [{"pipeline": {}}, {"sharding": {}}], ids=name)
+def test_other_fetches_in_other_runs(flags: dict[str, Any]) -> None:
+    """One micro-batch, so that statistics are those of one process."""
+    if "pipeline" in flags:
+        flags = {"pipeline": {"micro_batch_size": BATCH, "schedule_mode": "F-then-B"}}
+    (expected,) = world(1).run(with_a_second_head, {})
+    for found in world(2).run(with_a_second_head, flags):
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.shape == theirs.shape
+            assert np.allclose(ours, theirs, rtol=0, atol=1e-6)
