@@ -111,17 +111,16 @@ def _answer(caller: socket.socket, asked: memoryview, reply: memoryview) -> None
         caller.sendall(reply)
 
 
-def raw(port: int, requests: int) -> list[float]:
-    """Requests to ``echo``."""
+def raw(port: int, requests: int) -> Callable[[], list[float]]:
+    """Requests to ``echo``, over one connection: a thread that ended would not be counted."""
     asked, reply = bytes(COUNT * 8), memoryview(bytearray(COUNT * 64))
-    found = []
-    with socket.create_connection(("127.0.0.1", port)) as sock:
-        for _ in range(requests):
-            began = time.perf_counter()
-            sock.sendall(asked)
-            sock.recv_into(reply, len(reply), socket.MSG_WAITALL)
-            found.append(time.perf_counter() - began)
-    return found
+    sock = socket.create_connection(("127.0.0.1", port))
+
+    def request(_: int) -> None:
+        sock.sendall(asked)
+        sock.recv_into(reply, len(reply), socket.MSG_WAITALL)
+
+    return lambda: timed(request, [*range(requests)])
 
 
 @dataclass
@@ -201,7 +200,7 @@ def measure(rows: int, workers: int, bursts: int, tls: tuple[str, str] | None) -
         shadow, echo_port, _ = started("--echo")
         processes = [plain, logged, shadow]
         kinds = [
-            Kind("raw TCP", lambda: raw(echo_port, 30), shadow.pid),
+            Kind("raw TCP", raw(echo_port, 30), shadow.pid),
             Kind("memory, one core", gather(rows), os.getpid()),
             *_kinds("", port, plain.pid, rows=rows, workers=workers, secure={}),
             *_kinds(" with a log", log_port, logged.pid, rows=rows, workers=workers, secure={})[1:],

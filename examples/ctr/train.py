@@ -33,7 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--files", type=int, default=4)
     parser.add_argument("--lines", type=int, default=20_000, help="records in a file")
     parser.add_argument("--batch_size", type=int, default=512)
-    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--data", type=Path, default=Path("output/ctr"))
     parser.add_argument("--save", type=Path, help="where to save the tables")
     return parser.parse_args()

@@ -26,13 +26,17 @@ _desks: list[Desk] = []
 """Empty or one: what ``init_server`` made, for ``run_server``."""
 
 
-def init_server(model_dir: str | None = None, var_names: list[str] | None = None) -> None:
+def init_server(
+    model_dir: str | None = None, var_names: list[str] | None = None, *, durable: bool = False
+) -> None:
     """Prepare this server's tables.
 
     Args:
         model_dir: a folder that ``save_persistables`` wrote, by any number of servers; tables begin
             with what it holds.
         var_names: the tables to load from it; all of them if not said.
+        durable: wait for the disk before a push is acknowledged, so that the log survives the death
+            of the machine and not only that of the process.
     """
     found = _server("init_server")
     if model_dir is not None and not (Path(model_dir) / snapshot.MANIFEST).is_file():
@@ -40,12 +44,19 @@ def init_server(model_dir: str | None = None, var_names: list[str] | None = None
             f"init_server({model_dir!r}): there is no {snapshot.MANIFEST}, so this is no complete "
             "save; pass a folder that fleet.save_persistables() wrote"
         )
+    folder = secrets.state_folder(found.index)
+    if durable and folder is None:
+        raise ValueError(
+            "init_server(durable=True): this server keeps no log that could be durable; start it "
+            f"with fleetrun, or set {secrets.STATE} to a folder"
+        )
     desk = Desk(
         Members(found.worker_num),
         server=found.index,
         servers=len(found.server_endpoints),
-        folder=secrets.state_folder(found.index),
+        folder=folder,
         patience=patience().total_seconds(),
+        durable=durable,
     )
     desk.preload(Path(model_dir) if model_dir else None, var_names)
     _desks[:] = [desk]
@@ -209,10 +220,12 @@ def _server(call: str) -> roles.Identity:
 
 
 def _carriers() -> list[Any]:
-    found = []
+    """Those at work, static programs' among them, and those of models that wait for a batch."""
+    connected = worker.running()
+    found = [] if connected is None else [*connected.carriers]
     for engine in session.engines():
         found += [getattr(strategy, "carrier", None) for strategy in engine.plan.strategies]
-    return [carrier for carrier in found if carrier is not None]
+    return [carrier for carrier in dict.fromkeys(found) if carrier is not None]
 
 
 def _folder(call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:

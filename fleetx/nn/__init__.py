@@ -1,5 +1,6 @@
 """Layers whose parameters do not fit into a worker."""
 
+from fleetx.nn.inference import load_inference_model
 from fleetx.nn.sparse_embedding import SparseEmbedding
 from fleetx.ps.entries import CountFilterEntry, ProbabilityEntry, ShowClickEntry
 from fleetx.ps.initializers import Constant, Normal, Uniform
@@ -16,4 +17,5 @@ __all__ = [
     "ShowClickEntry",
     "SparseEmbedding",
     "Uniform",
+    "load_inference_model",
 ]

@@ -2,12 +2,13 @@
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from typing_extensions import override
 
 from fleetx.ps.client import Batch
@@ -20,18 +21,11 @@ from fleetx.ps.sparse_module import Lookup, SparseModule, TableOptions
 _POOLINGS = ("sum", "mean")
 
 
-class _Carries(Protocol):
-    carrier: Any
-
-
 class SparseEmbedding(SparseModule):
     """Looks ids up in a table that has no size: any 64-bit number is an id.
 
     A row is made when its id is first trained; what it begins with depends on the id alone.
     """
-
-    carrier: _Carries | None = None
-    """The strategy that moves gradients; there when the model was distributed."""
 
     def __init__(
         self,
@@ -91,6 +85,8 @@ class SparseEmbedding(SparseModule):
         """
         if ids.dtype.is_floating_point or ids.dtype == torch.bool:
             raise TypeError(f"ids must be whole numbers, got {ids.dtype}; use ids.long()")
+        if isinstance(ids, FakeTensor):
+            return self._recorded(ids, offsets)
         flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64, copy=False)
         train = self.training and torch.is_grad_enabled()
         batch, rows = self._rows(flat, train)
@@ -102,6 +98,13 @@ class SparseEmbedding(SparseModule):
         if self.padding_idx is not None:
             leaf = torch.cat([leaf, leaf.new_zeros(1, leaf.shape[1])])
         return self._shaped(leaf, place.reshape(ids.shape), offsets)
+
+    def _recorded(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
+        """What a program is told of the result: its shape, and that it depends on the rows."""
+        shape = ids.shape
+        if self.pooling is not None:
+            shape = ids.shape[:1] if offsets is None else offsets.shape
+        return self.anchor.sum() + self.anchor.new_zeros((*shape, self.options.dim))
 
     def _shaped(self, rows: Tensor, place: Tensor, offsets: Tensor | None) -> Tensor:
         if self.pooling is None:
@@ -119,7 +122,7 @@ class SparseEmbedding(SparseModule):
 
     def _pull(self, flat: Array, train: bool, *, ahead: bool) -> tuple[Batch, Floats]:
         carrier = self._carrier()
-        batch, met = self._sorted(flat, carrier.worker.client.servers)
+        batch, met = self._sorted(flat, carrier.servers)
         return batch, carrier.lookup(self, batch, met if train else None, train=train, ahead=ahead)
 
     def _sorted(self, flat: Array, servers: int) -> tuple[Batch, Array | None]:
@@ -134,14 +137,15 @@ class SparseEmbedding(SparseModule):
         return batch, met
 
     def _carrier(self) -> Any:
-        if self.carrier is None or self.carrier.carrier is None:
+        strategy = self.home.strategy
+        if strategy is None or strategy.carrier is None:
             raise RuntimeError(
                 f"the rows of SparseEmbedding {self.options.name!r} live on parameter servers, and "
                 "this model is not part of such a job: start it with servers (fleetrun "
                 "--server_num 1 --worker_num 2), and call fleet.distributed_model() and "
                 "fleet.distributed_optimizer() first"
             )
-        return self.carrier.carrier
+        return strategy.carrier
 
     def _stats(self, batch: Batch, show: Tensor | None, click: Tensor | None) -> Floats | None:
         if not isinstance(self.options.entry, ShowClickEntry):

@@ -70,9 +70,16 @@ class Candidates:
         kept = day - ((words & DAY) >> DAY_SHIFT) < threshold
         self._keep(ids[kept], words[kept])
 
-    def counts(self) -> dict[int, int]:
-        """How often each waiting id was met."""
+    def waiting(self) -> tuple[Ids, Ids, Ids]:
+        """Every id that waits, how often it was met, and the last day on which it was."""
         ids, words = self._index.words()
         found = self._counts.array[rows_of(words), 0]
-        pairs = zip(ids.tolist(), found.tolist(), strict=True)
-        return {one: count for one, count in pairs if count != LET_IN}
+        waiting = found != LET_IN
+        days = (words & DAY) >> DAY_SHIFT
+        return ids[waiting], found[waiting], days[waiting]
+
+    def put(self, ids: Ids, counts: Ids, days: Ids) -> None:
+        """Take what ``waiting`` gave, here or on another server."""
+        for day in np.unique(days):
+            chosen = days == day
+            self._counts.array[self._seats(ids[chosen], int(day)), 0] = counts[chosen]

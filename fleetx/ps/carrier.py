@@ -54,7 +54,7 @@ class Terms:
     """Batches between two exchanges of workers that train copies."""
     bound: int = -1
     """Steps by which a worker may be ahead of the slowest; negative for any number."""
-    unsent: int = 2
+    unsent: int = 1
     """A worker's own pushes that may be under way when it begins a batch."""
 
 
@@ -75,6 +75,8 @@ class Carrier:
         """Table -> the first layer over it."""
         self.gathered: dict[SparseModule, Gathered] = {}
         self.groups: list[tuple[DenseGroup, dict[str, Any]]] = []
+        self.step = 0
+        """Updates of this model."""
         self._worker: Worker | None = None
         self._opening = threading.Lock()
 
@@ -86,6 +88,11 @@ class Carrier:
                 if self._worker is None:
                     self._worker = self._joined()
         return self._worker
+
+    @property
+    def servers(self) -> int:
+        """Among how many servers rows are spread."""
+        return self.worker.client.servers
 
     def _joined(self) -> Worker:
         found = running()
@@ -100,10 +107,13 @@ class Carrier:
     def open(self, worker: Worker) -> None:
         """Make the tables; worker 0's parameters are those with which all begin."""
         worker.pace = self.pace(worker)
-        for number, group in enumerate(self.optimizer.param_groups):
+        worker.carriers.append(self)
+        for group in self.optimizer.param_groups:
             dense = {self.names[p]: p for p in group["params"] if p not in self.modules}
             if dense:
-                made = DenseGroup(f"dense-{number}", dense, self.terms.split, worker.client.servers)
+                name = f"dense-{worker.dense_tables}"
+                worker.dense_tables += 1
+                made = DenseGroup(name, dense, self.terms.split, worker.client.servers)
                 made.create(worker.client, *self.dense_rule(group), worker.pace)
                 self.groups.append((made, group))
             self._open_sparse(worker, group)
@@ -112,7 +122,7 @@ class Carrier:
             if worker.index == 0:
                 values = dense_group.values()
                 worker.client.write(dense_group.handle, values, flag=Flag.FIRST)
-        worker.agree(0, topic="opened", number=1)
+        worker.agree(0, topic="opened", number=len(worker.carriers))
         self.refresh(worker, 0)
 
     def _open_sparse(self, worker: Worker, group: Mapping[str, Any]) -> None:
@@ -158,8 +168,13 @@ class Carrier:
         """Hand over the gradients of one update and fetch what it led to."""
         worker = self.worker
         self.push(worker, self._dense(), self._sparse())
+        self.count(worker)
+        self.refresh(worker, self.step)
+
+    def count(self, worker: Worker) -> None:
+        """Note an update."""
+        self.step += 1
         worker.step += 1
-        self.refresh(worker, worker.step)
 
     def _dense(self) -> list[list[Floats]]:
         return [group.gradients() for group, _ in self.groups]
@@ -185,14 +200,14 @@ class Carrier:
         for (group, options), values in zip(self.groups, dense, strict=True):
             assert group.handle is not None
             rate = float(options["lr"])
-            worker.client.write(group.handle, values, rate=rate, step=worker.step)
+            worker.client.write(group.handle, values, rate=rate, step=self.step)
         for name, gathered in sparse.items():
             worker.client.push(
                 worker.table(self.tables[name].options),
                 gathered.batch,
                 gathered.gradients,
                 rate=self.rate(name),
-                step=worker.step,
+                step=self.step,
                 everywhere=rounds,
                 stats=gathered.stats,
             )
@@ -227,14 +242,14 @@ class Carrier:
         """The rows that a forward needs; ``ahead`` for the batch after the one that is trained."""
         worker = self.worker
         client = worker.ahead if ahead else worker.client
-        step = worker.step + ahead if worker.pace.workers else 0
+        step = self.step + ahead if worker.pace.workers else 0
         return client.pull(worker.table(module.options), batch, train=train, step=step, met=met)
 
     def flush(self) -> None:
         """Let servers know all that was learned here; nothing is left open when it returns."""
         worker = self.worker
         for name in self.tables:
-            message = {"method": "await", "table": name, "version": worker.step}
+            message = {"method": "await", "table": name, "version": self.step}
             worker.client.call_all(message)
 
     def catch_up(self) -> None:

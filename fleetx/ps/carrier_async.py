@@ -43,7 +43,7 @@ class HalfAsyncCarrier(_Alone):
     def deliver(self) -> None:
         worker = self.worker
         self._held.append((self._dense(), self._sparse()))
-        worker.step += 1
+        self.count(worker)
         full = len(self._held) >= self.terms.merge
         if full or 0 <= self.terms.bound < len(self._held):
             self._send(worker)
@@ -121,7 +121,7 @@ class AsyncCarrier(_Alone):
         with self._arrived:
             self._under_way += 1
         self._put((self._dense(), self._sparse()))
-        worker.step += 1
+        self.count(worker)
 
     def _put(self, item: tuple[Dense, Sparse] | None) -> None:
         while True:

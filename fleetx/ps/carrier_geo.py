@@ -145,8 +145,8 @@ class GeoCarrier(Carrier):
         worker = self.worker
         for name, gathered in self._sparse().items():
             self._copies[name].train(gathered.batch, gathered.gradients, self.rate(name))
-        worker.step += 1
-        if worker.step % self.terms.every == 0:
+        self.count(worker)
+        if self.step % self.terms.every == 0:
             self._exchange(worker)
 
     def _exchange(self, worker: Worker) -> None:

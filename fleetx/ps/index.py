@@ -8,10 +8,13 @@ from fleetx.ps.arena import Arena
 from fleetx.ps.hashing import Array, Ids, mixed
 from fleetx.ps.kernels_numpy import SLOT, SLOT_BITS, homes
 
-LOAD = 0.75
+LOAD = 0.6
 """The share of places that may be taken; beyond it probes become long."""
-GROWTH = 1.3
-"""Small steps keep the index small, and moving it is one pass through memory in order."""
+GROWTH = 1.2
+"""Small steps keep the index small, and moving it is one pass through memory in order.
+
+Both together make at most 32 bytes an id: half of the smallest usual row, 16 floats without state.
+"""
 SLACK = 1024
 """Places behind the last home, so that a probe never has to wrap around."""
 SMALLEST = 1 << 12

@@ -1,6 +1,7 @@
 """A table as a server offers it: changes once each, in rounds or as they come, and logged."""
 
 import threading
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class Change:
     stats: Floats | None
 
 
-class Served:
+class Served(ABC):
     """One table with its log; subclasses know what a change is."""
 
     def __init__(
@@ -170,17 +171,17 @@ class Served:
         self.seen[claim.client] = max(frame.seq, self.seen.get(claim.client, 0))
         self._take(claim.worker, frame, self.parsed(frame, rest[HEADER.size :]))
 
+    @abstractmethod
     def parsed(self, frame: Frame, body: memoryview) -> Change:
         """The arrays of a push."""
-        raise NotImplementedError
 
+    @abstractmethod
     def apply(self, frame: Frame, change: Change) -> None:
         """Make a change."""
-        raise NotImplementedError
 
+    @abstractmethod
     def merged(self, changes: list[Change]) -> Change:
         """The mean of several changes."""
-        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """What a person may want to know."""

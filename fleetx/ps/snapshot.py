@@ -24,6 +24,7 @@ FILE_ROWS = 1 << 16
 BREATH = 0.001
 """Seconds between two parts. Locks are not fair: without a pause pushes would wait for many."""
 MANIFEST = "manifest.json"
+_WAITING = ("ids", "counts", "days")
 
 
 def save(served: Served, folder: Path, *, delta: bool = False, own: bool = False) -> dict[str, Any]:
@@ -60,6 +61,7 @@ def _save_sparse(served: ServedSparse, folder: Path, delta: bool, own: bool) -> 
         manifest |= {"mode": "delta" if delta else "full", "day": served.table.day}
         manifest["rows"] = len(served.table)
         bits = max(0, (len(served.table) // PART_ROWS).bit_length())
+        waiting = served.table.waiting()
     saved_at: list[int] = []
     files: list[str] = []
     for rows in _files(_parts(served, bits, since, saved_at)):
@@ -70,6 +72,10 @@ def _save_sparse(served: ServedSparse, folder: Path, delta: bool, own: bool) -> 
         gone = np.unique(np.concatenate(removed))
         safetensors_file.write(folder / "removed.safetensors", {"ids": gone})
         manifest["removed"] = "removed.safetensors"
+    if waiting is not None:
+        named = dict(zip(_WAITING, waiting, strict=True))
+        safetensors_file.write(folder / "waiting.safetensors", named)
+        manifest["waiting"] = "waiting.safetensors"
     if not own:
         served.saved_mark = mark
     return manifest | {"files": files, "saved_at": saved_at}
@@ -147,12 +153,19 @@ def _restore(served: Served, folder: Path, manifest: dict[str, Any]) -> None:
         served.table.reserve(manifest["rows"])
         for name in manifest["files"]:
             served.table.put(_rows(served.table, folder / name))
+        if "waiting" in manifest:
+            served.table.put_waiting(*_waiting(folder, manifest))
         served.table.updates, served.table.day = manifest["updates"], manifest["day"]
         served.saved_at = np.array(manifest["saved_at"], np.int64)
     elif isinstance(served, ServedDense):
         if manifest["filled"]:
             served.table.put(safetensors_file.read(folder / manifest["files"][0]))
         served.table.updates = manifest["updates"]
+
+
+def _waiting(folder: Path, manifest: dict[str, Any]) -> tuple[Array, Array, Array]:
+    arrays = safetensors_file.read(folder / manifest["waiting"])
+    return arrays["ids"], arrays["counts"], arrays["days"]
 
 
 def _rows(table: SparseTable, path: Path) -> Rows:
@@ -184,11 +197,21 @@ def load_sparse(served: ServedSparse, folders: list[Path], server: int, servers:
             served.table.reserve(max(len(served.table), share))
         for name in manifest["files"]:
             count += _load(served, folder / name, lambda ids: servers_of(ids, servers) == server)
+        if "waiting" in manifest:
+            _load_waiting(served, _waiting(folder, manifest), server, servers)
         if "removed" in manifest:
             gone = safetensors_file.read(folder / manifest["removed"])["ids"]
             with served.changed:
                 served.table.drop(gone)
     return count
+
+
+def _load_waiting(
+    served: ServedSparse, found: tuple[Array, Array, Array], server: int, servers: int
+) -> None:
+    mine = servers_of(found[0], servers) == server
+    with served.changed:
+        served.table.put_waiting(*(array[mine] for array in found))
 
 
 def _load(served: ServedSparse, path: Path, ours: Callable[[Ids], Array]) -> int:

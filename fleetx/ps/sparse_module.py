@@ -1,6 +1,7 @@
 """What a layer over a sparse table owes to the carrier that moves its gradients."""
 
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -45,6 +46,22 @@ class TableOptions:
     seed: int = 0
 
 
+class Carries(Protocol):
+    """A strategy that moves gradients of rows; it has a carrier when the optimizer is there."""
+
+    @property
+    def carrier(self) -> Any:
+        """What gradients go to and rows come from."""
+
+
+@dataclass
+class Home:
+    """Where a layer's rows are; one for all forms of a layer that programs make."""
+
+    strategy: Carries | None = None
+    """There when the model was distributed."""
+
+
 class SparseModule(nn.Module):
     """A layer whose rows live on servers.
 
@@ -53,13 +70,18 @@ class SparseModule(nn.Module):
     """
 
     options: TableOptions
+    one_operator = True
+    """Programs record its call, not what it does."""
 
     def __init__(self, options: TableOptions) -> None:
         super().__init__()
-        self.options = options
+        self.options, self.home = options, Home()
         self.anchor = nn.Parameter(torch.empty(0, options.dim))
         self.lookups: list[Lookup] = []
         """What forwards have used since the last update."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: what rows begin with follows from their ids, on the servers."""
 
     def gather(self, servers: int) -> Gathered:
         """The gradients of all lookups since the last time, each row once."""

@@ -284,6 +284,16 @@ class SparseTable:
         for day in np.unique(rows.days):
             self._index.find(rows.ids[rows.days == day], ~DAY, int(day) << DAY_SHIFT)
 
+    def waiting(self) -> tuple[Ids, Ids, Ids] | None:
+        """Ids that were met but have no row yet, their counts and days; None if all are let in."""
+        return None if self._candidates is None else self._candidates.waiting()
+
+    def put_waiting(self, ids: Ids, counts: Ids, days: Ids) -> None:
+        """Take what ``waiting`` gave; ids that have a row here wait no more."""
+        if self._candidates is not None:
+            new = ~self.knows(ids)
+            self._candidates.put(ids[new], counts[new], days[new])
+
     def describe(self) -> dict[str, Any]:
         """What a person may want to know."""
         return {"rows": len(self), "bytes": self.nbytes, "updates": self.updates, "day": self.day}

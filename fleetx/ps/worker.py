@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from fleetx.ps.channel import Access
 from fleetx.ps.client import Client, Handle
@@ -26,7 +27,10 @@ class Worker:
         self.ahead = Client(endpoints, access)
         """For pulls that run beside the others, and may wait for an update."""
         self.step = 0
-        """Updates that this worker has taken part in."""
+        """Updates of all its models that this worker has taken part in."""
+        self.carriers: list[Any] = []
+        """What moves gradients here, one for each model, in the order of their first batches."""
+        self.dense_tables = 0
         self.pace = Pace()
         """How tables of this job turn pushes into updates."""
         self._handles: dict[str, Handle] = {}
@@ -84,14 +88,19 @@ class Worker:
     def rest(self) -> None:
         """Meet the other workers at the end of a stretch of data; no update waits for us meanwhile.
 
-        Shares of data differ in length, so some come here earlier than others.
+        Shares of data differ in length, so some come here earlier than others, with fewer updates.
         """
         self.client.call_all({"method": "rest", "resting": True})
-        self._rests += 2
-        self.step = int(self.agree(self.step, topic=REST, number=self._rests))
+        self.step = self._furthest(self.step)
+        for carrier in self.carriers:
+            carrier.step = self._furthest(carrier.step)
         self.client.call_all({"method": "rest", "resting": False})
         # Once more, so that nobody begins an update while others still count as resting.
-        self._meetings = int(self.agree(self._meetings, topic=REST, number=self._rests + 1))
+        self._meetings = self._furthest(self._meetings)
+
+    def _furthest(self, count: int) -> int:
+        self._rests += 1
+        return int(self.agree(count, topic=REST, number=self._rests))
 
     def stop(self, *, finished: bool = True) -> None:
         """Part from the servers; the last worker to say that it is finished ends them."""

@@ -89,8 +89,7 @@ class ParameterServer(Strategy, name="parameter_server"):
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
         for module in _tables(model):
-            # A plain attribute: the carrier is no part of the model.
-            vars(module)["carrier"] = self
+            module.home.strategy = self
         return model
 
     @override
@@ -158,7 +157,7 @@ class ASync(ParameterServer, name="a_sync"):
         """Wait for one's own push before the next batch."""
         max_staleness: Annotated[int, AtLeast(-1)] = -1
         """Updates by which a worker may be ahead of the slowest one; -1 for any number."""
-        max_unsent: Count = 2
+        max_unsent: Count = 1
         """A worker's own pushes that may be under way when it begins a batch."""
         max_merge_var_num: Count = 1
         """Batches whose gradients are averaged into one push."""

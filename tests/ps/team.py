@@ -126,7 +126,7 @@ def carried(
     carrier.open(worker)
     made.deliver = carrier.deliver
     for module in modules:
-        vars(module)["carrier"] = SimpleNamespace(carrier=carrier)
+        module.home.strategy = SimpleNamespace(carrier=carrier)
     return carrier
 
 

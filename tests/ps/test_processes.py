@@ -10,12 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.numpy import load_file
+from torch import nn
 
+from fleetx.nn import SparseEmbedding, load_inference_model
 from fleetx.ps.members import GRACE, SILENCE
 from fleetx.ps.server import WATCH
 from tests.launch.conftest import Launcher, Outcome
 
-SCRIPT = str(Path(__file__).with_name("scripts") / "survivor.py")
+HERE = Path(__file__).parent
+SCRIPT = str(HERE / "scripts" / "survivor.py")
+BOTH_WAYS = HERE / "scripts" / "both_ways.py"
+SECRETS = (("cert", "certificate"), ("key", "key"))
 
 
 @pytest.fixture
@@ -144,3 +151,38 @@ def test_a_killed_worker_stops_those_that_wait_for_it_by_its_name(launcher: Laun
     outcome: Outcome = launcher.finish(job, 200)
     assert outcome.code == 1
     assert "worker 1 is dead, and synchronous training cannot go on" in outcome.err
+
+
+class Net(nn.Module):
+    """The plain model of ``both_ways``, without its job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = SparseEmbedding(4, name="plain")
+        self.head = nn.Linear(12, 1)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.words(words).flatten(1))
+
+
+def test_a_program_learns_what_a_plain_model_learns_and_all_of_it_is_encrypted(
+    launcher: Launcher,
+) -> None:
+    """And what was learned is computed with afterwards, without servers."""
+    secret = {f"FLEETX_PS_{name.upper()}": str(HERE / f"{file}.pem") for name, file in SECRETS}
+    numbers = ["--server_num=1", "--worker_num=2"]
+    outcome = launcher.finish(launcher.start(*numbers, str(BOTH_WAYS), **secret), 200)
+    assert outcome.code == 0, outcome.err + launcher.log("workerlog.0")
+    assert [launcher.log(f"workerlog.{i}").count("equal") for i in (0, 1)] == [1, 1]
+    saved = launcher.folder / "model" / "recorded" / "server-0"
+    (path,) = saved.glob("rows-*.safetensors")
+    net = load_inference_model(launcher.folder / "serve", Net())
+    for worker in (0, 1):
+        outputs = np.load(launcher.folder / f"outputs-{worker}.npz")
+        torch.testing.assert_close(
+            net(torch.from_numpy(outputs["ids"])).detach().numpy(), outputs["found"]
+        )
+    clicks = load_file(next((launcher.folder / "model" / "plain").rglob("rows-*.safetensors")))
+    assert load_file(path)["rows"].shape[1] == 4
+    # Every lookup is a show and a click: six batches of eight times three ids from two workers.
+    assert clicks["stats"].sum(0).tolist() == [2 * 6 * 24, 2 * 6 * 24]

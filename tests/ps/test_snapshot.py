@@ -9,7 +9,9 @@ import torch
 from safetensors.numpy import load_file
 
 from fleetx.engine.servers import save
-from fleetx.nn import SparseEmbedding
+from fleetx.nn import CountFilterEntry, SparseEmbedding, load_inference_model
+from fleetx.ps import safetensors_file
+from fleetx.ps.client import Batch
 from fleetx.ps.rules import Adagrad
 from fleetx.ps.sparse_spec import SparseSpec
 from tests.ps.team import carried, push, rows, table, team, train
@@ -118,6 +120,53 @@ def test_dense_parameters_are_cut_anew_for_other_servers(tmp_path: Path) -> None
     straight = run(1, 0, 8, load=False)
     for one, other in zip(after, straight, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_ids_that_wait_for_a_row_go_on_waiting_after_a_load(tmp_path: Path) -> None:
+    spec = SparseSpec(name="t", dim=3, entry=CountFilterEntry(3))
+    met = np.array([2, 1, 3], np.uint32)
+    with team(2) as here:
+        worker = here.worker()
+        handle = table(worker.client, spec)
+        batch = Batch.of(np.array([10, 20, 30]), 2)
+        worker.client.pull(handle, batch, met=met[np.argsort(batch.place)])
+        save(worker, tmp_path, delta=False)
+        worker.stop()
+    with team(3) as here:
+        client = here.client()
+        handle = table(client, spec)
+        client.call_all({"method": "load", "folder": str(tmp_path)})
+        rows(client, handle, [10, 20, 30, 40], train=True)  # once more
+        report = client.call_all({"method": "describe"})
+        assert sum(each["tables"]["t"]["rows"] for each in report) == 2, "30 before, 10 now"
+        assert (rows(client, handle, [20, 40]) == 0).all()
+        assert (rows(client, handle, [10, 30]) != 0).all()
+
+
+def test_a_model_that_is_loaded_to_compute_says_what_it_cannot_do(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no dense\.safetensors"):
+        load_inference_model(tmp_path, Net())
+    with team(2) as here:
+        model, worker = Net(), here.worker()
+        carried(model, worker)
+        model(torch.arange(6).reshape(2, 3))
+        save(worker, tmp_path / "tables", delta=False)
+        worker.stop()
+    dense = {k: v.numpy() for k, v in model.state_dict().items() if k != "words.anchor"}
+    safetensors_file.write(tmp_path / "dense.safetensors", dense)
+    alone = load_inference_model(tmp_path, Net())
+    assert alone(torch.arange(6).reshape(2, 3)).shape == (2, 1)
+    with pytest.raises(RuntimeError, match=r"cannot be trained; call model\.eval\(\)"):
+        alone.train()(torch.arange(6).reshape(2, 3))
+    other = Net()
+    other.words = SparseEmbedding(7, name="words")
+    with pytest.raises(ValueError, match=r"make it SparseEmbedding\(5, name='words'\)"):
+        load_inference_model(tmp_path, other).words(torch.arange(3)[:, None])
+    other.words = SparseEmbedding(5, name="wards")
+    with pytest.raises(ValueError, match="holds no table 'wards'"):
+        load_inference_model(tmp_path, other).words(torch.arange(3)[:, None])
+    with pytest.raises(ValueError, match="build the model that was saved"):
+        load_inference_model(tmp_path, torch.nn.Linear(2, 2))
 
 
 def test_a_folder_that_is_no_save_is_refused(tmp_path: Path) -> None:

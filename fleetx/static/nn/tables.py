@@ -2,9 +2,16 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
-from fleetx.static.layers import Attr, layer
+from fleetx import roles
+from fleetx.nn import SparseEmbedding
+from fleetx.ps.entries import Entry
+from fleetx.ps.initializers import Initializer as Rows
+from fleetx.static.current import default_startup_program
+from fleetx.static.error import ProgramError
+from fleetx.static.layers import Attr, ParamAttr, layer
 from fleetx.static.variable import Variable, as_variable
 
 
@@ -33,13 +40,81 @@ def sparse_embedding(
     size: tuple[int, int] | Sequence[int],
     *,
     padding_idx: int | None = None,
-    param_attr: Attr = None,
+    is_test: bool = False,
+    entry: Entry | None = None,
+    param_attr: Attr | Rows = None,
     name: str | None = None,
 ) -> Variable:
-    """A large table of which a batch touches few rows: gradients are sparse.
+    """A large table of which a batch touches few rows.
 
-    Optimizers that take sparse gradients train it: SGD, Adagrad, SparseAdam.
+    In a job with parameter servers it lives there under the name of the layer, like that of
+    ``fleetx.nn.SparseEmbedding``. Elsewhere it is a table of this process with sparse gradients,
+    for optimizers that take them: SGD, Adagrad, SparseAdam.
+
+    Args:
+        input: ids; on servers any whole numbers, else those below ``size[0]``.
+        size: rows and numbers in a row; servers make rows as they are met and ignore the first.
+        padding_idx: an id whose row is zero and stays so.
+        is_test: look rows up, but do not train them.
+        entry: which ids get a row on servers: ``CountFilterEntry`` and its like of ``fleetx.nn``.
+        param_attr: what rows begin with; on servers ``Uniform``, ``Normal`` or ``Constant`` of
+            ``fleetx.nn``.
+        name: of the layer and of its table.
     """
-    return embedding(
-        input, size, is_sparse=True, padding_idx=padding_idx, param_attr=param_attr, name=name
+    if _has_servers():
+        module = _served(size[1], padding_idx, entry, param_attr, name)
+    else:
+        module = _local(size, padding_idx, entry, param_attr, name)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not is_test):
+        return as_variable(module(input), "a layer")
+
+
+def _has_servers() -> bool:
+    return roles.started() and not roles.identity().is_collective
+
+
+def _served(
+    width: int, padding_idx: int | None, entry: Entry | None, start: Attr | Rows, name: str | None
+) -> nn.Module:
+    startup = default_startup_program()
+    name = name or startup.layer_names.unique("sparse_embedding", startup.initial)
+    first = _first_rows(name, start)
+
+    def make() -> nn.Module:
+        return SparseEmbedding(
+            width, name=name, initializer=first, entry=entry, padding_idx=padding_idx
+        )
+
+    return layer("sparse_embedding", make, name=name)
+
+
+def _first_rows(name: str, start: Attr | Rows) -> Rows | None:
+    given = start.initializer if isinstance(start, ParamAttr) else start
+    if given is None or isinstance(given, Rows):
+        return given
+    raise ProgramError(
+        f"param_attr of sparse_embedding {name!r} fills a tensor, but its rows live on parameter "
+        "servers and begin one by one, by their ids; pass Uniform, Normal or Constant of fleetx.nn."
+    )
+
+
+def _local(
+    size: Sequence[int],
+    padding_idx: int | None,
+    entry: Entry | None,
+    start: Attr | Rows,
+    name: str | None,
+) -> nn.Module:
+    if entry is not None or isinstance(start, Rows):
+        raise ProgramError(
+            "sparse_embedding() got an entry or rows of fleetx.nn, which parameter servers know, "
+            "and this job has none; start it with fleetrun --server_num 1 --worker_num 2, and call "
+            "fleet.init() before the layers."
+        )
+    rows, width = size
+    return layer(
+        "embedding",
+        lambda: nn.Embedding(rows, width, padding_idx=padding_idx, sparse=True),
+        name=name,
+        weight=start,
     )

@@ -1,0 +1,47 @@
+"""Models that were trained with parameter servers, without them."""
+
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from fleetx.ps import safetensors_file
+from fleetx.ps.saved_rows import SavedRows
+from fleetx.ps.sparse_module import SparseModule
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def load_inference_model(dirname: str | Path, model: Model) -> Model:
+    """Let a plain model compute with what ``fleet.save_inference_model`` wrote; no job is needed.
+
+    Dense parameters and buffers are loaded by name, rows are looked up in the saved tables. The
+    model is set to ``eval()`` and cannot be trained.
+
+    Args:
+        dirname: the folder.
+        model: of the same structure as the one that was saved.
+    """
+    folder = Path(dirname)
+    if not (folder / "dense.safetensors").is_file():
+        raise ValueError(
+            f"{folder} holds no dense.safetensors, so it is no model of a job with servers; pass a "
+            "folder that fleet.save_inference_model() wrote there"
+        )
+    rows, modules = SavedRows(folder / "tables"), list(model.modules())
+    tables = [module for module in modules if isinstance(module, SparseModule)]
+    arrays = safetensors_file.read(folder / "dense.safetensors")
+    found = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    anchors = {name for name, p in model.named_parameters() if any(p is t.anchor for t in tables)}
+    left = model.load_state_dict(found, strict=False)
+    missing = [name for name in left.missing_keys if name not in anchors]
+    if missing or left.unexpected_keys:
+        raise ValueError(
+            f"the model in {folder} has other parameters than the one it is loaded into: "
+            f"{[*missing, *left.unexpected_keys][:4]} are in one of them only; build the model "
+            "that was saved"
+        )
+    for table in tables:
+        table.home.strategy = rows
+    return model.eval()
