@@ -1,7 +1,6 @@
 """Batches of images: the same pixels whoever reads them, resumed exactly, broken files skipped."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,9 @@ def test_batches_are_what_the_view_says(folder: str) -> None:
     loader = train_loader(folder, 4, VIEW, num_workers=0)
     batches = list(loader())
     assert [len(labels) for _, labels in batches] == [4, 4, 4, 4, 4, 1]
-    assert sorted(label for _, labels in batches for label in labels.tolist()) == sorted([0, 1, 2] * 7)
+    assert sorted(label for _, labels in batches for label in labels.tolist()) == sorted(
+        [0, 1, 2] * 7
+    )
     images = torch.cat([images for images, _ in batches])
     assert images.shape == (21, 3, 16, 20)
     assert images.dtype == torch.float32
@@ -93,9 +94,7 @@ def shared(folder: str) -> tuple[list[list[int]], list[list[int]], list[bytes]]:
 def test_workers_share_what_one_process_sees(folder: str) -> None:
     alone = everything(train_loader(folder, 4, VIEW, num_workers=0))
     first, second = world(2).run(shared, folder)
-    together = [
-        sorted([*ours, *theirs]) for ours, theirs in zip(first[0], second[0], strict=True)
-    ]
+    together = [sorted([*ours, *theirs]) for ours, theirs in zip(first[0], second[0], strict=True)]
     assert together[:5] == [sorted(labels) for labels, _ in alone[:5]]
     pixels = {*first[2], *second[2]}
     assert pixels == {image for _, images in alone for image in images}
@@ -105,12 +104,12 @@ def test_workers_share_what_one_process_sees(folder: str) -> None:
 
 
 @pytest.fixture
-def damaged(tmp_path: Path) -> Iterator[LabelledFiles]:
+def damaged(tmp_path: Path) -> LabelledFiles:
     make(tmp_path / "made", Recipe(layout="imagenet", classes=2, train_images=4, size=24))
     files = labelled_files(tmp_path / "made", "train")
     files.path(2).write_bytes(files.path(2).read_bytes()[:400])
     files.path(3).unlink()
-    yield files
+    return files
 
 
 @pytest.mark.parametrize("processes", [0, 2])
