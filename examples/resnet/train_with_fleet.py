@@ -24,7 +24,7 @@ import fleetx as fleet
 from fleetx import applications
 from fleetx.data.images.files import labelled_files
 from fleetx.data.images.views import parsed_shape
-from fleetx.io.checkpoints import load_checkpoint, save_checkpoint
+from fleetx.io import load_checkpoint, save_checkpoint
 from fleetx.metrics import Accuracy
 
 

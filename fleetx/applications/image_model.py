@@ -54,9 +54,14 @@ class ImageModel(nn.Module):
         """Where ``to()`` and ``cuda()`` end up; weights that come to a GPU change their memory."""
         apply: Callable[..., object] = super()._apply
         apply(fn, recurse)
-        if any(parameter.is_cuda for parameter in self.parameters()):
+        if on_a_card(self):
             apply(_channels_last, recurse)
         return self
+
+
+def on_a_card(model: nn.Module) -> bool:
+    """Whether convolutions run where they want channels last."""
+    return any(parameter.is_cuda for parameter in model.parameters())
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import fleetx as fleet
 from fleetx import applications
+from fleetx.applications import image_model
 from fleetx.testing import world
 
 SMALL: dict[str, Callable[[], Any]] = {
@@ -183,3 +184,21 @@ def test_train_configs_are_those_of_fleetx() -> None:
         "download_config": None,
     }
     assert fleet.parse_train_configs(["--lr", "0.5", "--mine", "x"]).lr == 0.5
+
+
+def as_on_cards(options: dict[str, Any]) -> tuple[list[float], bool]:
+    """The losses with weights as they lie on a card; the processor computes the same with them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(image_model, "on_a_card", lambda model: True)
+        found, _ = losses("ResNet18", options)
+        model = SMALL["ResNet18"]().to("cpu")
+    weight = model.layer1[0].conv1.weight
+    return found, weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("options", [{}, {"recompute": True, "lars": True}, {"sharding": True}])
+def test_weights_lie_channels_last_on_a_card(options: dict[str, Any]) -> None:
+    plain = world(2).run(losses, "ResNet18", options)
+    for (ours, moved), (theirs, _) in zip(world(2).run(as_on_cards, options), plain, strict=True):
+        assert moved
+        assert ours == pytest.approx(theirs, rel=1e-4)
