@@ -11,8 +11,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-run: $(VENV)/.run ## the main job: two CPU workers train a small ResNet, about a minute
-	$(BIN)/fleetrun --gpus none --nproc_per_node 2 --log_dir output/log examples/resnet/train.py --output output
+run: $(VENV)/.run ## the main job: two CPU workers learn to tell flowers apart, a minute or two
+	$(BIN)/fleetx data make output/flowers
+	$(BIN)/fleetrun --gpus none --nproc_per_node 2 --log_dir output/log examples/resnet/train_with_fleet.py \
+		--data_dir=output/flowers --output=output/resnet --model=ResNet18 --width=16 \
+		--image_shape=3,64,64 --lower_scale=0.35 --batch_size=16 --num_epochs=8 --warm_up_epochs=1 \
+		--fp16=True --use_recompute=True --use_lars=True --lars_coeff=0.02 --lr=1
 
 test: lint types unit ## lint, types and all tests; what CI runs
 

@@ -139,6 +139,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data_dir", type=Path, help="images of your own (default: drawn ones)")
+    parser.add_argument("--size", type=int, default=400, help="short side of drawn images")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--batches", type=int, default=2, help="of each loader in each round")
     parser.add_argument("--batch_size", type=int, default=16)
@@ -152,7 +153,7 @@ def main() -> None:
         if not args.data_dir:
             make(
                 folder,
-                Recipe(layout="imagenet", classes=8, train_images=8, val_images=1, size=400),
+                Recipe(layout="imagenet", classes=8, train_images=8, val_images=1, size=args.size),
             )
         loaders = contestants(folder, args.batch_size, args.processes)
         found = measure(loaders, args.rounds, args.batches, args.batch_size)

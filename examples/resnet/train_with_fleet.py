@@ -24,7 +24,7 @@ import fleetx as fleet
 from fleetx import applications
 from fleetx.data.images.files import labelled_files
 from fleetx.data.images.views import parsed_shape
-from fleetx.io.checkpoints import load_checkpoint, save_checkpoint
+from fleetx.io import load_checkpoint, save_checkpoint
 from fleetx.metrics import Accuracy
 
 
@@ -75,35 +75,33 @@ class Run:
     def train_epoch(self, epoch: int) -> None:
         """One pass, with a progress bar on the first worker."""
         self.model.train()
-        done = self.step - epoch * len(self.train)  # more than 0 after a stop inside the epoch
-        bar = tqdm(
+        meter, bar = Meter(), self.bar(epoch)
+        for images, labels in self.train:
+            # Forward, backward, update, and the next learning rate.
+            loss = self.model.train_batch((images, labels), self.optimizer, self.scheduler)
+            self.step += 1
+            meter.add(loss, len(images))
+            bar.update()
+            if self.step % self.args.log_steps == 0:  # reading a loss waits for the card
+                rate = float(self.scheduler.get_last_lr()[0])
+                self.draw(loss=float(loss), images_per_second=meter.speed, lr=rate)
+                bar.set_postfix(loss=f"{loss:.3f}", images_s=f"{meter.speed:.0f}", refresh=False)
+            if self.args.save_steps and self.step % self.args.save_steps == 0:
+                self.save()
+        bar.close()
+        self.epoch = epoch + 1
+        self.report = f"[Epoch {epoch}] loss: {meter.loss:.5f}, {meter.speed:.1f} images/s"
+
+    def bar(self, epoch: int) -> Any:
+        """The progress of an epoch, which may have begun before a stop."""
+        return tqdm(
             total=len(self.train),
-            initial=done,
+            initial=self.step - epoch * len(self.train),
             desc=f"epoch {epoch + 1}/{self.args.num_epochs}",
             unit="batch",
             mininterval=0.5,
             disable=not fleet.is_first_worker(),
         )
-        began, seen, total = time.perf_counter(), 0, torch.zeros(2, dtype=torch.float64)
-        for images, labels in self.train:
-            # Forward, backward, update, and the next learning rate.
-            loss = self.model.train_batch((images, labels), self.optimizer, self.scheduler)
-            self.step += 1
-            seen += len(images)
-            bar.update()
-            if self.step % self.args.log_steps == 0 or seen == len(images):
-                value = float(loss)  # waits for the GPU, so not in every step
-                total += torch.tensor([value, 1.0], dtype=torch.float64)
-                speed = seen * fleet.data_num() / (time.perf_counter() - began)
-                self.draw(loss=value, images_per_second=speed, lr=self.scheduler.get_last_lr()[0])
-                bar.set_postfix(loss=f"{value:.3f}", images_s=f"{speed:.0f}", refresh=False)
-            if self.args.save_steps and self.step % self.args.save_steps == 0:
-                self.save()
-        bar.close()
-        self.epoch = epoch + 1
-        speed = seen * fleet.data_num() / (time.perf_counter() - began)
-        average = float(total[0] / total[1].clamp(min=1))
-        self.report = f"[Epoch {epoch}] loss: {average:.5f}, {speed:.1f} images/s"
 
     def validate(self, epoch: int) -> None:
         """How often the right class is first, or among the first five, over all workers."""
@@ -146,6 +144,29 @@ class Run:
                 self.board.add_scalar(name, value, self.step)
 
 
+class Meter:
+    """The mean loss of this worker, and the speed of all."""
+
+    def __init__(self) -> None:
+        self.began, self.images, self.batches = time.perf_counter(), 0, 0
+        self.total: Any = 0.0
+
+    def add(self, loss: torch.Tensor, images: int) -> None:
+        """Count a batch; nothing waits for the card."""
+        self.total, self.batches = self.total + loss.detach(), self.batches + 1
+        self.images += images
+
+    @property
+    def loss(self) -> float:
+        """The mean."""
+        return float(self.total) / max(1, self.batches)
+
+    @property
+    def speed(self) -> float:
+        """Images per second."""
+        return self.images * fleet.data_num() / (time.perf_counter() - self.began)
+
+
 def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy:
     """The switches of the command line; a whole strategy may come from a file."""
     strategy = fleet.DistributedStrategy()
@@ -153,10 +174,10 @@ def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy
         strategy.load_from_prototxt(args.strategy)
     if args.fp16:
         strategy.amp = True
-        # Many processors convolve in 16 bits a hundred times slower than in 32; cards do not.
-        slow = {"dtype": "bfloat16", "custom_black_list": ["conv2d"]}
-        cards = torch.cuda.is_available()
-        strategy.amp_configs = {"init_loss_scaling": 128.0} if cards else slow
+        strategy.amp_configs = {"init_loss_scaling": 128.0, "use_dynamic_loss_scaling": True}
+        if not torch.cuda.is_available():
+            # Most processors convolve in 16 bits a hundred times slower than in 32.
+            strategy.amp_configs = {"custom_black_list": ["conv2d"]}
     if args.use_recompute:
         strategy.recompute = True
         strategy.recompute_configs = {"checkpoints": net.checkpoints}

@@ -115,9 +115,13 @@ class BertBase(nn.Module):
 
     def _loader(self, file: Path, **options: Any) -> DistributedLoader:
         length = min(options.pop("max_seq_len", 512), self.max_seq_len)
-        hiding = {"hidden": HIDDEN if self.vocab_size > HIDDEN else 1, "not_asked": NOT_ASKED}
         return hidden_words_loader(
-            file, vocab_size=self.vocab_size, max_seq_len=length, **hiding, **options
+            file,
+            vocab_size=self.vocab_size,
+            max_seq_len=length,
+            hidden=HIDDEN if self.vocab_size > HIDDEN else 1,
+            not_asked=NOT_ASKED,
+            **options,
         )
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fleetx import static
 from fleetx.io.inference import save_inference_model
@@ -31,6 +32,6 @@ def save_for_inference(
     program = static.Program()
     with static.program_guard(program, static.Program()):
         images = static.data(input_name, [None, *shape])
-        scores: Tensor = model(images)
+        scores: Any = model(images)
         scores.name = output_name
     save_inference_model(static.Executor(), dirname, [input_name], [scores], program, format=format)

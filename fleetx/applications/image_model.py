@@ -52,9 +52,16 @@ class ImageModel(nn.Module):
     @override
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Where ``to()`` and ``cuda()`` end up; weights that come to a GPU change their memory."""
-        super()._apply(fn, recurse)
-        on_cards = any(parameter.is_cuda for parameter in self.parameters())
-        return super()._apply(_channels_last, recurse) if on_cards else self
+        apply: Callable[..., object] = super()._apply
+        apply(fn, recurse)
+        if on_a_card(self):
+            apply(_channels_last, recurse)
+        return self
+
+
+def on_a_card(model: nn.Module) -> bool:
+    """Whether convolutions run where they want channels last."""
+    return any(parameter.is_cuda for parameter in model.parameters())
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Saving and loading: values of programs as safetensors, models as torch.export archives."""
 
+from fleetx.io.checkpoints import load_checkpoint, save_checkpoint
 from fleetx.io.inference import load_inference_model, save_inference_model
 from fleetx.io.persistables import (
     load_params,
@@ -13,12 +14,14 @@ from fleetx.io.program_state import load, load_program_state, save, set_program_
 
 __all__ = [
     "load",
+    "load_checkpoint",
     "load_inference_model",
     "load_params",
     "load_persistables",
     "load_program_state",
     "load_vars",
     "save",
+    "save_checkpoint",
     "save_inference_model",
     "save_params",
     "save_persistables",

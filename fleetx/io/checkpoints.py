@@ -115,6 +115,7 @@ def load_checkpoint(
         for key, value in kept.items():
             kept[key] = _spread(value, held[names[number]])
     optimizer.load_state_dict(state)
+    optimizer.zero_grad()  # of batches before; what was held for an update to come stays
     extra = tree({n: t for n, t in tensors.items() if n.startswith(EXTRA)})[""]["run"]
     for name, part in (parts or {}).items():
         part.load_state_dict(extra[name])

@@ -48,23 +48,3 @@ def test_the_quick_start_learns_on_two_workers(tmp_path: Path) -> None:
     found = losses(run([*FLEETRUN, str(QUICKSTART / "train_fleet.py")], tmp_path))
     assert len(found) == 5, "only the first worker prints"
     assert found[-1] < found[0] / 2
-
-
-def test_the_resnet_trains_saves_plots_and_resumes(tmp_path: Path) -> None:
-    script = str(ROOT / "examples" / "resnet" / "train.py")
-    small = ["--samples", "256", "--batch_size", "16", "--width", "4", "--output", "out"]
-    output = run([*FLEETRUN, script, *small, "--epochs", "2"], tmp_path)
-    assert "epoch 2/2: loss" in output
-    assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "out" / "checkpoint.pt").stat().st_size > 1000
-    output = run([*FLEETRUN, script, *small, "--epochs", "3", "--resume"], tmp_path)
-    assert "epoch 3/3: loss" in output
-    assert "epoch 1/3" not in output
-
-
-def test_the_combination_of_the_document_trains_from_its_file(tmp_path: Path) -> None:
-    folder = ROOT / "examples" / "resnet"
-    strategy = str(folder / "amp_recompute_lars.prototxt")
-    small = ["--samples", "128", "--batch_size", "16", "--width", "4", "--epochs", "1"]
-    line = [*FLEETRUN, str(folder / "train.py"), *small, "--strategy", strategy]
-    assert "epoch 1/1: loss" in run(line, tmp_path)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -79,10 +78,10 @@ class View:
         return (width - across) * right, (height - tall) * down, across, tall
 
 
-def parsed_shape(text: str | Any) -> tuple[int, int, int]:
+def parsed_shape(text: str) -> tuple[int, int, int]:
     """``"3,224,224"``, as command lines spell it."""
     try:
-        channels, height, width = (int(part) for part in str(text).split(","))
+        channels, height, width = (int(part) for part in text.split(","))
     except ValueError:
         raise ValueError(f"image_shape={text!r} must be like '3,224,224'") from None
     return channels, height, width

@@ -60,9 +60,9 @@ def flower(label: int, size: int, numbers: np.random.Generator) -> Pixels:
     centre = (int(middle[0]), int(middle[1]))
     yellow = _colour((kind.hue + 0.45) % 1.0, 0.9, light)
     cv2.circle(image, centre, int(length * kind.heart), yellow, -1, cv2.LINE_AA)
-    shown = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA).astype(np.int16)
-    noise = numbers.normal(0, 6, shown.shape).astype(np.int16)
-    return np.clip(shown + noise, 0, 255).astype(np.uint8)
+    shown = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32)
+    noise = numbers.normal(0, 6, size=shown.shape)
+    return _bytes(shown + noise)
 
 
 def jpeg(image: Pixels) -> bytes:
@@ -81,7 +81,12 @@ def _lawn(height: int, width: int, numbers: np.random.Generator) -> Pixels:
     coarse = numbers.uniform(0.5, 1.0, (8, 8)).astype(np.float32)
     shade = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
     green = np.array(_colour(numbers.uniform(0.25, 0.38), 0.7, 0.55), np.float32)
-    return np.clip(shade[..., None] * green, 0, 255).astype(np.uint8)
+    return _bytes(shade[..., None] * green)
+
+
+def _bytes(values: Any) -> Pixels:
+    found: Pixels = np.clip(values, 0, 255).astype(np.uint8)
+    return found
 
 
 def _ring(

@@ -20,6 +20,8 @@ from fleetx.testing import world
 class Handler(http.server.SimpleHTTPRequestHandler):
     """Files with ranges; ``breaks`` downloads of files end in their middle."""
 
+    server: Any
+
     def do_GET(self) -> None:
         self.server.asked.append((self.path, self.headers.get("Range")))
         path = Path(self.server.folder) / self.path.lstrip("/")

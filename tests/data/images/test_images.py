@@ -1,7 +1,6 @@
 """Batches of images: the same pixels whoever reads them, resumed exactly, broken files skipped."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -105,12 +104,12 @@ def test_workers_share_what_one_process_sees(folder: str) -> None:
 
 
 @pytest.fixture
-def damaged(tmp_path: Path) -> Iterator[LabelledFiles]:
+def damaged(tmp_path: Path) -> LabelledFiles:
     make(tmp_path / "made", Recipe(layout="imagenet", classes=2, train_images=4, size=24))
     files = labelled_files(tmp_path / "made", "train")
     files.path(2).write_bytes(files.path(2).read_bytes()[:400])
     files.path(3).unlink()
-    yield files
+    return files
 
 
 @pytest.mark.parametrize("processes", [0, 2])

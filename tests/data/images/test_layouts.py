@@ -3,6 +3,7 @@
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from fleetx.data.images.files import labelled_files
 from fleetx.data.making.layouts import Recipe, make
 from fleetx.testing import world
 
-SMALL = {"classes": 3, "train_images": 4, "val_images": 2, "size": 24}
+SMALL: dict[str, Any] = {"classes": 3, "train_images": 4, "val_images": 2, "size": 24}
 
 
 def listed(folder: Path, train: str) -> Path:
@@ -59,7 +60,7 @@ def test_a_folder_of_neither_layout_is_a_clear_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", ["imagenet", "flowers"])
 def test_what_is_made_is_read(layout: str, tmp_path: Path) -> None:
     folder = tmp_path / "made"
-    recipe = Recipe(layout=layout, **SMALL)  # type: ignore[arg-type]
+    recipe = Recipe(layout=layout, **SMALL)
     assert make(folder, recipe)
     for split, count in (("train", 12), ("val", 6)):
         found = labelled_files(folder, split)
@@ -69,7 +70,7 @@ def test_what_is_made_is_read(layout: str, tmp_path: Path) -> None:
             assert found.path(at).read_bytes().startswith(b"\xff\xd8")
     assert not make(folder, recipe), "it is there already"
     with pytest.raises(FileExistsError, match="name a folder that does not exist"):
-        make(folder, Recipe(layout=layout, **{**SMALL, "seed": 1}))  # type: ignore[arg-type]
+        make(folder, Recipe(layout=layout, **{**SMALL, "seed": 1}))
     again = tmp_path / "again"
     make(again, recipe)
     ours, theirs = labelled_files(folder, "val"), labelled_files(again, "val")
@@ -106,7 +107,7 @@ def first_byte(folder: str) -> int:
 
 def test_workers_unpack_once(tmp_path: Path) -> None:
     folder = tmp_path / "made"
-    make(folder, Recipe(**SMALL))  # type: ignore[arg-type]
+    make(folder, Recipe(**SMALL))
     assert world(2).run(first_byte, str(folder)) == [0xFF, 0xFF]
     kept = {path.name for path in folder.iterdir() if path.is_dir()}
     assert kept == {"jpg"}, "nothing half unpacked is left"
@@ -114,7 +115,7 @@ def test_workers_unpack_once(tmp_path: Path) -> None:
 
 def test_a_damaged_archive_leaves_no_images(tmp_path: Path) -> None:
     folder = tmp_path / "made"
-    make(folder, Recipe(**SMALL))  # type: ignore[arg-type]
+    make(folder, Recipe(**SMALL))
     archive = folder / "102flowers.tgz"
     archive.write_bytes(archive.read_bytes()[:-2000])
     with pytest.raises(ValueError, match="cannot be unpacked"):
@@ -123,6 +124,6 @@ def test_a_damaged_archive_leaves_no_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"layout": "coco"}, {"classes": 1}, {"size": 4}])
-def test_a_wrong_recipe_is_a_clear_error(wrong: dict[str, object]) -> None:
+def test_a_wrong_recipe_is_a_clear_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"use "):
-        Recipe(**wrong)  # type: ignore[arg-type]
+        Recipe(**wrong)

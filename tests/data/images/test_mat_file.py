@@ -1,6 +1,7 @@
 """Our reader and writer of MATLAB files against scipy's."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from scipy.io import loadmat, savemat
 
 from fleetx.data.images.mat_file import read_mat, write_mat
 
-ARRAYS = {
+ARRAYS: dict[str, Any] = {
     "labels": np.arange(1, 8190, dtype=np.uint16).reshape(1, -1),
     "x": np.array([[3]], np.uint8),
     "matrix": np.arange(12, dtype=np.float64).reshape(3, 4),

@@ -1,0 +1,71 @@
+"""The reference application trains from one command, resumes, and exports what it learnt."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fleetx.data.images import View, val_loader
+from fleetx.metrics import Accuracy
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDER = ROOT / "examples" / "resnet"
+FLEETRUN = [sys.executable, "-m", "fleetx.launch", "--gpus", "none", "--nproc_per_node", "2"]
+SMALL = [
+    *("--model=ResNet18", "--width=8", "--image_shape=3,32,32", "--lower_scale=0.5"),
+    *("--batch_size=8", "--warm_up_epochs=0.5", "--data_dir=flowers", "--reader_thread=0"),
+]
+
+
+def run(command: list[str], folder: Path) -> str:
+    result = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("resnet")
+    options = ["--classes", "4", "--train_images", "16", "--val_images", "5", "--size", "36"]
+    made = run([sys.executable, "-m", "fleetx", "data", "make", "flowers", *options], folder)
+    assert "84 images of 4 kinds" in made
+    return folder
+
+
+def test_it_trains_with_the_documents_strategies_and_resumes(place: Path) -> None:
+    switches = ["--fp16=True", "--use_recompute=True", "--use_lars=True", "--lars_coeff=0.02"]
+    line = [*FLEETRUN, str(FOLDER / "train_with_fleet.py"), *SMALL, *switches, "--lr=1"]
+    output = run([*line, "--num_epochs=1"], place)
+    assert re.search(r"\[Epoch 0\] loss: \d.*images/s, acc1: 0\.\d+, acc5: 1\.00000", output)
+    assert [path.name for path in (place / "output").glob("checkpoint-*")] == ["checkpoint-4"]
+    output = run([*line, "--num_epochs=6", "--resume=True"], place)
+    assert "resumed from step 4" in output
+    assert "[Epoch 0]" not in output
+    assert list((place / "output" / "tensorboard").glob("events.out.tfevents.*"))
+    said = re.findall(r"acc1: ([\d.]+)", output)
+    assert len(said) == 5
+    # The exported model is as good, in plain torch and without the script.
+    model = torch.export.load(place / "output" / "model" / "model.pt2").module()
+    accuracy = Accuracy()
+    view = View(image_shape=(3, 32, 32), resize_short_size=36)
+    for images, labels in val_loader(place / "flowers", 4, view, num_workers=0):
+        accuracy.update(model(images)[0], labels)
+    assert accuracy.counts[1] == 20
+    assert accuracy.local() == pytest.approx(float(said[-1]), abs=0.051), "one image in 20"
+
+
+def test_the_shell_script_runs_a_single_worker_with_a_strategy_file(place: Path) -> None:
+    strategy = f"--strategy={FOLDER / 'amp_recompute_lars.prototxt'}"
+    data = f"--data_dir={place / 'flowers'}"
+    options = [*SMALL, data, strategy, "--fp16=False", f"--output={place / 'alone'}"]
+    command = ["env", "NUM_CARDS=0", f"PYTHON={sys.executable}", "sh"]
+    log = f"LOG_DIR={place / 'log'}"
+    script = str(FOLDER / "scripts" / "train_gpu.sh")
+    output = run([*command[:2], log, *command[2:], script, *options, "--num_epochs=1"], ROOT)
+    assert "[Epoch 0] loss:" in output
+    assert (place / "alone" / "model" / "model.pt2").is_file()

@@ -1,0 +1,103 @@
+"""A run that stops inside an epoch and goes on ends with the weights of one that did not stop."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, TensorDataset
+
+import fleetx as fleet
+from fleetx.io.checkpoints import load_checkpoint, save_checkpoint
+from fleetx.testing import world
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "lars_amp": {"lars": True, "amp": True},
+    "sharding": {"sharding": True},
+    "gradient_merge": {"gradient_merge": True, "gradient_merge_configs": {"k_steps": 2}},
+}
+
+
+class Job:
+    """A small model with everything that a checkpoint keeps."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        strategy = fleet.DistributedStrategy()
+        for name, value in options.items():
+            setattr(strategy, name, value)
+        fleet.init(is_collective=True, strategy=strategy)
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+        self.model: Any = fleet.distributed_model(net, criterion=nn.functional.cross_entropy)
+        self.optimizer = fleet.distributed_optimizer(
+            torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
+        )
+        self.scheduler = LambdaLR(self.optimizer, lambda update: 1 / (update + 1))
+        x = torch.randn(36, 6)
+        generator = torch.Generator().manual_seed(5)
+        self.loader = fleet.distributed_loader(
+            DataLoader(TensorDataset(x, x.argmax(1) % 3), 3, shuffle=True, generator=generator)
+        )
+        self.parts: Any = {"loader": self.loader, "scheduler": self.scheduler}
+
+    def train(self, batches: int) -> None:
+        while batches:
+            for batch in self.loader:
+                self.model.train_batch(batch, self.optimizer, self.scheduler)
+                batches -= 1
+                if not batches:
+                    return
+
+    def weights(self) -> dict[str, Any]:
+        return fleet.full_state_dict(self.model, everywhere=True)
+
+
+def straight(options: dict[str, Any]) -> dict[str, Any]:
+    job = Job(options)
+    job.train(15)
+    return job.weights()
+
+
+def stopped(options: dict[str, Any], folder: str) -> tuple[dict[str, Any], Any]:
+    job = Job(options)
+    assert load_checkpoint(folder, job.model, job.optimizer) is None, "there is none"
+    job.train(4)
+    save_checkpoint(folder, job.model, job.optimizer, step=4, parts=job.parts)
+    job.train(3)  # lost
+    again = Job(options)
+    again.train(1)  # forgotten
+    found = load_checkpoint(folder, again.model, again.optimizer, parts=again.parts)
+    again.train(4)
+    last = save_checkpoint(
+        folder, again.model, again.optimizer, step=8, parts=again.parts, numbers={"a": 1, "b": "x"}
+    )
+    third = Job(options)
+    numbers = load_checkpoint(last, third.model, third.optimizer, parts=third.parts)
+    third.train(7)
+    return third.weights(), (found, numbers)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_it_goes_on_exactly(name: str, tmp_path: Path) -> None:
+    expected = world(2).run(straight, STRATEGIES[name])
+    found = world(2).run(stopped, STRATEGIES[name], str(tmp_path))
+    for (weights, told), theirs in zip(found, expected, strict=True):
+        assert told == ({"step": 4, "workers": 2}, {"step": 8, "workers": 2, "a": 1, "b": "x"})
+        assert weights.keys() == theirs.keys()
+        for key, value in weights.items():
+            torch.testing.assert_close(value, theirs[key], rtol=0, atol=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-8"], "the old ones go"
+
+
+def lonely(folder: str) -> None:
+    job = Job({})
+    load_checkpoint(folder, job.model, job.optimizer)
+
+
+def test_another_number_of_workers_is_a_clear_error(tmp_path: Path) -> None:
+    world(2).run(stopped, {}, str(tmp_path))
+    with pytest.raises(ValueError, match="was written by 2 workers, and there are 1 now"):
+        world(1).run(lonely, str(tmp_path))
