@@ -168,16 +168,22 @@ def by_hand(job: Job, batch: tuple[Tensor, Tensor]) -> Train:
 def captured_by_hand(
     net: ResNet50, rule: Lars, forward: nn.Module, batch: tuple[Tensor, Tensor]
 ) -> Train:
-    """The usual recipe; its loss scale does not change, because torch's scaler asks the device."""
+    """The usual recipe, with the loss scale on the device, which torch's scaler would ask for."""
     images, labels = batch
+    scale = torch.full((), 32768.0, device="cuda")
+    good, flag = torch.zeros((), dtype=torch.int32, device="cuda"), torch.zeros((), device="cuda")
     net.draws = False  # torch cannot restore random numbers inside of a graph
 
     def work() -> Tensor:
         with torch.autocast("cuda", dtype=torch.float16):
             scores = forward(images)
         loss = functional.cross_entropy(scores.float(), labels)
-        (loss * 1024.0).backward()
-        torch._foreach_div_([p.grad for p in net.parameters()], 1024.0)
+        (loss * scale).backward()
+        flag.zero_()
+        gradients = [p.grad for p in net.parameters()]
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, flag, scale.reciprocal())
+        torch._amp_update_scale_(scale, good, flag, 2.0, 0.5, 1000)
+        rule.found_inf = flag
         rule.step()
         return loss.detach()
 

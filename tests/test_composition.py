@@ -29,7 +29,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "adaptive_localsgd": {"init_k_steps": 3, "begin_step": 3},
     "amp": {"init_loss_scaling": 1024.0},
     "clip": {"limit": 0.2},
-    "compile": {"backend": "aot_eager"},
     "dgc": {"rampup_begin_step": 1, "sparsity": [0.5]},
     "fp16_allreduce": {},
     "gradient_merge": {"k_steps": 2},
@@ -40,6 +39,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sharding": {"segment_broadcast_MB": 0.05},
     "sync_batch_norm": {},
 }
+COMPILED: dict[str, dict[str, Any]] = {"compile": {"backend": "aot_eager"}}
+"""Trained in pairs: what is compiled is the same in larger sets, and takes its time."""
+ALONE = {"cuda_graph"}
+"""Trained in tests/strategies/test_cuda_graph.py, by one worker."""
 SPREAD: dict[str, dict[str, Any]] = {
     # One micro-batch, because batch norm would see the difference.
     "pipeline": {"split": ["mlp"], "micro_batch_size": 8, "schedule_mode": "F-then-B"},
@@ -79,7 +82,7 @@ def job(names: frozenset[str], place: int) -> Trial:
 
 def request(names: Iterable[str]) -> Any:
     strategy = fleet.DistributedStrategy()
-    settings = SETTINGS | SPREAD
+    settings = SETTINGS | SPREAD | COMPILED
     for name in names:
         setattr(strategy, name, True)
         if settings[name]:
@@ -138,7 +141,7 @@ def legal(size: int, among: Iterable[str] = SETTINGS) -> list[tuple[str, ...]]:
 
 
 def test_every_flag_of_this_version_takes_part() -> None:
-    assert flags() == sorted(SETTINGS | SPREAD)
+    assert flags() == sorted([*SETTINGS, *SPREAD, *COMPILED, *ALONE])
 
 
 def test_at_least_55_pairs_train_and_those_of_the_document_are_among_them() -> None:
@@ -164,10 +167,18 @@ def test_pairs() -> None:
     assert faults(legal(2)) == []
 
 
+def test_pairs_of_which_one_is_compiled() -> None:
+    pairs = [names for names in legal(2, SETTINGS | COMPILED) if "compile" in names]
+    assert len(pairs) == len(SETTINGS)
+    assert faults(pairs) == []
+
+
 @pytest.mark.parametrize("spread", sorted(SPREAD))
 def test_pairs_in_which_workers_share_batches(spread: str) -> None:
     pairs = [names for names in legal(2, SETTINGS | SPREAD) if spread in names]
     assert len(pairs) == len(SETTINGS) + 1
+    if spread == "tensor_parallel":
+        pairs.append(("compile", "tensor_parallel"))
     assert faults(pairs, workers=4) == []
 
 
@@ -192,7 +203,7 @@ def test_larger_sets_at_random() -> None:
 
 
 def test_a_refusal_gives_its_reason_and_does_not_depend_on_the_order() -> None:
-    for pair in itertools.combinations(sorted(SETTINGS | SPREAD), 2):
+    for pair in itertools.combinations(flags(), 2):
         reason = refusal(*pair)
         assert (reason is None) == (refusal(*reversed(pair)) is None)
         if reason is not None:

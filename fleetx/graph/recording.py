@@ -1,7 +1,8 @@
 """Work of a GPU, recorded once and replayed without the host: a CUDA graph and what it needs."""
 
+import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor
@@ -35,14 +36,30 @@ class Recorder:
         graph = torch.cuda.CUDAGraph()
         self.active = True
         try:
-            # Other threads, such as those that pin batches, go on with what they do.
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-            ):
+            with _without_collection(), self._capture(graph):
                 result = work()
         finally:
             self.active = False
         return Recording(graph, result)
+
+    def _capture(self, graph: torch.cuda.CUDAGraph) -> AbstractContextManager[None]:
+        # Other threads, such as those that pin batches, go on with what they do.
+        return torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        )
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Garbage of earlier work may lie on the device, and freeing it would end a recording."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Recording:

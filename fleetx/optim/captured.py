@@ -17,10 +17,13 @@ def waiting_for_nothing(cls: type[Optimizer]) -> Mapping[str, Any] | None:
     """The options under which an optimizer never asks the device; None if there are none."""
     if issubclass(cls, LayerwiseOptimizer):
         return {}
-    known = inspect.signature(cls).parameters
-    if "fused" in known:
-        return {"fused": True, "foreach": None} if "foreach" in known else {"fused": True}
-    return {"capturable": True} if "capturable" in known else None
+    wanted = {"fused": True, "capturable": True, "foreach": None}
+    known = wanted.keys() & inspect.signature(cls).parameters.keys()
+    if not known & {"fused", "capturable"}:
+        return None
+    # A fused Adam, too, refuses to be recorded unless it is told that it may be.
+    chosen = {name: value for name, value in wanted.items() if name in known}
+    return chosen if "fused" in known else {"capturable": True}
 
 
 @torch.no_grad()

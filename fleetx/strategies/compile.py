@@ -14,6 +14,8 @@ from fleetx.plan.job import Job
 from fleetx.plan.option import OneOf
 from fleetx.plan.strategy import Strategy
 
+_SERVERS = "it fetches from servers while the forward runs, where compiled code cannot wait."
+
 
 class Compile(Strategy, name="compile"):
     """Hands the model's forward to torch.compile; the first batches of each shape take longer."""
@@ -22,6 +24,8 @@ class Compile(Strategy, name="compile"):
         phase=Phase.CODE,
         touches=frozenset({"model"}),
         conflicts={
+            "a_sync": _SERVERS,
+            "parameter_server": _SERVERS,
             "pipeline": "it runs a followed forward part by part, and compile makes one of it all.",
         },
         tolerance=1e-4,
