@@ -14,7 +14,9 @@ def everything(program: Program, loss: str) -> tuple[fx.Node, ...]:
     ends = (
         node
         for node in program.graph.nodes
-        if node.op.startswith("call") and not node.users and isinstance(node.meta["val"], Tensor)
+        if node.op.startswith("call")
+        and not node.users
+        and isinstance(node.meta.get("val"), Tensor)
     )
     return (first, *(node for node in ends if node is not first))
 

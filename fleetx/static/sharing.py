@@ -10,8 +10,8 @@ from torch import Tensor, fx, nn
 class Twins:
     """Twins of modules: the same parameters, buffers and options, but a forward of their own.
 
-    With ``own`` places, a twin that gets another parameter keeps that to itself, which layouts over
-    several workers need: the original goes on to have the program's.
+    With ``own`` places, a twin that gets another parameter or a hook keeps that to itself, which
+    layouts over several workers need: the original goes on to have the program's.
     """
 
     def __init__(self, *, eval_mode: bool, own: bool = False) -> None:
@@ -22,7 +22,8 @@ class Twins:
         """The one twin of a module."""
         if id(module) not in self._made:
             twin = self._made[id(module)] = copy.copy(module)
-            vars(twin).update(_own_places(twin, parameters=self._own))
+            if self._own:
+                vars(twin).update(_places(twin))
             twin._modules = {
                 name: None if child is None else self.of(child)
                 for name, child in module._modules.items()
@@ -32,15 +33,14 @@ class Twins:
         return self._made[id(module)]
 
 
-def _own_places(twin: nn.Module, *, parameters: bool) -> dict[str, Any]:
-    """Copies of the containers in which modules keep hooks and, if wanted, tensors."""
+def _places(module: nn.Module) -> dict[str, Any]:
+    """Copies of the containers in which a module keeps tensors and hooks."""
     found: dict[str, Any] = {}
-    for name, value in vars(twin).items():
-        hooks = name.endswith(("hooks", "hooks_with_kwargs", "hooks_always_called"))
-        tensors = name in {"_parameters", "_buffers"} or (
-            isinstance(value, list) and any(isinstance(item, Tensor) for item in value)
-        )
-        if isinstance(value, (dict, list)) and (hooks or (tensors and parameters)):
+    for name, value in vars(module).items():
+        ours = isinstance(value, dict) and (name in {"_parameters", "_buffers"} or "hooks" in name)
+        # Recurrent layers have a list of their weights beside them.
+        beside = isinstance(value, list) and any(isinstance(item, Tensor) for item in value)
+        if ours or beside:
             found[name] = copy.copy(value)
     return found
 

@@ -65,7 +65,8 @@ def strategy(flags: dict[str, Any]) -> fleet.DistributedStrategy:
 def built(
     flags: dict[str, Any], cls: type[torch.optim.Optimizer], **options: Any
 ) -> tuple[static.Executor, Tensor, Tensor]:
-    loss, out = network(devices=2 if "pipeline" in flags else 1)
+    several = flags.get("pipeline", {}).get("schedule_mode") == "interleaved"
+    loss, out = network(devices=4 if several else 2 if "pipeline" in flags else 1)
     fleet.init(is_collective=True)
     made = fleet.distributed_optimizer(static.Optimizer(cls, **options), strategy(flags))
     made.minimize(loss)
@@ -99,6 +100,7 @@ CUT = {"tensor_parallel_degree": 2, "column": ["fc_0", "fc_2"], "row": ["fc_1"]}
 CASES: list[tuple[int, dict[str, Any], Any]] = [
     (2, {"pipeline": TWO}, SGD),
     (2, {"pipeline": {"accumulate_steps": 4, "schedule_mode": "F-then-B"}}, ADAM),
+    (2, {"pipeline": {"accumulate_steps": 4, "schedule_mode": "interleaved"}}, SGD),
     (2, {"sharding": ANCHORS}, SGD),
     (2, {"sharding": {"segment_broadcast_MB": 0.001, "stage": 2}}, ADAM),
     (4, {"pipeline": TWO, "sharding": ANCHORS}, SGD),
@@ -314,6 +316,11 @@ BAD: list[tuple[dict[str, Any], list[str], str]] = [
     ({"pipeline": {}}, ["gpu:1", "gpu:0"], "under device_guard('gpu:0') comes after one under"),
     ({"pipeline": {}}, [*GPU, "gpu:0"], "under device_guard('gpu:0') comes after one under"),
     ({"pipeline": {}}, ["cpu", "gpu:1"], "number all devices"),
+    (
+        {"pipeline": {"schedule_mode": "interleaved"}, "hybrid": {"pp_degree": 2}},
+        GPU,
+        "a pipeline of 2 ranks with 2 on each runs 4",
+    ),
     ({"sharding": {"segment_anchors": ["fc_9"]}}, ["gpu:0"], "cuts the program at 'fc_9'"),
 ]
 
@@ -515,3 +522,31 @@ def test_other_fetches_in_other_runs(flags: dict[str, Any]) -> None:
         for ours, theirs in zip(found, expected, strict=True):
             assert ours.shape == theirs.shape
             assert np.allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+def with_a_torch_optimizer() -> tuple[dict[str, Tensor], list[str]]:
+    loss: Any = network()[0]
+    exe = static.Executor()
+    main = static.default_main_program()
+    fleet.init(is_collective=True, strategy=strategy({"sharding": ANCHORS}))
+    inner = torch.optim.SGD(main.parameters(), lr=0.3, momentum=0.9)
+    optimizer = fleet.distributed_optimizer(inner)
+    optimizer.minimize(loss)
+    torch.manual_seed(2)
+    exe.run(fleet.startup_program)
+    for step in range(STEPS):
+        exe.run(main, batch(step, fleet.data_index()), [loss])
+    complaints = []
+    other = main.clone(for_test=True)
+    static.minimize(static.Optimizer(torch.optim.SGD, lr=0.1), other.var(loss.name))
+    with pytest.raises(static.ProgramError) as caught:
+        exe.run(other, batch(0), [loss])
+    complaints.append(str(caught.value))
+    return weights(main), complaints
+
+
+def test_a_torch_optimizer_over_parameters_that_are_spread() -> None:
+    expected = by_hand(2, torch.optim.SGD, lr=0.3, momentum=0.9)
+    for found, complaints in world(2).run(with_a_torch_optimizer):
+        assert all(torch.allclose(found[k], expected[k], rtol=0, atol=1e-6) for k in NAMES)
+        assert "another program trains these parameters already" in complaints[0]
