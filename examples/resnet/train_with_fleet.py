@@ -52,7 +52,8 @@ def main() -> None:
         run.train_epoch(epoch)
         run.validate(epoch)
         run.save()
-    export(args, model, classes)
+    if args.export_format != "none":
+        export(args, model, classes)
 
 
 class Run:
@@ -275,7 +276,7 @@ def arguments() -> argparse.Namespace:
     add("seed", int, 0, "of weights, orders and crops")
     add("log_steps", int, 10, "batches between two points of a curve")
     add("save_steps", int, 0, "batches between two checkpoints inside an epoch; 0: none")
-    add("export_format", str, "torch", "torch, or onnx for both")
+    add("export_format", str, "torch", "torch, onnx for both, or none")
     # The model and what it sees.
     add("class_dim", int, 0, "classes; 0: as many as the data has")
     add("width", int, 64, "channels of the first stage; smaller for small machines")
