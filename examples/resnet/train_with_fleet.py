@@ -38,9 +38,10 @@ def main() -> None:
     fleet.init(is_collective=True, strategy=strategy)
 
     model = fleet.distributed_model(net, criterion=net.criterion)
+    decay = 0.0 if strategy.lars else args.l2_decay  # LARS brings one of its own
     optimizer = fleet.distributed_optimizer(
         torch.optim.SGD(
-            model.parameters(), args.lr, momentum=args.momentum_rate, weight_decay=decay(args)
+            model.parameters(), args.lr, momentum=args.momentum_rate, weight_decay=decay
         )
     )
     train, val = loaders(args, net)
@@ -189,11 +190,15 @@ def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy
             "lars_weight_decay": args.l2_decay,
             "exclude_from_weight_decay": ["batch_norm", ".b_0"],
         }
-    strategy.dgc = args.use_dgc
-    strategy.localsgd = args.use_local_sgd
-    strategy.fp16_allreduce = args.use_fp16_allreduce
-    strategy.sync_batch_norm = args.use_sync_batch_norm
-    strategy.sharding = args.use_sharding
+    for name, wanted in (
+        ("dgc", args.use_dgc),
+        ("localsgd", args.use_local_sgd),
+        ("fp16_allreduce", args.use_fp16_allreduce),
+        ("sync_batch_norm", args.use_sync_batch_norm),
+        ("sharding", args.use_sharding),
+    ):
+        if wanted:
+            setattr(strategy, name, True)
     if args.gradient_merge_steps > 1:
         strategy.gradient_merge = True
         strategy.gradient_merge_configs = {"k_steps": args.gradient_merge_steps}
@@ -216,11 +221,6 @@ def loaders(
     }
     train = net.get_train_dataloader(args.data_dir, args.batch_size, seed=args.seed, **options)
     return train, net.get_val_dataloader(args.data_dir, args.batch_size, **options)
-
-
-def decay(args: argparse.Namespace) -> float:
-    """LARS brings a weight decay of its own."""
-    return 0.0 if args.use_lars else float(args.l2_decay)
 
 
 def warm_then_cosine(args: argparse.Namespace, per_epoch: int) -> Callable[[int], float]:
