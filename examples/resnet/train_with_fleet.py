@@ -38,9 +38,10 @@ def main() -> None:
     fleet.init(is_collective=True, strategy=strategy)
 
     model = fleet.distributed_model(net, criterion=net.criterion)
+    decay = 0.0 if strategy.lars else args.l2_decay  # LARS brings one of its own
     optimizer = fleet.distributed_optimizer(
         torch.optim.SGD(
-            model.parameters(), args.lr, momentum=args.momentum_rate, weight_decay=decay(args)
+            model.parameters(), args.lr, momentum=args.momentum_rate, weight_decay=decay
         )
     )
     train, val = loaders(args, net)
@@ -52,7 +53,8 @@ def main() -> None:
         run.train_epoch(epoch)
         run.validate(epoch)
         run.save()
-    export(args, model, classes)
+    if args.export_format != "none":
+        export(args, model, classes)
 
 
 class Run:
@@ -188,11 +190,15 @@ def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy
             "lars_weight_decay": args.l2_decay,
             "exclude_from_weight_decay": ["batch_norm", ".b_0"],
         }
-    strategy.dgc = args.use_dgc
-    strategy.localsgd = args.use_local_sgd
-    strategy.fp16_allreduce = args.use_fp16_allreduce
-    strategy.sync_batch_norm = args.use_sync_batch_norm
-    strategy.sharding = args.use_sharding
+    for name, wanted in (
+        ("dgc", args.use_dgc),
+        ("localsgd", args.use_local_sgd),
+        ("fp16_allreduce", args.use_fp16_allreduce),
+        ("sync_batch_norm", args.use_sync_batch_norm),
+        ("sharding", args.use_sharding),
+    ):
+        if wanted:
+            setattr(strategy, name, True)
     if args.gradient_merge_steps > 1:
         strategy.gradient_merge = True
         strategy.gradient_merge_configs = {"k_steps": args.gradient_merge_steps}
@@ -215,11 +221,6 @@ def loaders(
     }
     train = net.get_train_dataloader(args.data_dir, args.batch_size, seed=args.seed, **options)
     return train, net.get_val_dataloader(args.data_dir, args.batch_size, **options)
-
-
-def decay(args: argparse.Namespace) -> float:
-    """LARS brings a weight decay of its own."""
-    return 0.0 if args.use_lars else float(args.l2_decay)
 
 
 def warm_then_cosine(args: argparse.Namespace, per_epoch: int) -> Callable[[int], float]:
@@ -275,7 +276,7 @@ def arguments() -> argparse.Namespace:
     add("seed", int, 0, "of weights, orders and crops")
     add("log_steps", int, 10, "batches between two points of a curve")
     add("save_steps", int, 0, "batches between two checkpoints inside an epoch; 0: none")
-    add("export_format", str, "torch", "torch, or onnx for both")
+    add("export_format", str, "torch", "torch, onnx for both, or none")
     # The model and what it sees.
     add("class_dim", int, 0, "classes; 0: as many as the data has")
     add("width", int, 64, "channels of the first stage; smaller for small machines")

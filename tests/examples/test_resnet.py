@@ -40,15 +40,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_trains_with_the_documents_strategies_and_resumes(place: Path) -> None:
     switches = ["--fp16=True", "--use_recompute=True", "--use_lars=True", "--lars_coeff=0.02"]
     line = [*FLEETRUN, str(FOLDER / "train_with_fleet.py"), *SMALL, *switches, "--lr=1"]
-    output = run([*line, "--num_epochs=1"], place)
+    output = run([*line, "--num_epochs=1", "--export_format=none"], place)
     assert re.search(r"\[Epoch 0\] loss: \d.*images/s, acc1: 0\.\d+, acc5: 1\.00000", output)
     assert [path.name for path in (place / "output").glob("checkpoint-*")] == ["checkpoint-4"]
-    output = run([*line, "--num_epochs=6", "--resume=True"], place)
+    assert not (place / "output" / "model").exists()
+    output = run([*line, "--num_epochs=4", "--resume=True"], place)
     assert "resumed from step 4" in output
     assert "[Epoch 0]" not in output
     assert list((place / "output" / "tensorboard").glob("events.out.tfevents.*"))
     said = re.findall(r"acc1: ([\d.]+)", output)
-    assert len(said) == 5
+    assert len(said) == 3
     # The exported model is as good, in plain torch and without the script.
     model = torch.export.load(place / "output" / "model" / "model.pt2").module()
     accuracy = Accuracy()
@@ -63,9 +64,10 @@ def test_the_shell_script_runs_a_single_worker_with_a_strategy_file(place: Path)
     strategy = f"--strategy={FOLDER / 'amp_recompute_lars.prototxt'}"
     data = f"--data_dir={place / 'flowers'}"
     options = [*SMALL, data, strategy, "--fp16=False", f"--output={place / 'alone'}"]
+    once = ["--num_epochs=1", "--export_format=none"]
     command = ["env", "NUM_CARDS=0", f"PYTHON={sys.executable}", "sh"]
     log = f"LOG_DIR={place / 'log'}"
     script = str(FOLDER / "scripts" / "train_gpu.sh")
-    output = run([*command[:2], log, *command[2:], script, *options, "--num_epochs=1"], ROOT)
+    output = run([*command[:2], log, *command[2:], script, *options, *once], ROOT)
     assert "[Epoch 0] loss:" in output
-    assert (place / "alone" / "model" / "model.pt2").is_file()
+    assert (place / "alone" / "checkpoint-8").is_dir()

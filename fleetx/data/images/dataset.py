@@ -130,6 +130,5 @@ def _planes(pixels: Any) -> Tensor:
     found = torch.empty(count, colours, height, width, dtype=torch.uint8)
     planes = found.numpy()
     for at in range(count):
-        for colour in range(colours):
-            cv2.extractChannel(pixels[at], colour, dst=planes[at, colour])
+        cv2.split(pixels[at], [*planes[at]])
     return found

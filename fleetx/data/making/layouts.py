@@ -109,11 +109,11 @@ def _flowers(folder: Path, recipe: Recipe, progress: Progress) -> None:
                 entry.size = len(data)
                 archive.addfile(entry, io.BytesIO(data))
                 progress()
-    write_mat(folder / flowers.LABELS, {"labels": np.array(labels, np.uint8)})
+    write_mat(folder / flowers.LABELS, {"labels": np.array(labels, np.uint16)})
     splits = {"trnid": numbers["train"], "valid": numbers["val"], "tstid": numbers["val"]}
     write_mat(
         folder / flowers.SPLITS,
-        {name: np.array(found, np.uint16) for name, found in splits.items()},
+        {name: np.array(found, np.uint32) for name, found in splits.items()},
     )
 
 
