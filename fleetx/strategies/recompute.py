@@ -1,8 +1,8 @@
 """Recompute: activations inside named submodules are not kept but computed again in backward."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from fleetx.comm.host_copies import Bundle, HostCopies
 from fleetx.graph.recording import Draws, recording
+from fleetx.graph.replayed_buffers import Buffers, as_before, buffers
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -249,7 +250,7 @@ class _Call:
     """The arguments until they are used: the user's own lists and dicts, not rebuilt ones."""
 
     def __init__(
-        self, forward: Forward, spec: TreeSpec, *, buffers: "Buffers", contexts: Contexts
+        self, forward: Forward, spec: TreeSpec, *, buffers: Buffers, contexts: Contexts
     ) -> None:
         self._forward, self._spec, self._buffers, self._contexts = forward, spec, buffers, contexts
 
@@ -265,57 +266,3 @@ class _Call:
                 stack.enter_context(context())
             stack.enter_context(as_before(self._buffers))
             return self._forward(*args, **kwargs)
-
-
-Buffers = dict[nn.Module, dict[str, Tensor | None]]
-"""Module -> its own buffers by name."""
-
-
-def buffers(module: nn.Module) -> Buffers:
-    """Copies of all buffers that a forward of the module may look at.
-
-    Version counters cannot tell which ones it will change: BatchNorm moves its running statistics
-    behind their back. In training it does not look at them, so those are not copied.
-    """
-    every = {owner: dict(owner._buffers) for owner in module.modules() if owner._buffers}
-    read = {owner: named for owner, named in every.items() if not _writes_only(owner)}
-    return every | _made(read, lambda buffer: buffer.detach().clone())
-
-
-def _replayed(before: Buffers) -> Buffers:
-    """What a replay works on: copies once more, because a graph that is retained runs again."""
-    read = {owner: named for owner, named in before.items() if not _writes_only(owner)}
-    scratch = _made(before, torch.empty_like)
-    return scratch | _made(read, lambda buffer: buffer.detach().clone())
-
-
-def _writes_only(module: nn.Module) -> bool:
-    plain = type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    return plain and module.training and "forward" not in vars(module)
-
-
-def _made(found: Buffers, make: Callable[[Tensor], Tensor]) -> Buffers:
-    """A buffer that has several names is made once."""
-    every = {id(b): b for named in found.values() for b in named.values() if b is not None}
-    made = {key: make(buffer) for key, buffer in every.items()}
-    return {
-        owner: {name: made.get(id(buffer)) for name, buffer in named.items()}
-        for owner, named in found.items()
-    }
-
-
-@contextmanager
-def as_before(before: Buffers) -> Iterator[None]:
-    """Let modules work on copies of earlier buffers; the live ones come back untouched."""
-    live = {owner: dict(owner._buffers) for owner in before}
-    _set(_replayed(before))
-    try:
-        yield
-    finally:
-        _set(live)
-
-
-def _set(chosen: Buffers) -> None:
-    for owner, named in chosen.items():
-        owner._buffers.clear()
-        owner._buffers.update(named)

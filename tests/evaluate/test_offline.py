@@ -12,6 +12,7 @@ from fleetx import roles
 from fleetx.__main__ import main
 from fleetx.evaluate import offline
 from fleetx.evaluate.inputs import Inputs
+from fleetx.evaluate.models import Vectors
 from fleetx.evaluate.vectors import VectorFile
 from fleetx.testing import world
 from tests.evaluate.small import direct, export, images, net, reading
@@ -31,15 +32,15 @@ def compute(folder: str, fail_after: int | None = None) -> int:
     counted, original = [], offline.vectors_of
 
     def watched(*args: Any) -> Any:
-        run = original(*args)
+        found = original(*args)
 
         def count(batch: torch.Tensor) -> torch.Tensor:
             if fail_after is not None and len(counted) == fail_after:
                 raise KeyboardInterrupt
             counted.append(len(batch))
-            return run(batch)
+            return found.run(batch)
 
-        return count
+        return Vectors(count, found.fingerprint)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offline, "vectors_of", watched)
