@@ -29,6 +29,12 @@ logger = logging.getLogger(__name__)
 Contexts = Sequence[Callable[[], AbstractContextManager[Any]]]
 
 
+_OFFLOAD = (
+    "recompute_configs['enable_offload'] lets inputs wait on the host, to which neither compiled "
+    "nor captured code sends them."
+)
+
+
 class Recompute(Strategy, name="recompute"):
     """Each named submodule keeps its inputs alone and runs forward a second time in backward."""
 
@@ -56,6 +62,9 @@ class Recompute(Strategy, name="recompute"):
         super().__init__(**options)
         self._segments: list[_Segment] = []
         self._warned = False
+        if self.config.enable_offload:
+            others = dict.fromkeys(("compile", "cuda_graph"), _OFFLOAD)
+            self.contract = replace(type(self).contract, conflicts=others)
         if not self.config.checkpoints:
             raise PlanError(
                 "strategy.recompute = True with an empty recompute_configs['checkpoints'] would "
@@ -204,8 +213,7 @@ class _Segment:
             self._check(output, shape)
             return output
 
-        # A compiler would keep what shall wait on the host.
-        return run if self._host is None else torch.compiler.disable(run)
+        return run
 
     def _recorded(self) -> bool:
         """Whether the call becomes part of a CUDA graph; refuses what cannot be replayed there."""
@@ -216,12 +224,6 @@ class _Segment:
                 f"recompute_configs['checkpoints'] names {self.name!r}, which draws random "
                 "numbers: its replay inside of a CUDA graph would draw others. Name submodules "
                 "without dropout, or set strategy.cuda_graph = False."
-            )
-        if self._host is not None:
-            raise PlanError(
-                "recompute_configs['enable_offload'] = True copies to the host while the step "
-                "runs, which a CUDA graph cannot wait for; set it to False, or set "
-                "strategy.cuda_graph = False."
             )
         return True
 
