@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +111,8 @@ JOBS = [
 def model() -> ResNet50:
     """The same weights for both sides."""
     torch.manual_seed(0)
-    return ResNet50().to("cuda", memory_format=torch.channels_last)
+    made = ResNet50().to("cuda")
+    return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return, unused-ignore]
 
 
 def data(batch: int) -> tuple[Tensor, Tensor]:
@@ -134,7 +136,7 @@ def with_fleetx(job: Job, batch: tuple[Tensor, Tensor]) -> Train:
     if job.recompute:
         strategy.recompute_configs = {"checkpoints": ["blocks.*"]}
     fleet.init(is_collective=True, strategy=strategy)
-    trained = fleet.distributed_model(model(), criterion=functional.cross_entropy)
+    trained: Any = fleet.distributed_model(model(), criterion=functional.cross_entropy)
     sgd = torch.optim.SGD(trained.parameters(), lr=LR, momentum=MOMENTUM)
     fleet.distributed_optimizer(sgd)
     return lambda: trained.train_batch(batch)
@@ -144,7 +146,7 @@ def by_hand(job: Job, batch: tuple[Tensor, Tensor]) -> Train:
     """The same in plain torch, with the fastest update there is."""
     net = model()
     net.recompute = job.recompute
-    forward = torch.compile(net) if job.compiled else net
+    forward: Any = torch.compile(net) if job.compiled else net
     names, parameters = zip(*net.named_parameters(), strict=True)
     excluded = tuple(i for i, name in enumerate(names) if any(word in name for word in NO_DECAY))
     groups = [{"params": list(parameters), "excluded": excluded}]
@@ -166,7 +168,7 @@ def by_hand(job: Job, batch: tuple[Tensor, Tensor]) -> Train:
 
 
 def captured_by_hand(
-    net: ResNet50, rule: Lars, forward: nn.Module, batch: tuple[Tensor, Tensor]
+    net: ResNet50, rule: Lars, forward: Any, batch: tuple[Tensor, Tensor]
 ) -> Train:
     """The usual recipe, with the loss scale on the device, which torch's scaler would ask for."""
     images, labels = batch
@@ -180,7 +182,7 @@ def captured_by_hand(
         loss = functional.cross_entropy(scores.float(), labels)
         (loss * scale).backward()
         flag.zero_()
-        gradients = [p.grad for p in net.parameters()]
+        gradients = [p.grad for p in net.parameters() if p.grad is not None]
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, flag, scale.reciprocal())
         torch._amp_update_scale_(scale, good, flag, 2.0, 0.5, 1000)
         rule.found_inf = flag

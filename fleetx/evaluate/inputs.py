@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of red, green and blue between 0 and 1, as the networks of document 001 want them."""
@@ -46,9 +47,11 @@ class Inputs(Sequence[tuple[str, Tensor]]):
         self._folder = Path(reading.data_dir)
         self.names, self.labels = _listed(self._folder / reading.list_file)
 
+    @override
     def __len__(self) -> int:
         return len(self.names)
 
+    @override
     def __getitem__(self, index: int) -> tuple[str, Tensor]:  # type: ignore[override]
         """One input by its place in the list."""
         name = self.names[index]

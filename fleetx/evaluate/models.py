@@ -1,8 +1,10 @@
 """The model that is evaluated: a name, a factory in a module, or a folder that was exported."""
 
+import hashlib
 import importlib
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,16 @@ from torch import Tensor, nn
 from fleetx.io.files import load_tensors
 
 EXPORTED = "model.pt2"
-Vectors = Callable[[Tensor], Tensor]
-"""A batch -> one vector for each of its inputs."""
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A model, seen as what turns inputs into vectors."""
+
+    run: Callable[[Tensor], Tensor]
+    """A batch -> one vector for each of its inputs."""
+    fingerprint: str
+    """Of its weights: other weights, other vectors."""
 
 
 def vectors_of(model: str, pretrained: str | None, device: torch.device) -> Vectors:
@@ -33,13 +43,22 @@ def vectors_of(model: str, pretrained: str | None, device: torch.device) -> Vect
                 "--pretrained_model would replace them; leave one of the two out."
             )
         run: Any = torch.export.load(Path(model) / EXPORTED).module()
-        run.to(device)
     else:
         run = _built(model)
         if pretrained is not None:
             _load(run, Path(pretrained))
-        run.to(device).eval()
-    return lambda batch: _last(run(batch.to(device)))
+        run.eval()
+    found = _fingerprint(run)
+    run.to(device)
+    return Vectors(lambda batch: _last(run(batch.to(device))), found)
+
+
+def _fingerprint(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _built(model: str) -> nn.Module:

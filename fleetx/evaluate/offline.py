@@ -1,6 +1,5 @@
 """Computing the vectors of all inputs, shared out among workers and resumable."""
 
-import hashlib
 import logging
 from pathlib import Path
 
@@ -36,19 +35,24 @@ def evaluate(
         batch_size: inputs that run together.
     """
     worker, workers = roles.worker_index(), roles.worker_num()
-    pieces = Pieces(output, _meaning(model, inputs, pretrained, batch_size))
+    vectors = vectors_of(model, pretrained, roles.device())
+    if len(set(roles.util.all_gather(vectors.fingerprint))) > 1:
+        raise ValueError(
+            f"--model {model} has other weights on each worker; give --pretrained_model, or set a "
+            "seed where the model is made."
+        )
+    pieces = Pieces(output, _meaning(model, vectors, inputs, batch_size))
     starts = range(0, len(inputs), batch_size)
     mine = [start for start in starts[worker::workers] if not pieces.has(start)]
     done = len(starts[worker::workers]) - len(mine)
     if done:
         logger.info("%d batches are there from an earlier run, %d are left", done, len(mine))
-    if mine:
-        _compute(vectors_of(model, pretrained, roles.device()), inputs, mine, batch_size, pieces)
+    _compute(vectors, inputs, mine, batch_size, pieces)
     roles.util.barrier()
     if worker == 0:
-        vectors, checksums = pieces.join(starts)
+        joined, checksums = pieces.join(starts)
         labels = torch.tensor(inputs.labels)
-        found = VectorFile(inputs.names, labels, checksums, vectors, inputs.reading, model)
+        found = VectorFile(inputs.names, labels, checksums, joined, inputs.reading, model)
         found.save(output)
         pieces.remove()
     roles.util.barrier()
@@ -60,19 +64,10 @@ def _compute(
 ) -> None:
     for start in tqdm(starts, desc="evaluate", unit="batch", disable=roles.worker_index() != 0):
         batch = inputs.batch(start, min(start + batch_size, len(inputs)))
-        pieces.save(start, vectors(batch), [checksum(each) for each in batch])
+        pieces.save(start, vectors.run(batch), [checksum(each) for each in batch])
 
 
-def _meaning(model: str, inputs: Inputs, pretrained: str | None, batch_size: int) -> str:
+def _meaning(model: str, vectors: Vectors, inputs: Inputs, batch_size: int) -> str:
     """What pieces of two runs must have in common to belong together."""
-    weights = [model, *([pretrained] if pretrained else [])]
-    files = [file for path in weights for file in _files(Path(path))]
-    stamps = [f"{file} {file.stat().st_mtime_ns} {file.stat().st_size}" for file in files]
-    names = hashlib.sha256("\n".join(inputs.names).encode()).hexdigest()
-    return "\n".join([*weights, *stamps, inputs.reading.to_json(), names, str(batch_size)])
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        return sorted(file for file in path.iterdir() if file.is_file())
-    return [path] if path.is_file() else []
+    given = [model, vectors.fingerprint, inputs.reading.to_json(), str(batch_size)]
+    return "\n".join([*given, *inputs.names])

@@ -26,7 +26,8 @@ def _pixels(value: NDArray[np.float32]) -> Pixels:
     if value.ndim == 3 and value.shape[0] == 3:
         # As the reader normalised it, backwards.
         planes = value.transpose(1, 2, 0) * np.array(STD) + np.array(MEAN)
-        return np.clip(planes * 255, 0, 255).astype(np.uint8)
+        colours: Pixels = np.clip(planes * 255, 0, 255).astype(np.uint8)
+        return colours
     flat = np.nan_to_num(value.reshape(value.shape[0] if value.ndim > 1 else 1, -1))
     low, high = float(flat.min(initial=0)), float(flat.max(initial=0))
     shades = (flat - low) / (high - low or 1.0) * 255

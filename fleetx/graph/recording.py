@@ -91,7 +91,11 @@ class Draws:
         if self._device.type != "cuda" or recording(self._device):
             yield
             return
-        generator = torch.cuda.default_generators[torch.cuda._get_device_index(self._device, True)]
+        generator = torch.cuda.default_generators[_index(self._device)]
         before = generator.get_offset()
         yield
         self.seen = self.seen or generator.get_offset() != before
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index

@@ -115,7 +115,7 @@ class _Captured:
     """A recorded step and what it reads and leaves."""
 
     recording: Recording
-    inputs: list[Tensor]
+    inputs: list[Any]
     """Where it looks for the batch."""
     before: list[Tensor | None]
     """Where it looks for gradients of earlier batches."""
@@ -277,11 +277,10 @@ class _Run:
         for mine, given in zip(captured.inputs, leaves, strict=True):
             if isinstance(mine, Tensor):
                 mine.copy_(given, non_blocking=True)
-        for mine, parameter in zip(captured.before, self._parameters, strict=True):
-            if mine is not None and parameter.grad is not mine:
+        for held, parameter in zip(captured.before, self._parameters, strict=True):
+            if held is not None and parameter.grad is not held:
                 assert parameter.grad is not None
-                mine.copy_(parameter.grad)
-                parameter.grad = mine
+                parameter.grad = held.copy_(parameter.grad)
         for rate, group in zip(self._rates, self._groups, strict=True):
             rate.fill_(float(group["lr"]))
         loss = captured.recording.replay()

@@ -1,8 +1,8 @@
 """Recompute: activations inside named submodules are not kept but computed again in backward."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -18,6 +18,7 @@ from fleetx.comm.host_copies import Bundle, HostCopies
 from fleetx.graph.layer_kinds import runs
 from fleetx.graph.meta import said
 from fleetx.graph.recording import Draws, recording
+from fleetx.graph.replayed_buffers import Buffers, as_before, buffers
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -28,6 +29,12 @@ from fleetx.plan.strategy import Strategy
 
 logger = logging.getLogger(__name__)
 Contexts = Sequence[Callable[[], AbstractContextManager[Any]]]
+
+
+_OFFLOAD = (
+    "recompute_configs['enable_offload'] lets inputs wait on the host, to which neither compiled "
+    "nor captured code sends them."
+)
 
 
 class Recompute(Strategy, name="recompute"):
@@ -57,6 +64,9 @@ class Recompute(Strategy, name="recompute"):
         super().__init__(**options)
         self._segments: list[_Segment] = []
         self._warned = False
+        if self.config.enable_offload:
+            others = dict.fromkeys(("compile", "cuda_graph"), _OFFLOAD)
+            self.contract = replace(type(self).contract, conflicts=others)
         if not self.config.checkpoints:
             raise PlanError(
                 "strategy.recompute = True with an empty recompute_configs['checkpoints'] would "
@@ -213,8 +223,7 @@ class _Segment:
             self._check(output, shape)
             return output
 
-        # A compiler would keep what shall wait on the host.
-        return run if self._host is None else torch.compiler.disable(run)
+        return run
 
     def _recorded(self) -> bool:
         """Whether the call becomes part of a CUDA graph; refuses what cannot be replayed there."""
@@ -225,12 +234,6 @@ class _Segment:
                 f"recompute_configs['checkpoints'] names {self.name!r}, which draws random "
                 "numbers: its replay inside of a CUDA graph would draw others. Name submodules "
                 "without dropout, or set strategy.cuda_graph = False."
-            )
-        if self._host is not None:
-            raise PlanError(
-                "recompute_configs['enable_offload'] = True copies to the host while the step "
-                "runs, which a CUDA graph cannot wait for; set it to False, or set "
-                "strategy.cuda_graph = False."
             )
         return True
 
@@ -259,7 +262,7 @@ class _Call:
     """The arguments until they are used: the user's own lists and dicts, not rebuilt ones."""
 
     def __init__(
-        self, forward: Forward, spec: TreeSpec, *, buffers: "Buffers", contexts: Contexts
+        self, forward: Forward, spec: TreeSpec, *, buffers: Buffers, contexts: Contexts
     ) -> None:
         self._forward, self._spec, self._buffers, self._contexts = forward, spec, buffers, contexts
 
@@ -275,57 +278,3 @@ class _Call:
                 stack.enter_context(context())
             stack.enter_context(as_before(self._buffers))
             return self._forward(*args, **kwargs)
-
-
-Buffers = dict[nn.Module, dict[str, Tensor | None]]
-"""Module -> its own buffers by name."""
-
-
-def buffers(module: nn.Module) -> Buffers:
-    """Copies of all buffers that a forward of the module may look at.
-
-    Version counters cannot tell which ones it will change: BatchNorm moves its running statistics
-    behind their back. In training it does not look at them, so those are not copied.
-    """
-    every = {owner: dict(owner._buffers) for owner in module.modules() if owner._buffers}
-    read = {owner: named for owner, named in every.items() if not _writes_only(owner)}
-    return every | _made(read, lambda buffer: buffer.detach().clone())
-
-
-def _replayed(before: Buffers) -> Buffers:
-    """What a replay works on: copies once more, because a graph that is retained runs again."""
-    read = {owner: named for owner, named in before.items() if not _writes_only(owner)}
-    scratch = _made(before, torch.empty_like)
-    return scratch | _made(read, lambda buffer: buffer.detach().clone())
-
-
-def _writes_only(module: nn.Module) -> bool:
-    plain = type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    return plain and module.training and "forward" not in vars(module)
-
-
-def _made(found: Buffers, make: Callable[[Tensor], Tensor]) -> Buffers:
-    """A buffer that has several names is made once."""
-    every = {id(b): b for named in found.values() for b in named.values() if b is not None}
-    made = {key: make(buffer) for key, buffer in every.items()}
-    return {
-        owner: {name: made.get(id(buffer)) for name, buffer in named.items()}
-        for owner, named in found.items()
-    }
-
-
-@contextmanager
-def as_before(before: Buffers) -> Iterator[None]:
-    """Let modules work on copies of earlier buffers; the live ones come back untouched."""
-    live = {owner: dict(owner._buffers) for owner in before}
-    _set(_replayed(before))
-    try:
-        yield
-    finally:
-        _set(live)
-
-
-def _set(chosen: Buffers) -> None:
-    for owner, named in chosen.items():
-        owner._buffers.clear()
-        owner._buffers.update(named)

@@ -12,6 +12,7 @@ from fleetx import roles
 from fleetx.__main__ import main
 from fleetx.evaluate import offline
 from fleetx.evaluate.inputs import Inputs
+from fleetx.evaluate.models import Vectors, vectors_of
 from fleetx.evaluate.vectors import VectorFile
 from fleetx.testing import world
 from tests.evaluate.small import direct, export, images, net, reading
@@ -28,18 +29,18 @@ def arguments(folder: Path, model: str, output: str = "v.safetensors") -> list[s
 def compute(folder: str, fail_after: int | None = None) -> int:
     """Evaluate on this rank; the batches that it computed."""
     roles.start(is_collective=True)
-    counted, original = [], offline.vectors_of
+    counted = list[int]()
 
     def watched(*args: Any) -> Any:
-        run = original(*args)
+        found = vectors_of(*args)
 
         def count(batch: torch.Tensor) -> torch.Tensor:
             if fail_after is not None and len(counted) == fail_after:
                 raise KeyboardInterrupt
             counted.append(len(batch))
-            return run(batch)
+            return found.run(batch)
 
-        return count
+        return Vectors(count, found.fingerprint)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offline, "vectors_of", watched)

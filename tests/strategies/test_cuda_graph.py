@@ -84,7 +84,7 @@ class Training:
             setattr(strategy, name, value)
         strategy.cuda_graph = captured
         if captured:
-            strategy.cuda_graph_configs = {"warmup": 2, **(options or {})}
+            setattr(strategy, "cuda_graph_configs", {"warmup": 2, **(options or {})})  # noqa: B010
         self.model = model or net()
         self.plan = compose(strategy.request(), 1)
         given = rule or (_adam if "lamb" in settings else _sgd)
@@ -180,8 +180,9 @@ def test_the_device_skips_an_update_that_overflowed(rule: str, device: str) -> N
         # Without batch norm, whose running statistics would not survive.
         body = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
         torch.manual_seed(0)
-        for layer in (body[0], body[2]):
-            layer.reset_parameters()
+        for layer in body:
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
         chosen = rules.get(rule, _adam if rule == "lamb" else _sgd)
         training = Training(device, settings, captured=captured, model=body, rule=chosen)
         training.losses(given[:6])

@@ -1,0 +1,60 @@
+"""Buffers while a part of a forward is replayed: as they were, and the live ones untouched."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+Buffers = dict[nn.Module, dict[str, Tensor | None]]
+"""Module -> its own buffers by name."""
+
+
+def buffers(module: nn.Module) -> Buffers:
+    """Copies of all buffers that a forward of the module may look at.
+
+    Version counters cannot tell which ones it will change: BatchNorm moves its running statistics
+    behind their back. In training it does not look at them, so those are not copied.
+    """
+    every = {owner: dict(owner._buffers) for owner in module.modules() if owner._buffers}
+    read = {owner: named for owner, named in every.items() if not _writes_only(owner)}
+    return every | _made(read, lambda buffer: buffer.detach().clone())
+
+
+def _replayed(before: Buffers) -> Buffers:
+    """What a replay works on: copies once more, because a graph that is retained runs again."""
+    read = {owner: named for owner, named in before.items() if not _writes_only(owner)}
+    scratch = _made(before, torch.empty_like)
+    return scratch | _made(read, lambda buffer: buffer.detach().clone())
+
+
+def _writes_only(module: nn.Module) -> bool:
+    plain = type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return plain and module.training and "forward" not in vars(module)
+
+
+def _made(found: Buffers, make: Callable[[Tensor], Tensor]) -> Buffers:
+    """A buffer that has several names is made once."""
+    every = {id(b): b for named in found.values() for b in named.values() if b is not None}
+    made = {key: make(buffer) for key, buffer in every.items()}
+    return {
+        owner: {name: made.get(id(buffer)) for name, buffer in named.items()}
+        for owner, named in found.items()
+    }
+
+
+@contextmanager
+def as_before(before: Buffers) -> Iterator[None]:
+    """Let modules work on copies of earlier buffers; the live ones come back untouched."""
+    live = {owner: dict(owner._buffers) for owner in before}
+    _set(_replayed(before))
+    try:
+        yield
+    finally:
+        _set(live)
+
+
+def _set(chosen: Buffers) -> None:
+    for owner, named in chosen.items():
+        owner._buffers.clear()
+        owner._buffers.update(named)
