@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fleetx.ps.carrier import Carrier, RemoteOptimizer, sparse_rule
+from fleetx.ps.carrier import Carrier
 from fleetx.ps.client import Batch
 from fleetx.ps.frames import Flag
 from fleetx.ps.hashing import Array, Floats
+from fleetx.ps.remote_optimizer import RemoteOptimizer, sparse_rule
 from fleetx.ps.rules import SGD, Rule
 from fleetx.ps.sparse_module import SparseModule
 from fleetx.ps.sparse_spec import Pace, SparseSpec

@@ -114,8 +114,13 @@ class SparseTable:
 
     def _add(self, ids: Ids) -> Ids:
         """New rows for ids that are all different and unknown; returns their slots."""
-        slots = self._slots(len(ids))
+        slots = self._seat(ids)
         self._weights.array[slots] = self._first(ids)
+        return slots
+
+    def _seat(self, ids: Ids) -> Ids:
+        """The same, but their weights are still to be written."""
+        slots = self._slots(len(ids))
         state = np.empty((len(ids), self._state.array.shape[1]), np.float32)
         self.spec.rule.start(state)
         self._state.array[slots] = state
@@ -275,8 +280,10 @@ class SparseTable:
         """Take rows that ``part`` gave, here or on another server."""
         if len(rows) == 0:
             return
-        self.admit(rows.ids)
-        slots, _ = self._index.find(rows.ids)
+        slots, missing = self._index.find(rows.ids)
+        if missing:
+            self._seat(np.unique(rows.ids[slots < 0]))
+            slots, _ = self._index.find(rows.ids)
         self._weights.array[slots] = rows.weights
         for arena, given in ((self._state, rows.state), (self._stats, rows.stats)):
             if given.shape[1] == arena.array.shape[1]:
