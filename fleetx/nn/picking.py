@@ -1,6 +1,6 @@
 """Rows for places, or sums of them, and the way back: gradients of one row added up.
 
-torch's own embedding does the same at twenty times the cost on the way back, on processors.
+torch's own embedding does the same, but on processors its way back costs ten times as much.
 """
 
 from typing import Any

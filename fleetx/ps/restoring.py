@@ -9,11 +9,12 @@ import numpy as np
 from fleetx.ps import safetensors_file
 from fleetx.ps.dense_table import Block
 from fleetx.ps.hashing import Array, Ids, servers_of
+from fleetx.ps.row_store import Rows
 from fleetx.ps.served import Served
 from fleetx.ps.served_dense import ServedDense
 from fleetx.ps.served_sparse import ServedSparse
 from fleetx.ps.snapshot import MANIFEST, read_json
-from fleetx.ps.sparse_table import Rows, SparseTable
+from fleetx.ps.sparse_table import SparseTable
 
 
 def recover(served: Served, folder: Path) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 
 from fleetx.ps import safetensors_file
 from fleetx.ps.hashing import Array
+from fleetx.ps.row_store import Rows
 from fleetx.ps.served import Served
 from fleetx.ps.served_dense import ServedDense
 from fleetx.ps.served_sparse import ServedSparse
-from fleetx.ps.sparse_table import Rows
 
 PART_ROWS = 8192
 """Rows that are copied at once, while no push can come in between: a millisecond or two."""
