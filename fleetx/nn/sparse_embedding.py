@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from typing_extensions import override
 
+from fleetx.nn.picking import bags_of, picked, summed_in_bags
 from fleetx.ps.client import Batch
 from fleetx.ps.entries import CountFilterEntry, Entry, ProbabilityEntry, ShowClickEntry
 from fleetx.ps.hashing import Array, Floats
@@ -108,8 +108,13 @@ class SparseEmbedding(SparseModule):
 
     def _shaped(self, rows: Tensor, place: Tensor, offsets: Tensor | None) -> Tensor:
         if self.pooling is None:
-            return F.embedding(place, rows)
-        return F.embedding_bag(place, rows, offsets, mode=self.pooling)
+            return picked(rows, place)
+        bags, number = bags_of(place.shape, offsets, place.device)
+        pooled = summed_in_bags(rows, place.reshape(-1), bags, number)
+        if self.pooling == "sum":
+            return pooled
+        sizes = torch.bincount(bags, minlength=number).clamp(min=1)
+        return pooled / sizes[:, None]
 
     def _rows(self, flat: Array, train: bool) -> tuple[Batch, Floats]:
         """What was fetched ahead for these ids, or what is fetched now."""

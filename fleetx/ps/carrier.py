@@ -1,61 +1,22 @@
 """How a worker's gradients reach the servers and fresh parameters come back; synchronous form."""
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from typing_extensions import override
 
 from fleetx.ps.client import Batch
 from fleetx.ps.dense_group import DenseGroup
 from fleetx.ps.frames import Flag
 from fleetx.ps.hashing import Array, Floats
-from fleetx.ps.layout import Split
-from fleetx.ps.rules import SGD, Adagrad, Adam, Rule
+from fleetx.ps.remote_optimizer import sparse_rule
 from fleetx.ps.sparse_module import Gathered, SparseModule, joined
 from fleetx.ps.sparse_spec import Pace
+from fleetx.ps.terms import Terms
 from fleetx.ps.worker import Worker, running
-
-
-class RemoteOptimizer(Optimizer):
-    """Stands for the servers among optimizers: its step hands gradients over."""
-
-    def __init__(self, params: Any, **options: Any) -> None:
-        super().__init__(params, options)
-        self.deliver: Callable[[], None] = _nobody
-
-    @override
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        assert closure is None, "the plan runs the forward, not the optimizer"
-        self.deliver()
-
-
-def _nobody() -> None:
-    raise AssertionError("the plan gives every remote optimizer somebody to deliver to")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """What a carrier was told."""
-
-    split: Split = field(default_factory=Split)
-    pace: Pace = field(default_factory=Pace)
-    merge: int = 1
-    """Batches that make one push."""
-    queue: int = 16
-    """Pushes that may wait to be sent."""
-    refresh: int = 1
-    """Pushes between two looks at the dense parameters."""
-    every: int = 1
-    """Batches between two exchanges of workers that train copies."""
-    bound: int = -1
-    """Steps by which a worker may be ahead of the slowest; negative for any number."""
-    unsent: int = 1
-    """A worker's own pushes that may be under way when it begins a batch."""
 
 
 class Carrier:
@@ -261,14 +222,3 @@ class Carrier:
         if self._worker is not None:
             self.flush()
             self._worker = None
-
-
-def sparse_rule(name: str, options: Mapping[str, Any]) -> Rule:
-    """The rule per row that goes with a torch optimizer."""
-    rate = float(options["lr"])
-    if name == "Adagrad":
-        return Adagrad(rate, float(options["eps"]), float(options["initial_accumulator_value"]))
-    if name in ("Adam", "AdamW"):
-        first, second = options["betas"]
-        return Adam(rate, float(first), float(second), float(options["eps"]))
-    return SGD(rate)

@@ -10,14 +10,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fleetx.ps.carrier import Carrier, RemoteOptimizer, sparse_rule
+from fleetx.ps.carrier import Carrier
 from fleetx.ps.client import Batch
 from fleetx.ps.frames import Flag
 from fleetx.ps.hashing import Array, Floats
+from fleetx.ps.remote_optimizer import RemoteOptimizer, sparse_rule
+from fleetx.ps.row_store import Rows
 from fleetx.ps.rules import SGD, Rule
 from fleetx.ps.sparse_module import SparseModule
 from fleetx.ps.sparse_spec import Pace, SparseSpec
-from fleetx.ps.sparse_table import Rows, SparseTable
+from fleetx.ps.sparse_table import SparseTable
 from fleetx.ps.worker import Worker
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fleetx.ps import snapshot
+from fleetx.ps import restoring, snapshot
 from fleetx.ps.dense_table import DenseSpec
 from fleetx.ps.frames import BadFrameError, Frame
 from fleetx.ps.handshake import Claim
@@ -137,7 +137,7 @@ class Desk:
         for path in sorted(folder.glob("[0-9]*/spec.json")):
             kept = snapshot.read_json(path)
             served = self._make(kept["kind"], kept["spec"], path.parent)
-            snapshot.recover(served, path.parent / "saved")
+            restoring.recover(served, path.parent / "saved")
             self._tables.append(served)
             logger.warning("table %s is back with %s", served.spec.name, served.describe())
 
@@ -237,9 +237,9 @@ class Desk:
             return
         folders = [root / name / f"server-{i}" for i in range(manifest["servers"])]
         if isinstance(served, ServedSparse):
-            snapshot.load_sparse(served, folders, self._server, self._servers)
+            restoring.load_sparse(served, folders, self._server, self._servers)
         elif isinstance(served, ServedDense):
-            snapshot.load_dense(served, folders)
+            restoring.load_dense(served, folders)
 
 
 def _same(served: Served, said: Message) -> None:

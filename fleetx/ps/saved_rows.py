@@ -9,10 +9,11 @@ import numpy as np
 from fleetx.ps import safetensors_file, snapshot
 from fleetx.ps.client import Batch
 from fleetx.ps.hashing import Array, Floats
+from fleetx.ps.row_store import Rows
 from fleetx.ps.rules import SGD
 from fleetx.ps.sparse_module import SparseModule
 from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.sparse_table import Rows, SparseTable
+from fleetx.ps.sparse_table import SparseTable
 
 
 class SavedRows:

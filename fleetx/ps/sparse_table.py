@@ -1,39 +1,22 @@
 """A sparse table: rows for ids, made when an id is first met."""
 
 import threading
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from fleetx.ps import kernels
-from fleetx.ps.arena import Arena
 from fleetx.ps.candidates import Candidates
 from fleetx.ps.entries import ShowClickEntry
 from fleetx.ps.hashing import Array, Floats, Ids
 from fleetx.ps.index import DAY, DAY_SHIFT, MARK, MARK_SHIFT, Index, rows_of, stamped
+from fleetx.ps.row_store import Rows, RowStore
 from fleetx.ps.sparse_spec import SparseSpec
 
 LAST_DAY = 1 << 13
 LAST_MARK = 1 << 16
 _ONE_SHOW = np.array([1, 0], np.float32)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Some rows of a table with everything that belongs to them."""
-
-    ids: Ids
-    weights: Floats
-    state: Floats
-    stats: Floats
-    """Shows and clicks, where the table counts them."""
-    days: Array
-    """On which day each was last met."""
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 class SparseTable:
@@ -43,13 +26,10 @@ class SparseTable:
         self.spec, self.lock = spec, threading.RLock()
         self._kernels = engine or kernels.active
         self._index = Index(self._kernels)
-        self._weights = Arena(spec.dim, np.float32)
-        self._state = Arena(spec.rule.state_width(spec.dim), np.float32)
         self._counted = isinstance(spec.entry, ShowClickEntry)
-        self._stats = Arena(2 if self._counted else 0, np.float32)
+        self._rows = RowStore(spec.dim, spec.rule, counted=self._counted)
         filtered = spec.entry is not None and not self._counted
         self._candidates = Candidates(self._kernels) if filtered else None
-        self._used, self._free = 0, np.empty(0, np.int64)
         self.updates = 0
         """Updates so far; the version of the table."""
         self.day, self.mark = 0, 1
@@ -60,10 +40,8 @@ class SparseTable:
     @property
     def nbytes(self) -> int:
         """Memory of the rows that exist, and of the index."""
-        width = self.spec.dim + self.spec.rule.state_width(self.spec.dim)
-        width += 2 if self._counted else 0
         waiting = self._candidates.nbytes if self._candidates else 0
-        return self._used * width * 4 + self._index.nbytes + waiting
+        return self._rows.nbytes + self._index.nbytes + waiting
 
     def pull(self, ids: Ids, out: Floats, met: Array | None = None, *, train: bool) -> Ids | None:
         """Write the rows of the ids to ``out``.
@@ -82,7 +60,7 @@ class SparseTable:
         admitted = None
         if missing and train:
             admitted = self._make(ids, slots, met)
-        self._kernels.gather(self._weights.array, slots, out)
+        self._kernels.gather(self._rows.weights.array, slots, out)
         if missing and not train and self._candidates is None:
             strangers = slots < 0
             out[strangers] = self._first(ids[strangers])
@@ -114,24 +92,15 @@ class SparseTable:
 
     def _add(self, ids: Ids) -> Ids:
         """New rows for ids that are all different and unknown; returns their slots."""
-        slots = self._slots(len(ids))
-        self._weights.array[slots] = self._first(ids)
-        state = np.empty((len(ids), self._state.array.shape[1]), np.float32)
-        self.spec.rule.start(state)
-        self._state.array[slots] = state
-        self._stats.array[slots] = 0
-        self._index.insert(ids, stamped(slots, self.day, self.mark))
+        slots = self._seat(ids)
+        self._rows.weights.array[slots] = self._first(ids)
         return slots
 
-    def _slots(self, count: int) -> Ids:
-        """Unused rows: dropped ones first, then fresh ones."""
-        old = self._free[: min(count, len(self._free))]
-        self._free = self._free[len(old) :]
-        fresh = np.arange(self._used, self._used + count - len(old))
-        self._used += len(fresh)
-        for arena in (self._weights, self._state, self._stats):
-            arena.reserve(self._used)
-        return np.concatenate([old, fresh])
+    def _seat(self, ids: Ids) -> Ids:
+        """The same, but their weights are still to be written."""
+        slots = self._rows.take(len(ids))
+        self._index.insert(ids, stamped(slots, self.day, self.mark))
+        return slots
 
     def push(
         self,
@@ -161,10 +130,10 @@ class SparseTable:
             stats = None if stats is None else stats[kept]
         base = self.spec.rule.lr if rate is None else rate
         rate = self.spec.pace.rate(base, self.updates - 1)
-        tables = self._weights.array, self._state.array
+        tables = self._rows.weights.array, self._rows.state.array
         self.spec.rule.apply(self._kernels, tables, slots, gradients, rate)
         if self._counted:
-            self._stats.array[slots] += _ONE_SHOW if stats is None else stats
+            self._rows.stats.array[slots] += _ONE_SHOW if stats is None else stats
 
     def add(self, ids: Ids, delta: Floats, *, unique: bool = False) -> None:
         """``w += delta``, for workers that train copies of their own."""
@@ -173,7 +142,7 @@ class SparseTable:
             ids, delta, _ = self.summed(ids, delta, None)
         slots = self._touch(ids)
         kept = slots >= 0
-        self._kernels.add(self._weights.array, slots[kept], np.ascontiguousarray(delta[kept]))
+        self._kernels.add(self._rows.weights.array, slots[kept], np.ascontiguousarray(delta[kept]))
 
     def _touch(self, ids: Ids) -> Ids:
         stamp = (self.day << DAY_SHIFT) | (self.mark << MARK_SHIFT)
@@ -204,7 +173,7 @@ class SparseTable:
         gone = self.day - ((words & DAY) >> DAY_SHIFT) >= threshold
         if isinstance(self.spec.entry, ShowClickEntry):
             self.decay(ids)
-            counted = self._stats.array[rows_of(words)]
+            counted = self._rows.stats.array[rows_of(words)]
             gone |= self.spec.entry.scores(counted) < self.spec.entry.lowest
         if gone.any():
             self.drop(ids[gone])
@@ -222,7 +191,7 @@ class SparseTable:
         """Let the counts of these rows fade, as at the end of a day."""
         if isinstance(self.spec.entry, ShowClickEntry):
             slots, _ = self._index.find(ids)
-            self._stats.array[slots[slots >= 0]] *= np.float32(self.spec.entry.decay)
+            self._rows.stats.array[slots[slots >= 0]] *= np.float32(self.spec.entry.decay)
 
     def knows(self, ids: Ids) -> Array:
         """Whether each id has a row."""
@@ -237,7 +206,7 @@ class SparseTable:
         """Forget these ids."""
         known, words = self._index.words()
         gone = np.isin(known, ids)
-        self._free = np.concatenate([self._free, rows_of(words[gone])])
+        self._rows.give_back(rows_of(words[gone]))
         self._index.replace(known[~gone], words[~gone])
 
     def begin_mark(self) -> int:
@@ -263,8 +232,7 @@ class SparseTable:
             changed = ((words & MARK) >> MARK_SHIFT) >= since
             ids, words = ids[changed], words[changed]
         slots = rows_of(words)
-        arenas = (self._weights, self._state, self._stats)
-        weights, state, stats = (arena.array[slots] for arena in arenas)
+        weights, state, stats = (arena.array[slots] for arena in self._rows.arenas)
         return Rows(ids, weights, state, stats, ((words & DAY) >> DAY_SHIFT).astype(np.int32))
 
     def reserve(self, rows: int) -> None:
@@ -275,10 +243,12 @@ class SparseTable:
         """Take rows that ``part`` gave, here or on another server."""
         if len(rows) == 0:
             return
-        self.admit(rows.ids)
-        slots, _ = self._index.find(rows.ids)
-        self._weights.array[slots] = rows.weights
-        for arena, given in ((self._state, rows.state), (self._stats, rows.stats)):
+        slots, missing = self._index.find(rows.ids)
+        if missing:
+            self._seat(np.unique(rows.ids[slots < 0]))
+            slots, _ = self._index.find(rows.ids)
+        self._rows.weights.array[slots] = rows.weights
+        for arena, given in ((self._rows.state, rows.state), (self._rows.stats, rows.stats)):
             if given.shape[1] == arena.array.shape[1]:
                 arena.array[slots] = given
         for day in np.unique(rows.days):

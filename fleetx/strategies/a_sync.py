@@ -17,13 +17,15 @@ from fleetx.plan.option import Above, AtLeast, OneOf
 from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
-from fleetx.ps.carrier import Carrier, RemoteOptimizer, Terms
+from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
 from fleetx.ps.dense_table import OPTIMIZERS
 from fleetx.ps.layout import Split
+from fleetx.ps.remote_optimizer import RemoteOptimizer
 from fleetx.ps.sparse_module import SparseModule
 from fleetx.ps.sparse_spec import Pace
+from fleetx.ps.terms import Terms
 
 Count = Annotated[int, AtLeast(1)]
 Method = Annotated[str, OneOf(("RoundRobin", "HashName"))]

@@ -13,16 +13,18 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fleetx.ps.carrier import Carrier, RemoteOptimizer, Terms
+from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
 from fleetx.ps.channel import Access
 from fleetx.ps.client import Batch, Client, Handle
 from fleetx.ps.desk import Desk
 from fleetx.ps.handshake import Claim
 from fleetx.ps.members import Members
+from fleetx.ps.remote_optimizer import RemoteOptimizer
 from fleetx.ps.server import Server
 from fleetx.ps.sparse_module import SparseModule
 from fleetx.ps.sparse_spec import SparseSpec
+from fleetx.ps.terms import Terms
 from fleetx.ps.worker import Worker
 
 TOKEN = b"a token of this test"

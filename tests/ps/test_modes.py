@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fleetx.nn import CountFilterEntry, SparseEmbedding
-from fleetx.ps.carrier import Carrier, Terms
+from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.carrier_geo import GeoCarrier
 from fleetx.ps.frames import Frame, Op
@@ -19,6 +19,7 @@ from fleetx.ps.layout import Split
 from fleetx.ps.members import PeerLostError
 from fleetx.ps.rules import SGD
 from fleetx.ps.sparse_spec import Pace, SparseSpec
+from fleetx.ps.terms import Terms
 from tests.ps.team import Team, carried, push, rows, table, team, together, train
 
 BATCH, STEPS = 6, 8

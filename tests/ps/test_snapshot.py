@@ -88,8 +88,8 @@ class Net(torch.nn.Module):
 
 
 def test_dense_parameters_are_cut_anew_for_other_servers(tmp_path: Path) -> None:
-    from fleetx.ps.carrier import Terms
     from fleetx.ps.layout import Split
+    from fleetx.ps.terms import Terms
 
     torch.manual_seed(0)
     inputs = torch.randint(0, 50, (8, 6, 3))

@@ -213,9 +213,9 @@ def test_shrink_drops_what_was_not_met_for_days(engine: ModuleType) -> None:
     pulled(table, [2])
     assert sorted(table.shrink(2)) == [1, 3]
     assert table.knows(np.array([1, 2, 3])).tolist() == [False, True, False]
-    before = table._used
+    before = table._rows._used
     pulled(table, [10, 11])
-    assert table._used == before, "dropped rows are used again"
+    assert table._rows._used == before, "dropped rows are used again"
     assert (pulled(table, [1]) == table._first(np.array([1]))).all()
 
 
