@@ -169,7 +169,7 @@ class Meter:
         return self.images * fleet.data_num() / (time.perf_counter() - self.began)
 
 
-def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy:
+def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy:  # noqa: C901
     """The switches of the command line; a whole strategy may come from a file."""
     strategy = fleet.DistributedStrategy()
     if args.strategy:
