@@ -53,6 +53,7 @@ def main() -> None:
         run.train_epoch(epoch)
         run.validate(epoch)
         run.save()
+    run.close()
     if args.export_format != "none":
         export(args, model, classes)
 
@@ -144,6 +145,11 @@ class Run:
         if self.board is not None:
             for name, value in scalars.items():
                 self.board.add_scalar(name, value, self.step)
+
+    def close(self) -> None:
+        """Write what the curves still hold back."""
+        if self.board is not None:
+            self.board.close()
 
 
 class Meter:
