@@ -5,11 +5,12 @@
 - OpenCV: ``DataLoader`` over OpenCV, one sample at a time, written by hand
 
 All of them give float32 batches of the same random crops (224 x 224 of photographs about 500 x 400)
-in one process each, a few batches of one after a few of the next, so that noise of the machine hits
+in one process, a few batches of one after a few of the next, so that noise of the machine hits
 all alike; the figure is the median of the rounds.
 
 python benchmarks/reader.py                # drawn images
 python benchmarks/reader.py --data_dir X   # your own, in either layout
+python benchmarks/reader.py --processes 1 --batches 12   # decoded by a process of its own each
 """
 
 import argparse
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import cv2
@@ -41,7 +43,7 @@ class ByHand(Dataset[tuple[Tensor, int]]):
     """What the two hand-written data sets share."""
 
     def __init__(self, files: LabelledFiles) -> None:
-        self.files, self.numbers = files, np.random.default_rng(0)
+        self.files, self.numbers = files, Random(0)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -155,6 +157,9 @@ def main() -> None:
                 folder,
                 Recipe(layout="imagenet", classes=8, train_images=8, val_images=1, size=args.size),
             )
+            # A list as long as a real one: an epoch of every loader begins with new processes.
+            lines = (folder / "train.txt").read_text(encoding="utf-8")
+            (folder / "train.txt").write_text(lines * 64, encoding="utf-8")
         loaders = contestants(folder, args.batch_size, args.processes)
         found = measure(loaders, args.rounds, args.batches, args.batch_size)
     cores = max(1, args.processes)

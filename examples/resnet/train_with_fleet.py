@@ -53,6 +53,7 @@ def main() -> None:
         run.train_epoch(epoch)
         run.validate(epoch)
         run.save()
+    run.close()
     if args.export_format != "none":
         export(args, model, classes)
 
@@ -145,6 +146,11 @@ class Run:
             for name, value in scalars.items():
                 self.board.add_scalar(name, value, self.step)
 
+    def close(self) -> None:
+        """Write what the curves still hold back."""
+        if self.board is not None:
+            self.board.close()
+
 
 class Meter:
     """The mean loss of this worker, and the speed of all."""
@@ -169,7 +175,7 @@ class Meter:
         return self.images * fleet.data_num() / (time.perf_counter() - self.began)
 
 
-def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy:
+def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy:  # noqa: C901
     """The switches of the command line; a whole strategy may come from a file."""
     strategy = fleet.DistributedStrategy()
     if args.strategy:

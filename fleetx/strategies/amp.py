@@ -238,7 +238,9 @@ class Amp(Strategy, name="amp"):
 
     def _warn(self, model: nn.Module, job: Job) -> None:
         half = self.config.low == torch.float16
-        convolves = any(isinstance(module, _ConvNd) for module in model.modules())
+        _, spared = self.config.lists()
+        found = [module for module in model.modules() if isinstance(module, _ConvNd)]
+        convolves = any(f"conv{module.weight.dim() - 2}d" not in spared for module in found)
         if half and convolves and job.device.type == "cpu":
             logger.warning(
                 "amp: the backward pass of float16 convolutions takes hundreds of times as long "

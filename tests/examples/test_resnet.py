@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fleetx.data.images import View, val_loader
 from fleetx.metrics import Accuracy
@@ -16,7 +17,13 @@ FOLDER = ROOT / "examples" / "resnet"
 FLEETRUN = [sys.executable, "-m", "fleetx.launch", "--gpus", "none", "--nproc_per_node", "2"]
 SMALL = [
     *("--model=ResNet18", "--width=8", "--image_shape=3,32,32", "--lower_scale=0.5"),
-    *("--batch_size=8", "--warm_up_epochs=0.5", "--data_dir=flowers", "--reader_thread=0"),
+    *(
+        "--log_steps=2",
+        "--batch_size=8",
+        "--warm_up_epochs=0.5",
+        "--data_dir=flowers",
+        "--reader_thread=0",
+    ),
 ]
 
 
@@ -47,9 +54,12 @@ def test_it_trains_with_the_documents_strategies_and_resumes(place: Path) -> Non
     output = run([*line, "--num_epochs=4", "--resume=True"], place)
     assert "resumed from step 4" in output
     assert "[Epoch 0]" not in output
-    assert list((place / "output" / "tensorboard").glob("events.out.tfevents.*"))
     said = re.findall(r"acc1: ([\d.]+)", output)
     assert len(said) == 3
+    curves = EventAccumulator(str(place / "output" / "tensorboard")).Reload()
+    assert {"loss", "lr", "images_per_second", "acc1", "acc5"} <= set(curves.Tags()["scalars"])
+    assert [f"{point.value:.5f}" for point in curves.Scalars("acc1")][-3:] == said
+    assert [point.step for point in curves.Scalars("acc1")] == [4, 8, 12, 16]
     # The exported model is as good, in plain torch and without the script.
     model = torch.export.load(place / "output" / "model" / "model.pt2").module()
     accuracy = Accuracy()

@@ -9,8 +9,8 @@ from typing import Any
 from tqdm import tqdm
 
 from fleetx.data.downloads.checked_files import Listed, fetch, listed, unpack
-from fleetx.data.locks import only_one
 from fleetx.data.downloads.sources import Source, source_of
+from fleetx.data.locks import only_one
 from fleetx.data.team import find_team
 
 logger = logging.getLogger(__name__)

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Sequence
 from functools import partial
+from random import Random
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -98,11 +98,11 @@ class Images(Dataset[Any]):
         )
 
     def _decode(self, index: int, out: Pixels) -> None:
-        data = self.files.path(index).read_bytes()
+        data = self.files.read(index)
         if not self.train:
             fill(out, data, self.view.centre)
             return
-        numbers = np.random.default_rng((self.seed, self.epoch, index))
+        numbers = Random(self.seed << 96 | self.epoch << 48 | index)
         mirrored = numbers.random() < 0.5
         fill(out, data, partial(self.view.random, numbers=numbers))
         if mirrored:

@@ -1,5 +1,6 @@
 """Which image files belong to a split and what is on them, whatever the layout of the folder."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,11 @@ class LabelledFiles:
     def path(self, index: int) -> Path:
         """Where one image is."""
         return self.folder / bytes(self.paths[index]).decode()
+
+    def read(self, index: int) -> bytes:
+        """The bytes of one image; several times as fast as through its path."""
+        with open(b"/".join((os.fsencode(self.folder), self.paths[index])), "rb") as file:
+            return file.read()
 
     @property
     def classes(self) -> int:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fleetx.data.locks import only_one
 from fleetx.data.images.files import LabelledFiles
 from fleetx.data.images.mat_file import read_mat
+from fleetx.data.locks import only_one
 
 logger = logging.getLogger(__name__)
 

@@ -2,8 +2,7 @@
 
 import math
 from dataclasses import dataclass
-
-import numpy as np
+from random import Random
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height, in pixels of the whole image."""
@@ -65,10 +64,10 @@ class View:
         across, down = self.size[0] * scale, self.size[1] * scale
         return (width - across) / 2, (height - down) / 2, across, down
 
-    def random(self, width: int, height: int, numbers: np.random.Generator) -> Box:
+    def random(self, width: int, height: int, numbers: Random) -> Box:
         """A part of random size, shape and place, always inside the image."""
         low, high = math.log(self.lower_ratio), math.log(self.upper_ratio)
-        area, ratio, right, down = numbers.random(4).tolist()
+        area, ratio, right, down = (numbers.random() for _ in range(4))
         shape = math.exp(low + (high - low) * ratio)
         # The largest crop of that shape bounds the area, so that no draw is thrown away.
         most = min(1.0, width / (height * shape), height * shape / width)
