@@ -54,9 +54,8 @@ def load(path: Path) -> dict[str, Any]:
 def _put(message: Message, name: str, value: Any) -> None:
     if isinstance(value, tuple):
         getattr(message, name).extend(value)
-    elif name == "mode":
-        words = message.DESCRIPTOR.file.enum_types_by_name["Mode"].values_by_name
-        setattr(message, name, words[value].number)
+    elif (kind := message.DESCRIPTOR.fields_by_name[name].enum_type) is not None:
+        setattr(message, name, kind.values_by_name[value].number)
     else:
         setattr(message, name, value)
 
