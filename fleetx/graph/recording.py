@@ -98,4 +98,5 @@ class Draws:
 
 
 def _index(device: torch.device) -> int:
-    return torch.cuda.current_device() if device.index is None else device.index
+    with torch.cuda.device(device):
+        return torch.cuda.current_device()
