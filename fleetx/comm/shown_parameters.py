@@ -81,7 +81,7 @@ def _shown(owners: list[nn.Module], show: Show) -> Iterator[None]:
 def _as_parameter(shown: Tensor | None) -> Tensor | None:
     if shown is not None:
         # torch's sign for isinstance(shown, nn.Parameter), which mixed precision asks.
-        shown._is_param = True  # type: ignore[attr-defined]
+        shown._is_param = True
     return shown
 
 

@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a name of fleetx.applications, module:factory, or a folder of save_inference_model",
     )
     parser.add_argument("--pretrained_model", help="a safetensors file, or a folder of them")
+    parser.add_argument(
+        "--class_dim", type=int, help="classes of a model by name (default: its usual number)"
+    )
     parser.add_argument("--data_dir", required=True, help="the folder with the list")
     parser.add_argument("--output", type=Path, required=True, help="the safetensors file to write")
     parser.add_argument(
@@ -59,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
             args.output,
             pretrained=args.pretrained_model,
             batch_size=args.batch_size,
+            class_dim=args.class_dim,
         )
     except (ValueError, TypeError, OSError) as error:
         print(f"fleetx evaluate: error: {error}", file=sys.stderr)

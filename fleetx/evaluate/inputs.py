@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of red, green and blue between 0 and 1, as the networks of document 001 want them."""
+from fleetx.data.images import flowers
+from fleetx.data.images.decoding import BrokenImageError, fill
+from fleetx.data.images.views import View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +21,19 @@ class Reading:
     """Where the inputs come from and how they become tensors."""
 
     data_dir: str
-    """The folder with the list; paths in the list start here."""
+    """The folder with the list, or with the archives of Flowers-102."""
     list_file: str = "val.txt"
-    """Lines of "path label"; the label may be missing."""
+    """Lines of "path label"; the label may be missing. Paths start in the folder of the split, as
+    ``val`` for ``val.txt``, or in ``data_dir``."""
     image_shape: tuple[int, int, int] = (3, 224, 224)
     """Channels, height and width of what the network sees."""
     resize_short_size: int = 256
     """The short side of an image before its centre is cut out."""
+
+    @property
+    def view(self) -> View:
+        """What a network sees of an image; the same as when it was validated."""
+        return View(image_shape=self.image_shape, resize_short_size=self.resize_short_size)
 
     def to_json(self) -> str:
         """For the metadata of a file."""
@@ -44,8 +51,7 @@ class Inputs(Sequence[tuple[str, Tensor]]):
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
-        self._folder = Path(reading.data_dir)
-        self.names, self.labels = _listed(self._folder / reading.list_file)
+        self._folder, self.names, self.labels = _listed(Path(reading.data_dir), reading.list_file)
 
     @override
     def __len__(self) -> int:
@@ -63,31 +69,25 @@ class Inputs(Sequence[tuple[str, Tensor]]):
             )
         if path.suffix == ".npy":
             return name, torch.from_numpy(np.load(path, allow_pickle=False))
-        return name, image(path, self.reading)
+        return name, image(path, self.reading.view)
 
     def batch(self, start: int, end: int) -> Tensor:
         """Consecutive inputs as one tensor."""
         return torch.stack([self[index][1] for index in range(start, end)])
 
 
-def image(path: Path, reading: Reading) -> Tensor:
+def image(path: Path, view: View) -> Tensor:
     """The centre of an image, normalised, channels first."""
-    from PIL import Image, UnidentifiedImageError
-
-    _, height, width = reading.image_shape
+    _, height, width = view.image_shape
+    pixels = np.empty((height, width, 3), np.uint8)
     try:
-        with Image.open(path) as opened:
-            whole = opened.convert("RGB")
-    except (UnidentifiedImageError, OSError) as error:
+        fill(pixels, path.read_bytes(), view.centre)
+    except BrokenImageError as error:
         raise ValueError(
             f"{str(path)!r} is no image that can be read ({error}); remove it from the list."
         ) from error
-    scale = reading.resize_short_size / min(whole.size)
-    size = (max(width, round(whole.width * scale)), max(height, round(whole.height * scale)))
-    left, top = (size[0] - width) // 2, (size[1] - height) // 2
-    part = whole.resize(size, Image.Resampling.BILINEAR)
-    pixels = np.asarray(part.crop((left, top, left + width, top + height)), dtype=np.float32)
-    normal = (pixels / 255 - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
+    mean, std = (np.array(each, np.float32) for each in (view.image_mean, view.image_std))
+    normal = (pixels.astype(np.float32) / 255 - mean) / std
     return torch.from_numpy(normal.transpose(2, 0, 1).copy())
 
 
@@ -96,21 +96,28 @@ def checksum(value: Tensor) -> int:
     return zlib.crc32(value.contiguous().numpy().tobytes())
 
 
-def _listed(path: Path) -> tuple[list[str], list[int]]:
+def _listed(root: Path, list_file: str) -> tuple[Path, list[str], list[int]]:
+    """Where paths start, the paths, and the labels, -1 for those without."""
+    path, split = root / list_file, Path(list_file).stem
     if not path.is_file():
+        if flowers.is_there(root):
+            files = flowers.read(root, split)
+            return files.folder, [name.decode() for name in files.paths], files.labels.tolist()
         raise FileNotFoundError(
             f"there is no list {str(path)!r}; set --data_dir to the folder that has it, and "
             "--list to its name. Its lines are 'path label'."
         )
-    names, labels = [], []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.strip():
-            continue
-        name, _, label = line.strip().rpartition(" ")
-        if not name or not label.lstrip("-").isdigit():
-            name, label = line.strip(), "-1"
-        names.append(name)
-        labels.append(int(label))
-    if not names:
+    entries = [
+        _entry(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
+    ]
+    if not entries:
         raise ValueError(f"the list {str(path)!r} is empty; write a line 'path label' per input.")
-    return names, labels
+    names, labels = [name for name, _ in entries], [label for _, label in entries]
+    inside = (root / split / names[0]).exists()
+    return root / split if inside else root, names, labels
+
+
+def _entry(line: str) -> tuple[str, int]:
+    name, _, label = line.strip().rpartition(" ")
+    known = name and label.removeprefix("-").isdecimal()
+    return (name, int(label)) if known else (line.strip(), -1)

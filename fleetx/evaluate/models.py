@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fleetx.applications import catalogue
 from fleetx.io.files import load_tensors
 
 EXPORTED = "model.pt2"
@@ -26,7 +27,9 @@ class Vectors:
     """Of its weights: other weights, other vectors."""
 
 
-def vectors_of(model: str, pretrained: str | None, device: torch.device) -> Vectors:
+def vectors_of(
+    model: str, pretrained: str | None, device: torch.device, class_dim: int | None = None
+) -> Vectors:
     """What turns batches into vectors of the last layer.
 
     Args:
@@ -35,6 +38,7 @@ def vectors_of(model: str, pretrained: str | None, device: torch.device) -> Vect
         pretrained: a safetensors file with the weights, or a folder with one file per value; None
             for a folder that was exported, which has its own, or for fresh weights.
         device: where it runs.
+        class_dim: the classes of a model of ``fleetx.applications``; None for its usual number.
     """
     if (Path(model) / EXPORTED).is_file():
         if pretrained is not None:
@@ -44,7 +48,7 @@ def vectors_of(model: str, pretrained: str | None, device: torch.device) -> Vect
             )
         run: Any = torch.export.load(Path(model) / EXPORTED).module()
     else:
-        run = _built(model)
+        run = _built(model, class_dim)
         if pretrained is not None:
             _load(run, Path(pretrained))
         run.eval()
@@ -61,9 +65,9 @@ def _fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _built(model: str) -> nn.Module:
+def _built(model: str, class_dim: int | None) -> nn.Module:
     where, _, factory = model.partition(":")
-    made: Any = _from_module(where, factory) if factory else _application(model)
+    made: Any = _from_module(where, factory) if factory else _application(model, class_dim)
     if not isinstance(made, nn.Module):
         raise TypeError(f"--model {model} gave {made!r}; it must make a torch.nn.Module.")
     return made
@@ -84,15 +88,13 @@ def _from_module(where: str, factory: str) -> Any:
     return getattr(module, factory)()
 
 
-def _application(name: str) -> Any:
-    try:
-        catalogue: Any = importlib.import_module("fleetx.applications.catalogue")
-    except ModuleNotFoundError as error:
+def _application(name: str, class_dim: int | None) -> Any:
+    if name.lower() not in {known.lower() for known in catalogue.names()}:
         raise ValueError(
-            f"--model {name} is no folder with {EXPORTED} and no 'module:factory'; give one of "
-            "these."
-        ) from error
-    return catalogue.build(name)
+            f"--model {name} is no folder with {EXPORTED}, no 'module:factory', and none of "
+            f"{', '.join(catalogue.names())}; give one of these."
+        )
+    return catalogue.build(name, **({} if class_dim is None else {"class_dim": class_dim}))
 
 
 def _load(model: nn.Module, path: Path) -> None:

@@ -21,6 +21,7 @@ def evaluate(
     *,
     pretrained: str | None = None,
     batch_size: int = 32,
+    class_dim: int | None = None,
 ) -> None:
     """Write the vectors of all inputs into one file; every worker calls it and does its share.
 
@@ -33,9 +34,10 @@ def evaluate(
         output: the file.
         pretrained: the weights.
         batch_size: inputs that run together.
+        class_dim: see ``vectors_of``.
     """
     worker, workers = roles.worker_index(), roles.worker_num()
-    vectors = vectors_of(model, pretrained, roles.device())
+    vectors = vectors_of(model, pretrained, roles.device(), class_dim)
     if len(set(roles.util.all_gather(vectors.fingerprint))) > 1:
         raise ValueError(
             f"--model {model} has other weights on each worker; give --pretrained_model, or set a "

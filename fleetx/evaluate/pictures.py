@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetx.evaluate.inputs import MEAN, STD
+from fleetx.data.images.views import View
 
 Pixels = NDArray[np.uint8]
 
@@ -25,7 +25,7 @@ def _pixels(value: NDArray[np.float32]) -> Pixels:
     """Height, width and one or three channels."""
     if value.ndim == 3 and value.shape[0] == 3:
         # As the reader normalised it, backwards.
-        planes = value.transpose(1, 2, 0) * np.array(STD) + np.array(MEAN)
+        planes = value.transpose(1, 2, 0) * np.array(View.image_std) + np.array(View.image_mean)
         colours: Pixels = np.clip(planes * 255, 0, 255).astype(np.uint8)
         return colours
     flat = np.nan_to_num(value.reshape(value.shape[0] if value.ndim > 1 else 1, -1))

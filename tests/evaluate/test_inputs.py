@@ -8,7 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fleetx.evaluate.inputs import MEAN, STD, Inputs, Reading, checksum
+from fleetx.data.images import Images, View
+from fleetx.data.images.files import labelled_files
+from fleetx.evaluate.inputs import Inputs, Reading, checksum
 from tests.evaluate.small import images, reading
 
 
@@ -22,10 +24,23 @@ def test_a_list_gives_names_labels_and_normalised_centres(tmp_path: Path) -> Non
     assert (inputs.names, inputs.labels) == (["a b.png", "a b.png"], [3, -1])
     name, value = inputs[0]
     assert (name, tuple(value.shape)) == ("a b.png", (3, 16, 16))
-    black = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
-    white = [(1 - mean) / std for mean, std in zip(MEAN, STD, strict=True)]
+    colours = list(zip(View.image_mean, View.image_std, strict=True))
+    black = [-mean / std for mean, std in colours]
+    white = [(1 - mean) / std for mean, std in colours]
     torch.testing.assert_close(value[:, 8, 2].tolist(), black, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(value[:, 8, 13].tolist(), white, rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_sees_what_it_saw_when_it_was_validated(tmp_path: Path) -> None:
+    given = images(tmp_path / "val", 5)
+    (tmp_path / "val" / "val.txt").rename(tmp_path / "val.txt")
+    inputs = Inputs(replace(given, data_dir=str(tmp_path)))
+    images_of = Images(labelled_files(tmp_path, "val"), given.view, train=False)
+    validated, labels = images_of.__getitems__(range(5))
+    assert labels.tolist() == inputs.labels
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (View.image_mean, View.image_std))
+    seen = (inputs.batch(0, 5) * std + mean) * 255
+    torch.testing.assert_close(seen, validated.float(), rtol=0, atol=1e-3)
 
 
 def test_arrays_are_taken_as_they_are(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from fleetx import roles
 from fleetx.__main__ import main
+from fleetx.applications import Resnet18
 from fleetx.evaluate import offline
 from fleetx.evaluate.inputs import Inputs
 from fleetx.evaluate.models import Vectors, vectors_of
@@ -93,6 +94,18 @@ def test_an_exported_folder_gives_the_vectors_of_its_model(tmp_path: Path) -> No
     assert world(1).run(in_a_job, arguments(tmp_path, str(tmp_path / "exported"))) == [0]
     found = VectorFile.load(tmp_path / "v.safetensors")
     torch.testing.assert_close(found.vectors, direct(net(seed=3), inputs))
+
+
+def test_a_model_by_name_has_as_many_classes_as_its_weights(tmp_path: Path) -> None:
+    inputs = Inputs(images(tmp_path / "data", 2))
+    torch.manual_seed(4)
+    trained = Resnet18(class_dim=7)
+    save_file(trained.state_dict(), tmp_path / "weights.safetensors")
+    given = [*arguments(tmp_path, "ResNet18"), "--class_dim", "7"]
+    given += ["--pretrained_model", str(tmp_path / "weights.safetensors")]
+    assert world(1).run(in_a_job, given) == [0]
+    found = VectorFile.load(tmp_path / "v.safetensors")
+    torch.testing.assert_close(found.vectors, direct(trained, inputs))
 
 
 def complaint(given: list[str]) -> tuple[int, str]:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fleetx.evaluate.inputs import MEAN, STD
+from fleetx.data.images.views import View
 from fleetx.evaluate.pictures import png
 
 
 def test_an_image_is_shown_in_its_colours() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
-    normal = (pixels / 255 - np.array(MEAN)) / np.array(STD)
+    normal = (pixels / 255 - np.array(View.image_mean)) / np.array(View.image_std)
     opened = Image.open(io.BytesIO(png(normal.transpose(2, 0, 1).astype(np.float32))))
     assert np.abs(np.asarray(opened).astype(int) - pixels).max() <= 1
 
