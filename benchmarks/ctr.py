@@ -148,13 +148,18 @@ def main() -> None:
         work(given.work, given.steps, given.batch_size)
         return
     found: dict[str, list[float]] = {}
+
+    def note(name: str, rate: float) -> None:
+        found.setdefault(name, []).append(rate)
+        print(f"{name}: {rate:,.0f}", file=sys.stderr, flush=True)
+
     for _ in range(given.rounds):
-        found.setdefault("one process", []).append(local(given.steps, given.batch_size))
+        note("one process", local(given.steps, given.batch_size))
         for mode in given.modes:
             for workers in given.workers:
                 with tempfile.TemporaryDirectory() as folder:
                     rate = job(mode, workers, given.steps, given.batch_size, Path(folder))
-                found.setdefault(f"{mode}, {workers} workers", []).append(rate)
+                note(f"{mode}, {workers} workers", rate)
     base = statistics.median(found["one process"])
     print("| | examples/s | against one process |\n|---|---|---|")
     for name, rates in found.items():

@@ -72,9 +72,19 @@ def summed_in_bags(rows: Tensor, places: Tensor, bags: Tensor, number: int) -> T
 
 def bags_of(shape: torch.Size, offsets: Tensor | None, device: torch.device) -> tuple[Tensor, int]:
     """The bag of each id and the number of bags: rows of a rectangle, or between offsets."""
+    if len(shape) != (2 if offsets is None else 1):
+        raise ValueError(
+            f"ids of shape {list(shape)} {'without' if offsets is None else 'with'} offsets "
+            "make no bags; pass a rectangle with one bag in each row, or a flat list and offsets"
+        )
     if offsets is None:
         bags = torch.arange(shape[0], device=device)
         return bags.repeat_interleave(shape[1]), shape[0]
     sizes = offsets.diff(append=offsets.new_tensor([shape[0]]))
+    if int(sizes.sum()) != shape[0] or bool((sizes < 0).any()):
+        raise ValueError(
+            f"offsets must begin with 0, rise, and end before the {shape[0]} ids; they are "
+            f"{offsets.tolist()[:8]}"
+        )
     bags = torch.arange(len(offsets), device=device)
     return bags.repeat_interleave(sizes.to(device)), len(offsets)

@@ -108,6 +108,11 @@ class SparseEmbedding(SparseModule):
 
     def _shaped(self, rows: Tensor, place: Tensor, offsets: Tensor | None) -> Tensor:
         if self.pooling is None:
+            if offsets is not None:
+                raise ValueError(
+                    f"SparseEmbedding {self.options.name!r} got offsets but makes no bags; pass "
+                    "pooling='sum' or 'mean' to it, or leave them out"
+                )
             return picked(rows, place)
         bags, number = bags_of(place.shape, offsets, place.device)
         pooled = summed_in_bags(rows, place.reshape(-1), bags, number)

@@ -44,3 +44,18 @@ def test_other_formats_take_torchs_way() -> None:
     exact = summed(values.double(), targets, 4)
     torch.testing.assert_close(summed(values, targets, 4).double(), exact, rtol=1e-5, atol=1e-6)
     assert exact[3].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("offsets", [[1, 2], [0, 5, 3], [0, 13], []])
+def test_offsets_that_do_not_cover_the_ids_are_refused(offsets: list[int]) -> None:
+    with pytest.raises(ValueError, match="must begin with 0, rise, and end before the 12 ids"):
+        bags_of(torch.Size([12]), torch.tensor(offsets, dtype=torch.long), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("shape", "offsets"), [((3,), None), ((2, 2), [0]), ((2, 2, 2), None)])
+def test_shapes_that_make_no_bags_are_refused(
+    shape: tuple[int, ...], offsets: list[int] | None
+) -> None:
+    begins = None if offsets is None else torch.tensor(offsets)
+    with pytest.raises(ValueError, match="make no bags"):
+        bags_of(torch.Size(shape), begins, torch.device("cpu"))
