@@ -11,7 +11,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize(
-    ("page", "runner"), [("data", []), ("metrics", []), ("testing", ["-m", "pytest", "-q"])]
+    ("page", "runner"),
+    [("data", []), ("metrics", []), ("applications", []), ("testing", ["-m", "pytest", "-q"])],
 )
 def test_examples_run(page: str, runner: list[str], tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from fleetx.data.downloads.checked_files import Listed, fetch, listed, unpack
 from fleetx.data.downloads.sources import Source, source_of
 from fleetx.data.locks import only_one
+from fleetx.data.requirements import require
 from fleetx.data.team import find_team
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ def _fetch_all(
 
 def _described(fs_yaml: str | Path | None) -> str:
     """Where the data set lies."""
+    require("yaml", "reading where a data set lies")
     import yaml
 
     if fs_yaml is None or not str(fs_yaml).endswith((".yaml", ".yml")):

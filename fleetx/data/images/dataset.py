@@ -14,6 +14,7 @@ from typing_extensions import override
 from fleetx.data.images.decoding import BrokenImageError, Pixels, fill
 from fleetx.data.images.files import LabelledFiles
 from fleetx.data.images.views import View
+from fleetx.data.requirements import require
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Images(Dataset[Any]):
     ) -> None:
         if on_broken not in ON_BROKEN:
             raise ValueError(f"on_broken={on_broken!r} is not known; use 'skip' or 'raise'.")
+        require("cv2", "decoding images")
         self.files, self.view, self.train = files, view, train
         self.seed, self.epoch = seed, 0
         self._skips, self._channels_last = on_broken == "skip", channels_last

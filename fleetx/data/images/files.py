@@ -38,7 +38,7 @@ class LabelledFiles:
 
     def read(self, index: int) -> bytes:
         """The bytes of one image; several times as fast as through its path."""
-        with open(b"/".join((os.fsencode(self.folder), self.paths[index])), "rb") as file:
+        with open(b"/".join((os.fsencode(self.folder), self.paths[index])), "rb", 0) as file:
             return file.read()
 
     @property

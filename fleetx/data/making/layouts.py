@@ -14,6 +14,7 @@ import numpy as np
 from fleetx.data.images import flowers
 from fleetx.data.images.mat_file import write_mat
 from fleetx.data.making.pictures import flower, jpeg
+from fleetx.data.requirements import require
 
 RECIPE = "made.json"
 """What the data set was made from; the same recipe gives the same bytes."""
@@ -70,6 +71,7 @@ def make(folder: Path, recipe: Recipe, progress: Progress = lambda: None) -> boo
             f"{str(folder)!r} has other files in it, which shall not be mixed with new ones; name "
             "a folder that does not exist, or remove this one."
         )
+    require("cv2", "drawing images")
     beside = folder.with_name(f".{folder.name}-{uuid.uuid4().hex[:8]}")
     try:
         beside.mkdir(parents=True)

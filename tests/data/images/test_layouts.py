@@ -1,6 +1,7 @@
 """Both layouts are read as they are described, and what is wrong with them is said."""
 
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,12 @@ def test_a_damaged_archive_leaves_no_images(tmp_path: Path) -> None:
 def test_a_wrong_recipe_is_a_clear_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"use "):
         Recipe(**wrong)
+
+
+def test_without_opencv_there_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(ImportError, match=r"pip install 'fleetx\[applications\]'"):
+        make(tmp_path / "made", Recipe(**SMALL))
+    assert not list(tmp_path.iterdir())
