@@ -248,6 +248,28 @@ def test_inference_models_are_whole(flags: dict[str, Any], tmp_path: Path) -> No
         assert torch.allclose(state[key], expected[key], rtol=0, atol=1e-6), key
 
 
+def numbers_held(flags: dict[str, Any]) -> dict[str, int]:
+    """Parameters that train on this worker, and how many of their numbers are here."""
+    exe, loss, _ = built(flags, torch.optim.SGD, lr=0.3)
+    exe.run(fleet.main_program, batch(0, fleet.data_index()), [loss])
+    training = fleet.main_program.training
+    assert training is not None
+    assert training.run is not None
+    held: dict[str, Any] = dict(training.run.lowered.named_parameters())
+    return {key: getattr(p, "_local_tensor", p).numel() for key, p in held.items()}
+
+
+def test_every_worker_holds_its_part_alone() -> None:
+    sizes = {key: p.numel() for key, p in by_hand(1, torch.optim.SGD, lr=0.3).items()}
+    first, second = world(2).run(numbers_held, {"pipeline": TWO})
+    assert list(first) == NAMES[:4]
+    assert list(second) == NAMES[4:]
+    assert first | second == sizes
+    first, second = world(2).run(numbers_held, {"sharding": ANCHORS})
+    assert {key: first[key] + second[key] for key in NAMES} == sizes
+    assert all(first[key] <= (sizes[key] + 16) // 2 for key in NAMES)  # whole rows
+
+
 def initialised_again() -> bool:
     exe, loss, _ = built({"sharding": ANCHORS}, torch.optim.SGD, lr=0.3)
     first = {key: p.detach().clone() for key, p in fleet.main_program.state.trained().items()}
