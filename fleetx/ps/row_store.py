@@ -44,7 +44,7 @@ class RowStore:
     @property
     def nbytes(self) -> int:
         """Memory of the rows that exist or did."""
-        return self._used * sum(4 * arena.array.shape[1] for arena in self.arenas)
+        return self._used * sum(4 * int(arena.array.shape[1]) for arena in self.arenas)
 
     def take(self, count: int) -> Ids:
         """Unused rows, dropped ones first; all but their weights is as at the beginning."""
