@@ -177,8 +177,6 @@ def test_pairs_of_which_one_is_compiled() -> None:
 def test_pairs_in_which_workers_share_batches(spread: str) -> None:
     pairs = [names for names in legal(2, SETTINGS | SPREAD) if spread in names]
     assert len(pairs) == len(SETTINGS) + 1
-    if spread == "tensor_parallel":
-        pairs.append(("compile", "tensor_parallel"))
     assert faults(pairs, workers=4) == []
 
 
