@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             batch_size=args.batch_size,
             class_dim=args.class_dim,
         )
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"fleetx evaluate: error: {error}", file=sys.stderr)
         return 2
     if roles.worker_index() == 0:

@@ -14,6 +14,7 @@ from typing_extensions import override
 from fleetx.data.images import flowers
 from fleetx.data.images.decoding import BrokenImageError, fill
 from fleetx.data.images.views import View
+from fleetx.data.requirements import require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,8 @@ class Inputs(Sequence[tuple[str, Tensor]]):
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         self._folder, self.names, self.labels = _listed(Path(reading.data_dir), reading.list_file)
+        if not all(name.endswith(".npy") for name in self.names):
+            require("cv2", "reading images")
 
     @override
     def __len__(self) -> int:
