@@ -1,5 +1,6 @@
 """A trained module as an inference model, in one call."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,10 @@ from typing import Any
 from torch import nn
 
 from fleetx import static
+from fleetx.io.files import written
 from fleetx.io.inference import save_inference_model
+
+RUNTIME = "fleetx.evaluate.mlserver_runtime.InferenceModel"
 
 
 def save_for_inference(
@@ -20,6 +24,8 @@ def save_for_inference(
     format: str = "torch",
 ) -> None:
     """Save ``model.pt2``, which plain torch loads, for batches of any size.
+
+    ``mlserver start dirname`` serves it: its settings lie beside it.
 
     Args:
         model: the plain module with its weights, on the CPU; it is left as it is.
@@ -35,3 +41,13 @@ def save_for_inference(
         scores: Any = model(images)
         scores.name = output_name
     save_inference_model(static.Executor(), dirname, [input_name], [scores], program, format=format)
+    _settings(Path(dirname))
+
+
+def _settings(folder: Path) -> None:
+    """For MLServer: what it serves, and how; one process, seen from this machine alone."""
+    model = {"name": folder.name, "implementation": RUNTIME, "parameters": {"uri": "."}}
+    server = {"host": "127.0.0.1", "parallel_workers": 0}
+    for name, values in (("model-settings.json", model), ("settings.json", server)):
+        with written(folder / name) as beside:
+            beside.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

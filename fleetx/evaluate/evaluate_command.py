@@ -32,27 +32,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch_size", type=int, default=32, help="(default: %(default)s)")
     parser.add_argument(
-        "--image_shape", default="3,224,224", help="what the network sees (default: %(default)s)"
+        "--image_shape",
+        help="what the network sees (default: what a folder was exported for, else 3,224,224)",
     )
     parser.add_argument(
-        "--resize_short_size", type=int, default=256, help="of images (default: %(default)s)"
+        "--resize_short_size",
+        type=int,
+        help="short side of an image before its centre is cut out (default: 8/7 of that)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the file; under fleetrun every worker does its share."""
     from fleetx import roles
+    from fleetx.data.images.views import parsed_shape
     from fleetx.evaluate.inputs import Inputs, Reading
+    from fleetx.evaluate.models import usual_shape
     from fleetx.evaluate.offline import evaluate
 
     try:
         if args.batch_size < 1:
             raise ValueError(f"--batch_size must be at least 1, got {args.batch_size}")
+        shape = parsed_shape(args.image_shape) if args.image_shape else usual_shape(args.model)
         reading = Reading(
             data_dir=str(Path(args.data_dir).resolve()),
             list_file=args.list,
-            image_shape=_shape(args.image_shape),
-            resize_short_size=args.resize_short_size,
+            image_shape=shape,
+            resize_short_size=args.resize_short_size or max(shape[1:]) * 8 // 7,
         )
         inputs = Inputs(reading)
         roles.start(is_collective=True)
@@ -70,10 +76,3 @@ def run(args: argparse.Namespace) -> int:
     if roles.worker_index() == 0:
         print(f"{len(inputs)} vectors in {args.output}")
     return 0
-
-
-def _shape(text: str) -> tuple[int, int, int]:
-    sizes = [int(part) for part in text.split(",") if part.strip().isdigit()]
-    if len(sizes) != 3 or min(sizes) < 1:
-        raise ValueError(f"--image_shape {text!r} is no 'channels,height,width'; try 3,224,224.")
-    return sizes[0], sizes[1], sizes[2]

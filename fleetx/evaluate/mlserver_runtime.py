@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from mlserver import MLModel, types
 from mlserver.codecs import NumpyCodec
+from mlserver.utils import get_model_uri
 from typing_extensions import override
-
-SETTINGS = "model-settings.json"
 
 
 class InferenceModel(MLModel):  # type: ignore[misc, unused-ignore]
@@ -17,7 +16,7 @@ class InferenceModel(MLModel):  # type: ignore[misc, unused-ignore]
 
     @override
     async def load(self) -> bool:
-        folder = Path(self.settings.parameters.uri)
+        folder = Path(await get_model_uri(self.settings))  # relative to the settings' own folder
         signature = json.loads((folder / "signature.json").read_text(encoding="utf-8"))
         self._names, self._outputs = list(signature["inputs"]), signature["outputs"]
         self._model = torch.export.load(folder / "model.pt2").module()

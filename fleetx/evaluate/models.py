@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from fleetx.applications import catalogue
 from fleetx.io.files import load_tensors
 
-EXPORTED = "model.pt2"
+EXPORTED, SIGNATURE = "model.pt2", "signature.json"
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,17 @@ class Vectors:
     """A batch -> one vector for each of its inputs."""
     fingerprint: str
     """Of its weights: other weights, other vectors."""
+
+
+def usual_shape(model: str) -> tuple[int, int, int]:
+    """Channels, height and width of the images that an exported folder takes; else ImageNet's."""
+    signature = Path(model) / SIGNATURE
+    if signature.is_file():
+        first = next(iter(json.loads(signature.read_text(encoding="utf-8"))["inputs"].values()))
+        if len(first["shape"]) == 4 and all(first["shape"][1:]):
+            _, channels, height, width = first["shape"]
+            return channels, height, width
+    return 3, 224, 224
 
 
 def vectors_of(

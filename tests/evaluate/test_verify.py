@@ -61,7 +61,7 @@ def settings(folder: Path, rest: int, grpc: int) -> None:
         model = {
             "name": name,
             "implementation": "fleetx.evaluate.mlserver_runtime.InferenceModel",
-            "parameters": {"uri": str(folder / name)},
+            "parameters": {"uri": "."},
         }
         (folder / name / "model-settings.json").write_text(json.dumps(model))
 
