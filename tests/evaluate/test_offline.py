@@ -1,5 +1,6 @@
 """Vectors are those of the model, whoever computes which of them, and a stopped run goes on."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,16 @@ def test_a_model_by_name_has_as_many_classes_as_its_weights(tmp_path: Path) -> N
     torch.testing.assert_close(found.vectors, direct(trained, inputs))
 
 
+def test_an_exported_folder_says_what_its_images_are(tmp_path: Path) -> None:
+    given = images(tmp_path / "data", 2)
+    export(net().eval(), tmp_path / "exported")
+    said = ["--data_dir", str(tmp_path / "data"), "--output", str(tmp_path / "v.safetensors")]
+    given_shape = ["evaluate", "--model", str(tmp_path / "exported"), *said]
+    assert world(1).run(in_a_job, given_shape) == [0]
+    found = VectorFile.load(tmp_path / "v.safetensors")
+    assert found.reading == replace(given, resize_short_size=18)  # 8/7 of 16
+
+
 def complaint(given: list[str]) -> tuple[int, str]:
     import contextlib
     import io
@@ -129,7 +140,8 @@ def test_faults_are_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         "is not one of this model": [*arguments(tmp_path, MODEL), *other],
         "with its own weights": [*arguments(tmp_path, str(tmp_path / "exported")), *other],
         "there is no list": [*arguments(tmp_path, MODEL), "--list", "none.txt"],
-        "is no 'channels,height,width'": [*arguments(tmp_path, MODEL), "--image_shape", "3"],
+        "must be like '3,224,224'": [*arguments(tmp_path, MODEL), "--image_shape", "3"],
+        "and none of ResNet18": arguments(tmp_path, "ResNet19"),
         "--batch_size must be at least 1": [*arguments(tmp_path, MODEL), "--batch_size", "0"],
     }
     for words, given in faults.items():
