@@ -1,5 +1,6 @@
 """Clicks like those of Criteo, drawn from a model that we know: so we know the best AUC, too."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def write(folder: Path, files: int, count: int) -> list[str]:
     paths = [folder / f"part-{index}-of-{files}-{count}.txt" for index in range(files)]
     for index, path in enumerate(paths):
         if not path.exists():
-            partial = path.with_suffix(".partial")
+            # Workers of one machine write the same file at the same time; the last one stays.
+            partial = path.with_suffix(f".{os.getpid()}")
             partial.write_text("".join(lines(count, index)))
-            partial.rename(path)
+            partial.replace(path)
     return [str(path) for path in paths]
