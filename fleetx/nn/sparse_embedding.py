@@ -19,6 +19,8 @@ from fleetx.ps.rules import Rule
 from fleetx.ps.sparse_module import Lookup, SparseModule, TableOptions
 
 _POOLINGS = ("sum", "mean")
+AHEAD = 2
+"""Batches whose rows may be on their way; of more, the oldest are forgotten."""
 
 
 class SparseEmbedding(SparseModule):
@@ -63,7 +65,7 @@ class SparseEmbedding(SparseModule):
         )
         super().__init__(options)
         self.padding_idx, self.pooling = padding_idx, pooling
-        self._ahead: deque[tuple[Array, Future[tuple[Batch, Floats]]]] = deque()
+        self._ahead: deque[tuple[Array, Future[tuple[Batch, Floats]]]] = deque(maxlen=AHEAD)
         self._thread: ThreadPoolExecutor | None = None
 
     @override
@@ -123,14 +125,16 @@ class SparseEmbedding(SparseModule):
 
     def _rows(self, flat: Array, train: bool) -> tuple[Batch, Floats]:
         """What was fetched ahead for these ids, or what is fetched now."""
-        if train and self._ahead:
-            ids, coming = self._ahead.popleft()
-            if np.array_equal(ids, flat):
-                return coming.result()
-            self._ahead.clear()  # the order was not kept
-        return self._pull(flat, train, ahead=False)
+        if train:
+            # What was asked for before this batch was skipped; what comes after it is still wanted.
+            for number, (ids, coming) in enumerate(self._ahead):
+                if np.array_equal(ids, flat):
+                    self._ahead = deque(list(self._ahead)[number + 1 :], AHEAD)
+                    batch, rows = coming.result()
+                    return batch, self._carrier().refreshed(self, batch, rows)
+        return self._pull(flat, train)
 
-    def _pull(self, flat: Array, train: bool, *, ahead: bool) -> tuple[Batch, Floats]:
+    def _pull(self, flat: Array, train: bool, ahead: int | None = None) -> tuple[Batch, Floats]:
         carrier = self._carrier()
         batch, met = self._sorted(flat, carrier.servers)
         return batch, carrier.lookup(self, batch, met if train else None, train=train, ahead=ahead)
@@ -171,14 +175,16 @@ class SparseEmbedding(SparseModule):
         return np.stack(counts, 1)[: len(batch.ids)].astype(np.float32)
 
     def prefetch(self, ids: Tensor) -> None:
-        """Begin to fetch the rows of the next batch, while this one is computed.
+        """Begin to fetch the rows of the next batch, before this one is computed.
 
         Synchronous training still sees every update: the fetch waits for it at the servers.
         """
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64, copy=False)
-        self._ahead.append((flat, self._thread.submit(self._pull, flat, True, ahead=True)))
+        # Asked here: the thread may begin when the update is done, and would wait for the next one.
+        update = self._carrier().step + 1
+        self._ahead.append((flat, self._thread.submit(self._pull, flat, True, update)))
 
     @override
     def extra_repr(self) -> str:

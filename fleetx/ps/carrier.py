@@ -198,13 +198,23 @@ class Carrier:
         return torch.full_like(flag, found)
 
     def lookup(
-        self, module: SparseModule, batch: Batch, met: Array | None, *, train: bool, ahead: bool
+        self,
+        module: SparseModule,
+        batch: Batch,
+        met: Array | None,
+        *,
+        train: bool,
+        ahead: int | None = None,
     ) -> Floats:
-        """The rows that a forward needs; ``ahead`` for the batch after the one that is trained."""
+        """The rows that a forward needs; ``ahead`` is the update that a later batch waits for."""
         worker = self.worker
-        client = worker.ahead if ahead else worker.client
-        step = self.step + ahead if worker.pace.workers else 0
+        client = worker.client if ahead is None else worker.ahead
+        step = (self.step if ahead is None else ahead) if worker.pace.workers else 0
         return client.pull(worker.table(module.options), batch, train=train, step=step, met=met)
+
+    def refreshed(self, module: SparseModule, batch: Batch, rows: Floats) -> Floats:
+        """Rows that were fetched ahead, as they are now that their batch is trained."""
+        return rows
 
     def flush(self) -> None:
         """Let servers know all that was learned here; nothing is left open when it returns."""

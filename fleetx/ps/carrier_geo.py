@@ -130,17 +130,28 @@ class GeoCarrier(Carrier):
 
     @override
     def lookup(
-        self, module: SparseModule, batch: Batch, met: Array | None, *, train: bool, ahead: bool
+        self,
+        module: SparseModule,
+        batch: Batch,
+        met: Array | None,
+        *,
+        train: bool,
+        ahead: int | None = None,
     ) -> Floats:
         if not train:
             return super().lookup(module, batch, met, train=train, ahead=ahead)
         worker, copies = self.worker, self._copies[module.options.name]
         if (missing := copies.missing(batch)).any():
             wanted = Batch.of(batch.ids[missing], worker.client.servers)
-            client = worker.ahead if ahead else worker.client
+            client = worker.client if ahead is None else worker.ahead
             fresh = client.pull(worker.table(module.options), wanted)
             copies.take(wanted.ids, fresh)
         return copies.look_up(batch.ids)
+
+    @override
+    def refreshed(self, module: SparseModule, batch: Batch, rows: Floats) -> Floats:
+        # Meanwhile this worker itself has trained them.
+        return self.lookup(module, batch, None, train=True)
 
     @override
     def deliver(self) -> None:

@@ -53,6 +53,7 @@ class Channel:
         self._pipe: Pipe | None = None
         self._parts: tuple[Bytes | Array, ...] = ()
         self._seq = 0
+        self._ended = False
 
     def next_seq(self) -> int:
         """The number of the next change."""
@@ -81,7 +82,7 @@ class Channel:
                 raise
             except ConnectionError as error:
                 self.close()
-                if time.monotonic() > deadline:
+                if self._ended or time.monotonic() > deadline:
                     raise ConnectionError(self._lost(error)) from error
                 logger.info("%s: %s; trying again", self.endpoint, error)
                 time.sleep(_PAUSE)
@@ -112,7 +113,7 @@ class Channel:
                 refusals += isinstance(error, RefusedError)
                 if refusals == REFUSALS:
                     raise
-                if time.monotonic() > deadline:
+                if self._ended or time.monotonic() > deadline:
                     raise ConnectionError(self._lost(error)) from error
                 time.sleep(_PAUSE)
         return self._pipe
@@ -135,6 +136,12 @@ class Channel:
             f"server {self.endpoint} did not answer for {self._access.patience:.0f} s ({error}); "
             "look at its log, and start it again if it is gone"
         )
+
+    def end(self) -> None:
+        """End the connection for good: whoever waits for an answer in another thread gives up."""
+        self._ended = True
+        if (pipe := self._pipe) is not None:
+            pipe.close()
 
     def close(self) -> None:
         """End the connection."""

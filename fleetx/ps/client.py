@@ -218,6 +218,11 @@ class Client:
             for channel in self.channels:
                 channel.receive(_nothing)
 
+    def end(self) -> None:
+        """End all connections for good, also under a thread that still waits for an answer."""
+        for channel in self.channels:
+            channel.end()
+
     def close(self) -> None:
         """End all connections."""
         for channel in self.channels:

@@ -106,10 +106,11 @@ class Worker:
         """Part from the servers; the last worker to say that it is finished ends them."""
         self._stopped.set()
         self._heart.join()
+        # Rows that nobody asked for in the end may still be on their way.
+        self.ahead.end()
         if finished:
             self.client.call_all({"method": "finish"})
         self.client.close()
-        self.ahead.close()
 
 
 _running: list[Worker] = []

@@ -451,7 +451,8 @@ def test_after_a_rest_every_worker_sees_what_all_have_learned(kind: Any) -> None
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
 
 
-def test_prefetched_rows_are_those_of_the_update_before() -> None:
+@pytest.mark.parametrize("early", [True, False], ids=["before the batch", "within the batch"])
+def test_prefetched_rows_are_those_of_the_update_before(early: bool) -> None:
     ids, targets = data(1)
 
     def losses(ahead: bool) -> tuple[list[float], int]:
@@ -470,8 +471,11 @@ def test_prefetched_rows_are_those_of_the_update_before() -> None:
             for step in range(STEPS):
                 if ahead and step + 1 < STEPS:
                     carrier.begin()
+                    if early:
+                        model.words.prefetch(ids[step + 1, 0])
                     loss = ((model(ids[step, 0]).squeeze(-1) - targets[step, 0]) ** 2).mean()
-                    model.words.prefetch(ids[step + 1, 0])
+                    if not early:
+                        model.words.prefetch(ids[step + 1, 0])
                     loss.backward()
                     carrier.collect()
                     carrier.optimizer.step()
@@ -487,6 +491,18 @@ def test_prefetched_rows_are_those_of_the_update_before() -> None:
     ahead, few = losses(True)
     assert ahead == plain
     assert (many, few) == (STEPS, 1)
+
+
+def test_rows_that_nobody_asked_for_in_the_end_hold_nobody_up() -> None:
+    ids, targets = data(1)
+    with team(1) as here:
+        model, worker = net(), here.worker()
+        carrier = carried(model, worker, optimizer=torch.optim.SGD, lr=0.1)
+        train(model, carrier, ids[0, 0], targets[0, 0])
+        model.words.prefetch(ids[1, 0])  # waits for an update that never comes
+        (_, coming), *_ = model.words._ahead
+        worker.stop(finished=False)
+        assert isinstance(coming.exception(timeout=30), ConnectionError)
 
 
 def test_bags_padding_shared_tables_and_other_widths() -> None:
