@@ -1,7 +1,7 @@
 """An embedding over 64-bit ids whose rows live on parameter servers."""
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,6 @@ class SparseEmbedding(SparseModule):
         super().__init__(options)
         self.padding_idx, self.pooling = padding_idx, pooling
         self._ahead: deque[tuple[Array, Future[tuple[Batch, Floats]]]] = deque(maxlen=AHEAD)
-        self._thread: ThreadPoolExecutor | None = None
 
     @override
     def forward(
@@ -179,12 +178,11 @@ class SparseEmbedding(SparseModule):
 
         Synchronous training still sees every update: the fetch waits for it at the servers.
         """
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        carrier = self._carrier()
         flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64, copy=False)
         # Asked here: the thread may begin when the update is done, and would wait for the next one.
-        update = self._carrier().step + 1
-        self._ahead.append((flat, self._thread.submit(self._pull, flat, True, update)))
+        coming = carrier.worker.fetch_ahead(self._pull, flat, True, carrier.step + 1)
+        self._ahead.append((flat, coming))
 
     @override
     def extra_repr(self) -> str:

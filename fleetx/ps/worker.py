@@ -2,9 +2,10 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fleetx.ps.channel import Access
 from fleetx.ps.client import Client, Handle
@@ -16,6 +17,7 @@ from fleetx.ps.sparse_spec import Pace, SparseSpec
 logger = logging.getLogger(__name__)
 
 HEARTBEAT = 1.0
+T = TypeVar("T")
 
 
 class Worker:
@@ -26,6 +28,7 @@ class Worker:
         self.client = Client(endpoints, access)
         self.ahead = Client(endpoints, access)
         """For pulls that run beside the others, and may wait for an update."""
+        self._fetching = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self.step = 0
         """Updates of all its models that this worker has taken part in."""
         self.carriers: list[Any] = []
@@ -71,6 +74,14 @@ class Worker:
             self._handles[options.name] = self.client.create("sparse", forms, options.dim)
         return self._handles[options.name]
 
+    def fetch_ahead(self, fetch: Callable[..., T], *args: Any) -> Future[T]:
+        """Fetch rows for a later batch, in the order in which they were asked for.
+
+        All tables share one thread: a batch needs the rows of all of them before it can be trained,
+        and those of the batch after it wait for that.
+        """
+        return self._fetching.submit(fetch, *args)
+
     def agree(self, value: float, *, topic: str = "", number: int | None = None) -> float:
         """The largest value that any worker brings; all must ask."""
         strict = self.pace.workers > 0
@@ -108,6 +119,7 @@ class Worker:
         self._heart.join()
         # Rows that nobody asked for in the end may still be on their way.
         self.ahead.end()
+        self._fetching.shutdown(wait=False, cancel_futures=True)
         if finished:
             self.client.call_all({"method": "finish"})
         self.client.close()

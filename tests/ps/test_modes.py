@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from typing import Any
 
 import numpy as np
@@ -502,7 +503,9 @@ def test_rows_that_nobody_asked_for_in_the_end_hold_nobody_up() -> None:
         model.words.prefetch(ids[1, 0])  # waits for an update that never comes
         (_, coming), *_ = model.words._ahead
         worker.stop(finished=False)
-        assert isinstance(coming.exception(timeout=30), ConnectionError)
+        done, _ = wait([coming], timeout=60)
+        assert done
+        assert coming.cancelled() or isinstance(coming.exception(), ConnectionError)
 
 
 def test_bags_padding_shared_tables_and_other_widths() -> None:
