@@ -116,6 +116,9 @@ class Channel:
                 if self._ended or time.monotonic() > deadline:
                     raise ConnectionError(self._lost(error)) from error
                 time.sleep(_PAUSE)
+        if self._ended:
+            self.close()
+            raise ConnectionError(f"the connection to server {self.endpoint} was ended")
         return self._pipe
 
     def _connect(self) -> Pipe:
