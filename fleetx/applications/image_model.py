@@ -1,5 +1,6 @@
 """What all models for images have in common."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -15,13 +16,13 @@ from fleetx.data.images.views import View
 from fleetx.data.loader import DistributedLoader
 
 
-class ImageModel(nn.Module):
+class ImageModel(nn.Module, ABC):
     """Images to scores of classes; on a GPU in memory channels last, which convolutions want."""
 
     @property
+    @abstractmethod
     def checkpoints(self) -> list[str]:
         """The submodules that ``recompute_configs["checkpoints"]`` wants."""
-        raise NotImplementedError
 
     @staticmethod
     def criterion(scores: Tensor, labels: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """What update rules with one rate per layer have in common: groups, state, the choice of a path."""
 
 import importlib.util
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain
@@ -24,7 +25,7 @@ PLAIN, HOST, DEVICE = "plain", "host", "device"
 """The paths: torch's list operations; fused CPU kernels; own GPU kernels over all tensors."""
 
 
-class LayerwiseOptimizer(Optimizer):
+class LayerwiseOptimizer(Optimizer, ABC):
     """Base of ``Lars`` and ``Lamb``.
 
     The group option ``excluded`` holds positions in ``params``: those parameters get neither the
@@ -45,17 +46,17 @@ class LayerwiseOptimizer(Optimizer):
         super().__init__(params, defaults)
         self._forget()
 
+    @abstractmethod
     def move_plain(self, group: Group, layers: Layers) -> None:
         """Move the parameters with torch's list operations; right for every kind of tensor."""
-        raise NotImplementedError
 
+    @abstractmethod
     def move_on_host(self, group: Group, layers: Layers) -> None:
         """Move parameters in the memory of the CPU."""
-        raise NotImplementedError
 
+    @abstractmethod
     def move_on_device(self, group: Group, layers: Layers, table: PointerTable) -> None:
         """Move parameters on a GPU with a few kernels over all of them."""
-        raise NotImplementedError
 
     @override
     @torch.no_grad()

@@ -1,9 +1,7 @@
 """Pipeline: consecutive layers live on different ranks, and a batch flows through in parts."""
 
 import inspect
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from fleetx.graph.stages import Stages
     from fleetx.graph.tied import Homes
 
-logger = logging.getLogger(__name__)
 Count = Annotated[int, AtLeast(1)]
 SCHEDULES = ("1F1B", "F-then-B", "interleaved", "zero-bubble")
 
@@ -157,11 +154,7 @@ class Pipeline(Strategy, name="pipeline"):
         # All ranks begin with the weights of the first one, of which each then keeps its part.
         start_equal(model, job.mesh["pp"].get_group())
         group = job.mesh["pp"].get_group()
-        parts = _brought(model, job, self.config)
-        if parts is None:
-            points = _points(model, job, self.config)
-            parts = _parts(model, points)
-            job.opened |= {m for name, m in model.named_modules() if _around(name, points)}
+        parts = _brought(model, job, self.config) or _cut(model, job, self.config)
         self._stages = Stages(
             model, parts, group=group, device=job.device, schedule=self.config.schedule_mode
         )
@@ -352,59 +345,16 @@ def _brought(
     return parts.Brought(said(model))
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
+def _cut(model: nn.Module, job: Job, config: "Pipeline.Config") -> "Mapping[bool, Sequence[Part]]":
+    """The parts that its forward falls into, where the options say or where costs are even."""
+    from fleetx.graph import cutting
+
+    sample = None if job.sample is None else _bound(model, job.sample)
+    wanted = job.size("pp") * config.chunks
     try:
-        yield
-    except PlanError:
-        raise
+        points = config.split or cutting.balanced(model, wanted, sample, job.device)
+        found = cutting.parts_between(model, points)
     except ValueError as error:
         raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}") from error
-
-
-@_explained()
-def _points(model: nn.Module, job: Job, config: "Pipeline.Config") -> tuple[str, ...]:
-    """The submodules that begin a stage, but for the first."""
-    return config.split or _balanced(model, job, job.size("pp") * config.chunks)
-
-
-@_explained()
-def _parts(model: nn.Module, points: tuple[str, ...]) -> "Mapping[bool, Sequence[Part]]":
-    """The model in as many parts as there are stages, for training and for evaluation."""
-    from fleetx.graph import parts, trace
-
-    training, found = model.training, {}
-    try:
-        for mode in (True, False):
-            model.train(mode)
-            graph = trace.follow(model, lambda name, module: not _around(name, points))
-            found[mode] = parts.cut(graph, points)
-    finally:
-        model.train(training)
+    job.opened |= {m for name, m in model.named_modules() if cutting.is_around(name, points)}
     return found
-
-
-def _balanced(model: nn.Module, job: Job, wanted: int) -> tuple[str, ...]:
-    """Where to cut so that the dearest stage is as cheap as possible, alike on all ranks."""
-    from fleetx.graph import balance, trace
-
-    graph = trace.follow(model, trace.open_up(model, wanted))
-    if job.sample is None:
-        found = tuple(balance.points(graph, balance.sizes(model, graph), wanted))
-        logger.info(
-            "pipeline: stages begin at %s, balanced by numbers of parameters; call "
-            "fleet.distributed_model(model, sample=inputs) to balance them by measured cost",
-            ", ".join(found),
-        )
-        return found
-    measured = balance.costs(model, graph, _bound(model, job.sample))
-    # Ranks measure differently and must cut alike.
-    agreed = torch.tensor(list(measured.values()), dtype=torch.float64, device=job.device)
-    dist.broadcast(agreed, src=0)
-    costs = dict(zip(measured, agreed.tolist(), strict=True))
-    return tuple(balance.points(graph, costs, wanted))
-
-
-def _around(name: str, points: tuple[str, ...]) -> bool:
-    """Whether a submodule contains a point strictly."""
-    return bool(name) and any(point.startswith(f"{name}.") for point in points)
