@@ -244,3 +244,16 @@ def test_a_long_log_is_cut_by_itself(tmp_path: Path) -> None:
     out = np.empty_like(expected)
     back.table.pull(np.arange(-1000, 1000), out, train=False)
     assert (out == expected).all()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_durable_log_waits_for_the_disk_at_every_push(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr("fleetx.ps.journal.os.fdatasync", waited.append)
+    here = desk(tmp_path, durable=durable)
+    sparse(here)
+    for number in range(3):
+        push_frame(here, number + 1, [number], np.ones((1, DIM)))
+    assert len(waited) == (3 if durable else 0)
