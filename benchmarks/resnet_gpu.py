@@ -170,8 +170,11 @@ def by_hand(job: Job, batch: tuple[Tensor, Tensor]) -> Train:
 def captured_by_hand(
     net: ResNet50, rule: Lars, forward: Any, batch: tuple[Tensor, Tensor]
 ) -> Train:
-    """The usual recipe, with the loss scale on the device, which torch's scaler would ask for."""
-    images, labels = batch
+    """The usual recipe, with the loss scale on the device, which torch's scaler would ask for.
+
+    A batch is copied to where the graph reads it, without which it could train on one batch only.
+    """
+    images, labels = (part.clone() for part in batch)
     scale = torch.full((), 32768.0, device="cuda")
     good, flag = torch.zeros((), dtype=torch.int32, device="cuda"), torch.zeros((), device="cuda")
     net.draws = False  # torch cannot restore random numbers inside of a graph
@@ -204,6 +207,8 @@ def captured_by_hand(
 
     def replay() -> Tensor:
         assert held, "the graph knows addresses only"
+        images.copy_(batch[0], non_blocking=True)
+        labels.copy_(batch[1], non_blocking=True)
         graph.replay()
         return loss
 

@@ -1,9 +1,7 @@
 """What update rules with one rate per layer have in common: groups, state, the choice of a path."""
 
-import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import cache
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -13,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from fleetx.optim.kernels import has_kernels
 from fleetx.optim.layers import Layers, wide
 from fleetx.optim.pointers import PointerTable
 from fleetx.optim.taking_back import taken_back
@@ -213,9 +212,3 @@ def _dense(tensor: Tensor) -> bool:
         or tensor.is_contiguous(memory_format=torch.channels_last)
         or tensor.is_contiguous(memory_format=torch.channels_last_3d)
     )
-
-
-@cache
-def has_kernels() -> bool:
-    """Whether the kernels for GPUs can be compiled here."""
-    return importlib.util.find_spec("triton") is not None

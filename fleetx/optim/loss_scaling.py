@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fleetx.comm.local import local
+from fleetx.optim.kernels import has_kernels
 
 
 class LossScale(NamedTuple):
@@ -46,12 +47,27 @@ class Growth:
     decr_ratio: float
 
 
-def advance(state: LossScale, overflow: Tensor, growth: Growth) -> LossScale:
-    """The state after one update; ``overflow`` is not zero when the update was skipped.
+@torch.no_grad()
+def advance_(state: LossScale, overflow: Tensor, growth: Growth) -> None:
+    """Let the state be that after one update; ``overflow`` is not zero when it was skipped.
 
     A clean update ends a row of overflows, and an overflow ends a row of clean updates. The scale
     never falls below one and never becomes infinite. Nothing here waits for the device.
     """
+    if state.scale.is_cuda and overflow.dtype is torch.float32 and has_kernels():
+        from fleetx.optim import loss_scale_kernel
+
+        loss_scale_kernel.advance(
+            *state,
+            overflow,
+            counts=(growth.incr_every_n_steps, growth.decr_every_n_nan_or_inf),
+            ratios=(growth.incr_ratio, growth.decr_ratio),
+        )
+        return
+    state.become(_advanced(state, overflow, growth))
+
+
+def _advanced(state: LossScale, overflow: Tensor, growth: Growth) -> LossScale:
     failed = overflow.reshape(()) != 0
     good = torch.where(failed, 0, state.good + 1)
     bad = torch.where(failed, state.bad + 1, 0)
@@ -72,9 +88,10 @@ def unscale_(gradients: Iterable[Tensor], scale: Tensor) -> Tensor:
     """
     overflow, inverse = torch.zeros(1, device=scale.device), scale.reciprocal()
     for device, parts in _by_device(gradients).items():
-        flag = torch.zeros(1, device=device)
+        flag = overflow if device == scale.device else torch.zeros(1, device=device)
         torch._amp_foreach_non_finite_check_and_unscale_(parts, flag, inverse.to(device))
-        overflow = torch.maximum(overflow, flag.to(overflow.device))
+        if flag is not overflow:
+            overflow.logical_or_(flag.to(scale.device))
     return overflow
 
 

@@ -96,10 +96,10 @@ def _one_feed(feed: Feed | Sequence[Feed] | None) -> Feed | None:
 def _value(value: Any, as_numpy: bool) -> Any:
     if not isinstance(value, Tensor):
         return np.asarray(value) if as_numpy else torch.as_tensor(value)
-    value = value.detach()
     if not as_numpy:
-        return value
+        return value.detach()
     if value.dtype == torch.bfloat16:
         value = value.float()  # numpy has no such format
+    array = value.numpy(force=True)
     # A copy: memory of parameters and feeds must not change under the caller.
-    return np.array(value.cpu().numpy(), copy=True)
+    return array.copy() if value.is_cpu else array

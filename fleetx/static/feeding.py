@@ -12,7 +12,7 @@ from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
 from fleetx.static.shapes import FREE
 
-Looks = list[tuple[str, torch.Size, torch.dtype]]
+Looks = list[tuple[str, Any, Any, Any]]
 
 
 class Feeds:
@@ -27,15 +27,15 @@ class Feeds:
 
     def arguments(self, feed: Mapping[str, Any], *, checked: bool) -> tuple[Tensor | None, ...]:
         """A tensor for each input of the program, in order; None for those that nobody needs."""
-        found = {name: self._tensor(name, value) for name, value in feed.items()}
         if checked:
-            looks = [(name, value.shape, value.dtype) for name, value in found.items()]
-            if looks != self._good:
-                self._check(found)
+            looks = _looks(feed)
+            if looks is None or looks != self._good:
+                self._check({name: self._tensor(name, value) for name, value in feed.items()})
                 self._good = looks
+        found = [self._tensor(name, feed[name]) if name in feed else None for name in self._inputs]
         if self._device.type != "cpu":
-            found = {k: v.to(self._device, non_blocking=True) for k, v in found.items()}
-        return tuple(found.get(name) for name in self._inputs)
+            found = [None if v is None else v.to(self._device, non_blocking=True) for v in found]
+        return tuple(found)
 
     def _tensor(self, name: str, value: Any) -> Tensor:
         if isinstance(value, Tensor):
@@ -59,6 +59,14 @@ class Feeds:
         for name, tensor in found.items():
             _check_one(name, tensor, self._inputs[name])
         self._program.shapes.check(found)
+
+
+def _looks(feed: Mapping[str, Any]) -> Looks | None:
+    """What the check goes by; None for values, such as lists, whose looks must be found out."""
+    try:
+        return [(name, type(value), value.shape, value.dtype) for name, value in feed.items()]
+    except AttributeError:
+        return None
 
 
 def _check_one(name: str, tensor: Tensor, node: fx.Node) -> None:

@@ -136,6 +136,9 @@ class Lowered(Part):
             for part, found in made
         ]
 
+    def _code(self, graph: fx.Graph) -> Code:
+        return code(graph, compiled=self._build.compile)
+
     def _generated(self, program: Program, graph: fx.Graph) -> Variant:
         training = {str(n.target): n.meta["training"] for n in graph.nodes if n.op == "call_module"}
         for path, flag in training.items():
@@ -157,14 +160,15 @@ class Lowered(Part):
         ends = self._ends(program, graph)
         numbers = numbered_by_names(graph, list(ends.values()))
         if not numbers:
-            return [(owner, code(graph))], graph
+            return [(owner, self._code(graph))], graph
         outer, pieces = split(graph, numbers, "segments", Ownership(graph, numbers))
         made = self._parts(owner, "segments", pieces)
         paths = [f"{prefix}{piece.path}" for piece in pieces]
         self.meta["before"] |= {path: tuple(paths[:at]) for at, path in enumerate(paths)}
         for name, end in ends.items():
             self.meta["segments"][name] = paths[numbers[end]]
-        codes = [(owner, code(outer)), *zip(made, (code(p.graph) for p in pieces), strict=True)]
+        inner = (self._code(piece.graph) for piece in pieces)
+        codes = [(owner, self._code(outer)), *zip(made, inner, strict=True)]
         return codes, outer
 
     def _in_stages(self, program: Program, graph: fx.Graph) -> Variant:
@@ -174,7 +178,7 @@ class Lowered(Part):
         owned = Ownership(graph, numbers)
         outer, pieces = split(graph, numbers, "stages", owned, chained=True)
         made = self._parts(self, "stages", pieces)
-        codes: list[tuple[Part, Code]] = [(self, code(outer))]
+        codes: list[tuple[Part, Code]] = [(self, self._code(outer))]
         graphs: dict[str, fx.Graph] = {}
         for part, piece in zip(made, pieces, strict=True):
             prefix = f"{piece.path}."

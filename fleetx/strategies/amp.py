@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from typing_extensions import override
 
-from fleetx.optim.loss_scaling import Growth, LossScale, advance, unscale_
+from fleetx.optim.loss_scaling import Growth, LossScale, advance_, unscale_
 from fleetx.optim.operator_casts import Casts, OperatorCasts, cast, one_of, parameters_named
 from fleetx.optim.operator_lists import PRODUCTS, two_lists
 from fleetx.plan import option
@@ -137,7 +137,7 @@ class Amp(Strategy, name="amp"):
 
     @override
     def step(self, step: Step, job: Job) -> Step:
-        state = self._state
+        state, growth = self._state, self._growth()
         if state is None:
             return step
 
@@ -148,7 +148,7 @@ class Amp(Strategy, name="amp"):
             assert job.step is not None
             overflow = job.step.agree(unscale_(_gradients(job), state.scale))
             if self.config.use_dynamic_loss_scaling:
-                state.become(advance(state, overflow, self._growth()))
+                advance_(state, overflow, growth)
             return job.step.unless(overflow, step.update)
 
         return replace(step, scale=scale, update=update)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import prod
 from typing import Annotated, Any
 
@@ -138,7 +139,10 @@ class _Run:
         self._recorder = Recorder(self.job.device)
         self._parameters = list(self.job.model.parameters())
         self._modules = list(self.job.model.modules())
+        self._buffers = [module._buffers for module in self._modules]
         self._rates = [torch.zeros((), device=self.job.device) for _ in self._groups]
+        self._known = [0.0 for _ in self._groups]
+        """What the rates on the device are."""
         self._places: tuple[int, ...] = ()
         self._due = self._driven = self._moved = self._full = False
         self._open: _Kind | None = None
@@ -281,8 +285,10 @@ class _Run:
             if held is not None and parameter.grad is not held:
                 assert parameter.grad is not None
                 parameter.grad = held.copy_(parameter.grad)
-        for rate, group in zip(self._rates, self._groups, strict=True):
-            rate.fill_(float(group["lr"]))
+        for at, group in enumerate(self._groups):
+            if (lr := float(group["lr"])) != self._known[at]:
+                self._rates[at].fill_(lr)
+                self._known[at] = lr
         loss = captured.recording.replay()
         self._set_gradients(captured.after)
         return loss
@@ -293,11 +299,9 @@ class _Run:
 
     def _look(self) -> tuple[int, ...]:
         """Where everything lies that a recording writes and that others may replace."""
-        states = self._optimizer.state.values()
-        found = [value for state in states for value in state.values() if isinstance(value, Tensor)]
-        found += self._parameters
-        found += self.job.model.buffers()
-        return tuple(tensor.data_ptr() for tensor in found)
+        held = chain(self._optimizer.state.values(), self._buffers)
+        found = [value for values in held for value in values.values() if isinstance(value, Tensor)]
+        return tuple(tensor.data_ptr() for tensor in chain(found, self._parameters))
 
 
 def _token(leaf: Any) -> Hashable:

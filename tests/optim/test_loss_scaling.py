@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from fleetx.optim.loss_scaling import Growth, LossScale, advance, unscale_
+from fleetx.optim.loss_scaling import Growth, LossScale, advance_, unscale_
 from fleetx.testing import world
+from tests.optim.layers import DEVICES
 
 CASES = json.loads(
     (Path(__file__).parent.parent / "golden" / "update_loss_scaling.json").read_text()
@@ -20,13 +21,15 @@ CASES = json.loads(
 LONG = "seed004_doc_defaults_long"
 
 
-def replay(options: dict[str, Any], flags: list[int]) -> list[tuple[float, int, int]]:
+def replay(
+    options: dict[str, Any], flags: list[int], device: str = "cpu"
+) -> list[tuple[float, int, int]]:
     """Scale and counters after every update."""
     options = {k: v for k, v in options.items() if k != "flags"}
-    state = LossScale.starting_at(options.pop("init_loss_scaling"), "cpu")
+    state = LossScale.starting_at(options.pop("init_loss_scaling"), device)
     seen = []
     for flag in flags:
-        state = advance(state, torch.tensor([float(flag)]), Growth(**options))
+        advance_(state, torch.tensor([float(flag)], device=device), Growth(**options))
         seen.append((state.scale.item(), int(state.good), int(state.bad)))
     return seen
 
@@ -35,11 +38,25 @@ def rows(case: dict[str, Any]) -> list[tuple[float, int, int]]:
     return [(row["loss_scaling"], row["good_steps"], row["bad_steps"]) for row in case["rows"]]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", [name for name in CASES if name != LONG])
-def test_scale_and_counters_are_those_of_paddle(name: str) -> None:
+def test_scale_and_counters_are_those_of_paddle(name: str, device: str) -> None:
     case = CASES[name]
     assert [row["found_inf"] for row in case["rows"]] == case["hyperparameters"]["flags"]
-    assert replay(case["hyperparameters"], case["hyperparameters"]["flags"]) == rows(case)
+    assert replay(case["hyperparameters"], case["hyperparameters"]["flags"], device) == rows(case)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_scale_becomes_neither_infinite_nor_less_than_one(device: str) -> None:
+    options = {
+        "incr_every_n_steps": 1,
+        "decr_every_n_nan_or_inf": 1,
+        "incr_ratio": 2.0**100,
+        "decr_ratio": 2.0**-100,
+        "init_loss_scaling": 2.0,
+    }
+    seen = replay(options, [0, 0, 1, 1], device)
+    assert seen == [(2.0**101, 0, 0), (2.0**101, 0, 0), (2.0, 0, 0), (1.0, 0, 0)]
 
 
 def test_a_thousand_updates_double_the_scale_as_in_paddle() -> None:
@@ -53,9 +70,9 @@ def test_formats_stay_what_they_were() -> None:
     state = LossScale.starting_at(8.0, "cpu")
     growth = Growth(incr_every_n_steps=1, decr_every_n_nan_or_inf=1, incr_ratio=2.0, decr_ratio=0.5)
     for flag in (0.0, 1.0):
-        after = advance(state, torch.tensor([flag]), growth)
-        assert [t.dtype for t in after] == [t.dtype for t in state]
-        assert [t.shape for t in after] == [t.shape for t in state]
+        before = [(t.data_ptr(), t.dtype, t.shape) for t in state]
+        advance_(state, torch.tensor([flag]), growth)
+        assert [(t.data_ptr(), t.dtype, t.shape) for t in state] == before
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
