@@ -15,7 +15,7 @@ P = ParamSpec("P")
 
 
 class World:
-    """`size` ranks in one gloo process group.
+    """`size` ranks in one gloo process group; they see no GPU.
 
     Two worlds of the same size share their processes; only the limit is their own.
     """

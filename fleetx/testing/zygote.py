@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main(control: int) -> None:
     """Serve the parent over the socket `control` until the parent closes it or dies."""
-    _keep_single_threaded()
+    _set_environment()
     connection, parent = Connection(control), os.getppid()
     ranks: set[int] = set()
     while (request := _receive(connection, parent)) is not None:
@@ -39,13 +39,16 @@ def main(control: int) -> None:
     _stop(ranks, dump=False)
 
 
-def _keep_single_threaded() -> None:
+def _set_environment() -> None:
     # Threads do not survive a fork, and the locks they hold do. Nothing that is imported here
     # may start one; numpy's BLAS would.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"
     # Without this, gloo asks the resolver for the machine's name, which may be slow or wrong.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    # Ranks are processes of one machine that exchange through the host: a card would only be
+    # fought over, and what a test proves must not depend on whether there is one.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def _receive(connection: Connection, parent: int) -> bytes | None:

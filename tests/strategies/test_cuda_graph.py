@@ -309,7 +309,6 @@ def _still(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.0)
 
 
-@pytest.mark.skipif(HAS_GPU, reason="a worker takes the GPU that is there")
 @world(1)
 def test_a_cpu_is_refused_with_the_reason() -> None:
     strategy = fleet.DistributedStrategy()
