@@ -4,23 +4,27 @@
 - PIL: ``DataLoader`` over PIL, crops and scaling as most people write them
 - OpenCV: ``DataLoader`` over OpenCV, one sample at a time, written by hand
 
-All of them give float32 batches of the same random crops (224 x 224 of photographs about 500 x 400)
-in one process, a few batches of one after a few of the next, so that noise of the machine hits
-all alike; the figure is the median of the rounds.
+All of them give float32 batches of the same random crops, 224 x 224 of photographs about 500 x 400,
+a few batches of one after a few of the next, so that noise of the machine hits all alike; figures
+are medians of the rounds. Each is given twice: by the clock, per process that decodes, and by
+processor time, all processes of a loader together, which is what a core has to give.
 
 python benchmarks/reader.py                # drawn images
 python benchmarks/reader.py --data_dir X   # your own, in either layout
-python benchmarks/reader.py --processes 1 --batches 12   # decoded by a process of its own each
+python benchmarks/reader.py --processes 1 --batches 8   # decoded by a process of its own each
 """
 
 import argparse
+import ctypes
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import active_children
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import cv2
@@ -118,25 +122,71 @@ def endless(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
-def measure(
-    loaders: dict[str, Loader], rounds: int, batches: int, batch_size: int
-) -> dict[str, list[float]]:
+class Stream:
+    """The batches of one loader, and what they cost."""
+
+    def __init__(self, loader: Loader, processes: int) -> None:
+        others = {child.pid for child in active_children()}
+        self.batches, self.ready = loader(), 2 * processes
+        next(self.batches)
+        own = {child.pid for child in active_children()} - others
+        self.clocks = [time.CLOCK_PROCESS_CPUTIME_ID, *(clock_of(pid) for pid in own if pid)]
+
+    def processor_time(self) -> float:
+        """Of this process and those of the loader."""
+        return sum(time.clock_gettime(clock) for clock in self.clocks)
+
+    def run(self, batches: int) -> tuple[float, float]:
+        """Seconds by the clock and of processors."""
+        if self.ready:
+            time.sleep(0.3)  # until the processes of the loader before have filled their queues
+        for _ in range(self.ready):  # what was decoded before the round began
+            next(self.batches)
+        spent, began = self.processor_time(), time.perf_counter()
+        for _ in range(batches):
+            next(self.batches)
+        return time.perf_counter() - began, self.processor_time() - spent
+
+
+def clock_of(process: int) -> int:
+    """The clock of another process's processor time."""
+    clock = ctypes.c_int()
+    failed = ctypes.CDLL(None).clock_getcpuclockid(process, ctypes.byref(clock))
+    assert not failed, "a process of a loader has gone"
+    return clock.value
+
+
+@dataclass
+class Speeds:
     """Images per second of each round."""
-    streams = {name: loader() for name, loader in loaders.items()}
-    found: dict[str, list[float]] = {name: [] for name in loaders}
-    for stream in streams.values():
-        next(stream)
-    for _ in range(rounds):
+
+    by_clock: list[float] = field(default_factory=list)
+    """Per process that decodes."""
+    by_processor: list[float] = field(default_factory=list)
+
+    def times(self, other: "Speeds") -> tuple[float, float]:
+        """How many times as fast; rounds are compared with their own, as noise hits neighbours."""
+        pairs = (self.by_clock, other.by_clock), (self.by_processor, other.by_processor)
+        by_clock, by_processor = (
+            median(mine / theirs for mine, theirs in zip(*pair, strict=True)) for pair in pairs
+        )
+        return by_clock, by_processor
+
+
+def measure(streams: dict[str, Stream], args: argparse.Namespace) -> dict[str, Speeds]:
+    """Some batches of each in turn, many times."""
+    found = {name: Speeds() for name in streams}
+    images = args.batches * args.batch_size
+    for _ in range(args.rounds):
         for name, stream in streams.items():
-            began = time.perf_counter()
-            for _ in range(batches):
-                next(stream)
-            found[name].append(batches * batch_size / (time.perf_counter() - began))
+            seconds, spent = stream.run(args.batches)
+            found[name].by_clock.append(images / seconds / max(1, args.processes))
+            found[name].by_processor.append(images / spent)
     return found
 
 
 def main() -> None:
-    """Print a table, or JSON."""
+    """Draw images, and read them by turns."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -161,22 +211,31 @@ def main() -> None:
             lines = (folder / "train.txt").read_text(encoding="utf-8")
             (folder / "train.txt").write_text(lines * 64, encoding="utf-8")
         loaders = contestants(folder, args.batch_size, args.processes)
-        found = measure(loaders, args.rounds, args.batches, args.batch_size)
-    cores = max(1, args.processes)
-    figures = {name: statistics.median(speeds) / cores for name, speeds in found.items()}
-    # Rounds are compared with their own round: a burst of noise hits its neighbours.
-    ratios = {
-        name: statistics.median(
-            ours / theirs for ours, theirs in zip(found["fleetx"], speeds, strict=True)
-        )
+        streams = {name: Stream(loader, args.processes) for name, loader in loaders.items()}
+        found = measure(streams, args)
+    report(found, as_json=args.json)
+
+
+def report(found: dict[str, Speeds], *, as_json: bool) -> None:
+    """A table, or JSON."""
+    ours = found["fleetx"]
+    figures = {
+        name: {
+            "by_clock": median(speeds.by_clock),
+            "by_processor": median(speeds.by_processor),
+            "times": ours.times(speeds),
+        }
         for name, speeds in found.items()
     }
-    if args.json:
-        print(json.dumps({"images_per_second_and_core": figures, "times": ratios}))
+    if as_json:
+        print(json.dumps(figures))
         return
-    print(f"{'loader':16} {'images/s/core':>14} {'fleetx is':>10}")
-    for name, figure in figures.items():
-        print(f"{name:16} {figure:14.0f} {ratios[name]:9.2f}x")
+    print(f"{'images per second':16} {'and process':>12} {'fleetx is':>10}", end="")
+    print(f" {'of processor time':>18} {'fleetx is':>10}")
+    for name, speeds in found.items():
+        clock, processor = ours.times(speeds)
+        print(f"{name:17} {median(speeds.by_clock):12.0f} {clock:9.2f}x", end="")
+        print(f" {median(speeds.by_processor):18.0f} {processor:9.2f}x")
 
 
 if __name__ == "__main__":

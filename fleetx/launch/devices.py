@@ -56,7 +56,7 @@ def _missing(
         )
     return (
         f"--gpus {gpus} asks for card {missing[0]}, but {why}torch can use no card here; "
-        "use --nproc_per_node to start CPU processes"
+        "use --gpus none to run on CPU, and --nproc_per_node for more than one process"
     )
 
 

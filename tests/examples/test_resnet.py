@@ -1,5 +1,6 @@
 """The reference application trains from one command, resumes, and exports what it learnt."""
 
+import os
 import re
 import subprocess
 import sys
@@ -68,6 +69,39 @@ def test_it_trains_with_the_documents_strategies_and_resumes(place: Path) -> Non
         accuracy.update(model(images)[0], labels)
     assert accuracy.counts[1] == 20
     assert accuracy.local() == pytest.approx(float(said[-1]), abs=0.051), "one image in 20"
+
+
+def script(**settings: str) -> tuple[int, str]:
+    """The exit code of the shell script and what it would start."""
+    environment = {"PATH": os.environ["PATH"], "PYTHON": "echo", **settings}
+    command = ["sh", str(FOLDER / "scripts" / "train_gpu.sh"), "--lr=1"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return result.returncode, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "cards"),
+    [
+        ({}, "0"),
+        ({"NUM_CARDS": "1"}, "0"),
+        ({"NUM_CARDS": "4"}, "0,1,2,3"),
+        ({"NUM_CARDS": "0"}, "none"),
+        ({"NUM_CARDS": "2", "CUDA_VISIBLE_DEVICES": "3,5,7"}, "3,5"),
+        ({"NUM_CARDS": "3", "CUDA_VISIBLE_DEVICES": "3,5"}, "0,1,2"),  # the launcher refuses
+    ],
+)
+def test_the_shell_script_counts_cards(settings: dict[str, str], cards: str) -> None:
+    code, said = script(**settings)
+    assert code == 0
+    assert said.startswith(f"-m fleetx.launch --gpus {cards} --log_dir log train_with_fleet.py")
+    assert said.endswith("--model=ResNet50 --data_dir=./ImageNet --fp16=True --lr=1\n")
+
+
+@pytest.mark.parametrize("cards", ["all", "-1", "1,2"])
+def test_the_shell_script_wants_a_number(cards: str) -> None:
+    code, said = script(NUM_CARDS=cards)
+    assert code == 2
+    assert f"NUM_CARDS={cards} is no number of cards; set it to 1, 2, ... or to 0" in said
 
 
 def test_the_shell_script_runs_a_single_worker_with_a_strategy_file(place: Path) -> None:

@@ -36,7 +36,7 @@ def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         (["missing.py"], "'missing.py' does not exist"),
         (["."], "'.' is a folder"),
         (["-m", "no.such.module"], "-m no.such.module names a module that is not found"),
-        (["--gpus", "0,1", "train.py"], "asks for card 0, but torch can use no card here"),
+        (["--gpus", "0,1", "train.py"], "can use no card here; use --gpus none"),
         (["--ips", "10.255.255.1,10.255.255.2", "train.py"], "holds no address of this machine"),
         (
             ["--ips", "10.0.0.1,10.0.0.2", "--node_ip", "10.0.0.3", "train.py"],

@@ -1,21 +1,16 @@
 """From the bytes of an image file to the pixels that a network sees, with OpenCV."""
 
 import math
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from fleetx.data.images.jpeg import JpegHeader, jpeg_header, without_rows_below
 from fleetx.data.images.views import Box
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 """Height x width x (red, green, blue)."""
-
-_SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
-"""Segments of a JPEG that tell how large it is."""
-_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
-"""Segments without a length."""
 
 
 class BrokenImageError(ValueError):
@@ -32,37 +27,43 @@ def fill(out: Pixels, data: bytes, choose: Callable[[int, int], Box]) -> None:
     """
     import cv2
 
-    size = jpeg_size(data)
-    box = choose(*size) if size else None
-    reduction = _reduction(box, out.shape) if box else 1
-    image = _decoded(data, reduction, is_jpeg=size is not None)
-    width, height = size or (image.shape[1], image.shape[0])
-    left, top, across, down = box or choose(width, height)
-    x, y = image.shape[1] / width, image.shape[0] / height
-    rows = _span(top * y, down * y, image.shape[0])
-    columns = _span(left * x, across * x, image.shape[1])
-    target = (out.shape[1], out.shape[0])
-    cv2.resize(image[rows, columns], target, dst=out, interpolation=cv2.INTER_LINEAR)
+    fill_blue_first(out, data, choose)
     cv2.cvtColor(out, cv2.COLOR_BGR2RGB, dst=out)
 
 
-def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height, from the header alone; None for other formats."""
-    if data[:2] != b"\xff\xd8":
-        return None
-    at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker in _SIZES:
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return (width, height) if width and height else None
-        if marker == 0xFF:
-            at += 1
-        elif marker in _BARE:
-            at += 2
-        else:
-            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None
+def fill_blue_first(out: Pixels, data: bytes, choose: Callable[[int, int], Box]) -> None:
+    """The same with blue before green before red, as OpenCV has it."""
+    import cv2
+
+    header = jpeg_header(data)
+    image, box = _part_of_jpeg(data, header, out, choose) if header else _part(data, choose)
+    rows = _span(box[1], box[3], image.shape[0])
+    columns = _span(box[0], box[2], image.shape[1])
+    target = (out.shape[1], out.shape[0])
+    cv2.resize(image[rows, columns], target, dst=out, interpolation=cv2.INTER_LINEAR)
+
+
+def _part(data: bytes, choose: Callable[[int, int], Box]) -> tuple[Pixels, Box]:
+    """Pixels, and where among them the chosen part is."""
+    image = _decoded(data, 1)
+    return image, choose(image.shape[1], image.shape[0])
+
+
+def _part_of_jpeg(
+    data: bytes, header: JpegHeader, out: Pixels, choose: Callable[[int, int], Box]
+) -> tuple[Pixels, Box]:
+    """The same, without decoding more than that takes."""
+    # OpenCV fills what is missing of a file with grey and says nothing.
+    if data.rfind(b"\xff\xd9") < len(data) // 2:
+        raise BrokenImageError("it ends too early")
+    left, top, across, down = choose(header.width, header.height)
+    reduction = _reduction((left, top, across, down), out.shape)
+    needed = without_rows_below(data, header, math.ceil(top + down), reduction)
+    image = _decoded(needed, reduction)
+    # Smaller by a whole number, except for the last pixel of a row or column.
+    x = image.shape[1] / header.width
+    y = math.ceil(header.height / reduction) / header.height
+    return image, (left * x, top * y, across * x, down * y)
 
 
 def _reduction(box: Box, shape: tuple[int, ...]) -> int:
@@ -74,14 +75,11 @@ def _reduction(box: Box, shape: tuple[int, ...]) -> int:
     return 1 << max(0, min(3, int(math.log2(room)))) if room >= 1 else 1
 
 
-def _decoded(data: bytes, reduction: int, *, is_jpeg: bool) -> Pixels:
+def _decoded(data: bytes, reduction: int) -> Pixels:
     import cv2
 
     flags = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2}
     flags |= {4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
-    # OpenCV fills what is missing of a file with grey and says nothing.
-    if is_jpeg and data.rfind(b"\xff\xd9") < len(data) // 2:
-        raise BrokenImageError("it ends too early")
     if not data:
         raise BrokenImageError("it is empty")
     buffer = np.frombuffer(data, np.uint8)

@@ -94,7 +94,8 @@ class Normalise:
         if self._scale.device != images.device:
             self._scale = self._scale.to(images.device)
             self._shift = self._shift.to(images.device)
-        return torch.mul(images, self._scale).add_(self._shift), labels
+        # Bytes times floats would be turned into floats first, too, in memory of their own.
+        return images.to(torch.float32).mul_(self._scale).add_(self._shift), labels
 
 
 def _loader(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetx.data.images.decoding import BrokenImageError, Pixels, fill, jpeg_size
+from fleetx.data.images.decoding import BrokenImageError, Pixels, fill
 from fleetx.data.images.views import Box, View, parsed_shape
 
 
@@ -39,15 +39,6 @@ def test_a_box_lands_where_it_was(kind: str, size: tuple[int, int]) -> None:
     assert np.abs(out[..., 0].mean(0) - across).max() < 10
     assert np.abs(out[..., 1].mean(1) - down).max() < 10
     assert out[..., 2].max() < 40, "blue comes last, and there is none"
-
-
-def test_the_header_tells_the_size() -> None:
-    assert jpeg_size(encoded(gradient(123, 45))) == (123, 45)
-    assert jpeg_size(encoded(gradient(123, 45), ".png")) is None
-    assert jpeg_size(b"\xff\xd8\xff") is None
-    # A marker without a length and padding come before the size.
-    data = encoded(gradient(123, 45))
-    assert jpeg_size(data[:2] + b"\xff\x01\xff" + data[2:]) == (123, 45)
 
 
 @pytest.mark.parametrize(
