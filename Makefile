@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help run test lint types unit format clean
+.PHONY: help run test lint types unit gpu format clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -30,6 +30,10 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest --durations=40
+
+gpu: $(VENV)/.dev ## the tests that are about a GPU, on a machine that has one
+	$(BIN)/python -m pytest --gpu tests/comm/test_host_copies.py tests/optim \
+		tests/strategies/test_compile.py tests/strategies/test_cuda_graph.py
 
 format: $(VENV)/.dev ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .

@@ -143,7 +143,7 @@ class _Run:
         self._rates = [torch.zeros((), device=self.job.device) for _ in self._groups]
         self._known = [0.0 for _ in self._groups]
         """What the rates on the device are."""
-        self._places: tuple[int, ...] = ()
+        self._places: list[int] = []
         self._due = self._driven = self._moved = self._full = False
         self._open: _Kind | None = None
 
@@ -162,7 +162,7 @@ class _Run:
         if self._places and self._places != self._look():
             logger.info("cuda_graph: parameters or state lie elsewhere now; capturing anew")
             self.kinds.clear()
-            self._places = ()
+            self._places = []
         leaves, spec = tree_flatten(batch)
         kind = self._open = self._kind(leaves, spec)
         if kind is None or kind.runs < self.config.warmup:
@@ -211,9 +211,9 @@ class _Run:
             self._due,
             repr(spec),
             *map(_token, leaves),
-            *(parameter.requires_grad for parameter in self._parameters),
-            *(parameter.grad is None for parameter in self._parameters),
-            *(module.training for module in self._modules),
+            *[parameter.requires_grad for parameter in self._parameters],
+            *[parameter.grad is None for parameter in self._parameters],
+            *[module.training for module in self._modules],
             *map(_options, self._groups),
         )
         if key in self.kinds:
@@ -297,11 +297,11 @@ class _Run:
         for parameter, gradient in zip(self._parameters, gradients, strict=False):
             parameter.grad = gradient
 
-    def _look(self) -> tuple[int, ...]:
+    def _look(self) -> list[int]:
         """Where everything lies that a recording writes and that others may replace."""
         held = chain(self._optimizer.state.values(), self._buffers)
-        found = [value for values in held for value in values.values() if isinstance(value, Tensor)]
-        return tuple(tensor.data_ptr() for tensor in chain(found, self._parameters))
+        found = [v.data_ptr() for values in held for v in values.values() if isinstance(v, Tensor)]
+        return found + [parameter.data_ptr() for parameter in self._parameters]
 
 
 def _token(leaf: Any) -> Hashable:
