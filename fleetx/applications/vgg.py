@@ -40,7 +40,7 @@ class VGG16(ImageModel):
             nn.Linear(hidden, class_dim),
         )
         self._begin()
-        self.register_load_state_dict_pre_hook(_in_stages)
+        self.register_load_state_dict_pre_hook(_in_stages)  # type: ignore[no-untyped-call]
 
     def _begin(self) -> None:
         for module in self.modules():
