@@ -19,7 +19,7 @@ import ctypes
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from multiprocessing import active_children
 from pathlib import Path
@@ -40,7 +40,7 @@ from fleetx.data.making.layouts import Recipe, make
 
 VIEW = View()
 MEAN, STD = np.array(VIEW.image_mean, np.float32), np.array(VIEW.image_std, np.float32)
-Loader = Callable[[], Iterator[Any]]
+Loader = Callable[[], Generator[Any]]
 
 
 class ByHand(Dataset[tuple[Tensor, int]]):
@@ -116,7 +116,7 @@ def contestants(folder: Path, batch_size: int, processes: int) -> dict[str, Load
     }
 
 
-def endless(loader: Any) -> Iterator[Any]:
+def endless(loader: Any) -> Generator[Any]:
     """One epoch after the other."""
     while True:
         yield from loader
@@ -213,6 +213,8 @@ def main() -> None:
         loaders = contestants(folder, args.batch_size, args.processes)
         streams = {name: Stream(loader, args.processes) for name, loader in loaders.items()}
         found = measure(streams, args)
+        for stream in streams.values():  # before the images go
+            stream.batches.close()
     report(found, as_json=args.json)
 
 

@@ -1,4 +1,7 @@
-"""VGG-16, with torchvision's names."""
+"""VGG-16, which loads torchvision's weights."""
+
+import re
+from typing import Any
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -23,12 +26,9 @@ class VGG16(ImageModel):
         self.features = nn.Sequential()
         channels = 3
         for stage, count in enumerate(STAGES):
-            for _ in range(count):
-                outputs = width * min(2**stage, 8)
-                self.features.append(nn.Conv2d(channels, outputs, 3, padding=1))
-                self.features.append(nn.ReLU())
-                channels = outputs
-            self.features.append(nn.MaxPool2d(2))
+            outputs = width * min(2**stage, 8)
+            self.features.append(_stage(channels, outputs, count))
+            channels = outputs
         self.avgpool = nn.AdaptiveAvgPool2d(7)
         self.classifier = nn.Sequential(
             nn.Linear(channels * 49, hidden),
@@ -40,6 +40,7 @@ class VGG16(ImageModel):
             nn.Linear(hidden, class_dim),
         )
         self._begin()
+        self.register_load_state_dict_pre_hook(_in_stages)  # type: ignore[no-untyped-call]
 
     def _begin(self) -> None:
         for module in self.modules():
@@ -54,11 +55,30 @@ class VGG16(ImageModel):
     @property
     @override
     def checkpoints(self) -> list[str]:
-        """Everything but the classifier, whose activations are small."""
-        return ["features"]
+        """Every stage: backward holds the activations of one at a time."""
+        return [f"features.{stage}" for stage in range(len(STAGES))]
 
     @override
     def forward(self, images: Tensor) -> Tensor:
         """Scores of the classes."""
         found = self.avgpool(self.features(images)).flatten(1)
         return self.classifier(found)  # type: ignore[no-any-return]
+
+
+def _stage(inputs: int, outputs: int, count: int) -> nn.Sequential:
+    """Convolutions and a halving."""
+    stage = nn.Sequential()
+    for at in range(count):
+        stage.append(nn.Conv2d(outputs if at else inputs, outputs, 3, padding=1))
+        stage.append(nn.ReLU())
+    return stage.append(nn.MaxPool2d(2))
+
+
+def _in_stages(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Published weights number all layers in one row; ours are numbered within their stages."""
+    places = [(at, place) for at, count in enumerate(STAGES) for place in range(2 * count + 1)]
+    flat = re.compile(rf"{re.escape(prefix)}features\.(\d+)\.(weight|bias)")
+    for name in [*state]:
+        if found := flat.fullmatch(name):
+            stage, place = places[int(found[1])]
+            state[f"{prefix}features.{stage}.{place}.{found[2]}"] = state.pop(name)

@@ -73,6 +73,38 @@ def test_names_are_those_of_published_weights() -> None:
     assert {"layer1.0.downsample.0.weight", "layer4.2.bn3.bias"} <= names
 
 
+def test_vgg_loads_published_weights() -> None:
+    """Theirs are numbered in one row, with gaps where a layer has none."""
+    torch.manual_seed(0)
+    model = SMALL["VGG16"]().eval()
+    ours = model.state_dict()
+    rows = [0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28]
+    own = [name for name in ours if name.startswith("features.")]
+    theirs = [f"features.{row}.{kind}" for row in rows for kind in ("weight", "bias")]
+    published = dict(zip(theirs, (ours[name] for name in own), strict=True))
+    published |= {name: value for name, value in ours.items() if name not in own}
+    other = SMALL["VGG16"]().eval()
+    other.load_state_dict(published)
+    images, _ = batch("VGG16")
+    torch.testing.assert_close(other(images), model(images), rtol=0, atol=0)
+    other.load_state_dict(ours)  # its own names as well
+    assert set(published) == {*theirs, *(set(ours) - set(own))}, "what was given is left alone"
+
+
+def test_recompute_of_vgg_holds_one_stage_at_a_time() -> None:
+    """A single checkpoint over all convolutions would bring everything back at once."""
+    model = SMALL["VGG16"]()
+    images, _ = batch("VGG16")
+    sizes, x = [], images
+    for name in model.checkpoints:
+        inner = 0
+        for layer in model.get_submodule(name):
+            x = layer(x)
+            inner += x.numel()
+        sizes.append(inner)
+    assert max(sizes) < 0.6 * sum(sizes)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_checkpoints_are_submodules_and_hold_most_of_the_work(name: str) -> None:
     model = SMALL[name]()
@@ -133,7 +165,7 @@ def test_strategies_find_the_names(name: str, layout: str) -> None:
 
 STAGES = {
     "ResNet18": "layer3",
-    "VGG16": "features.10",
+    "VGG16": "features.2",
     "BertBase": "layers.1",
     "Transformer": "decoder.0",
 }

@@ -144,4 +144,4 @@ def _room(shape: tuple[int, ...]) -> Tensor:
     if get_worker_info() is None:
         return torch.empty(shape, dtype=torch.uint8)
     storage = torch.UntypedStorage._new_shared(math.prod(shape))
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)

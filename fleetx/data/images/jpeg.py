@@ -7,9 +7,11 @@ _SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 """Segments that tell how large an image is."""
 _BASELINE = frozenset({0xC0, 0xC1})
 """Those of images whose rows come one after the other, from top to bottom."""
-_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
-"""Segments without a length."""
-_RESTARTS, _SCAN, _END = 0xDD, 0xDA, b"\xff\xd9"
+_BARE = frozenset({0x01, *range(0xD0, 0xD9), 0xFF})
+"""Segments without a length, and padding."""
+_RESTARTS, _MORE, _SCAN, _END = 0xDD, 0xE2, 0xDA, b"\xff\xd9"
+_BROKEN = frozenset({_RESTARTS, _MORE})
+"""Segments that tell of markers among the pixels, or of more images behind them."""
 _NO_END = bytes(64)
 """Decoders look a few bytes ahead. One that meets the end early complains of the bytes before it
 on standard error; one that meets nothing just stops."""
@@ -33,21 +35,20 @@ def jpeg_header(data: bytes) -> JpegHeader | None:
     """Width, height and places; None for other formats."""
     if data[:2] != b"\xff\xd8":
         return None
-    at, found, restarts = 2, None, False
+    at, frame, is_run = 2, None, True
     while at + 10 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
         if marker == _SCAN:
             break
         if marker in _SIZES:
-            found = at
-        restarts |= marker == _RESTARTS
-        if marker == 0xFF:
-            at += 1
-        elif marker in _BARE:
-            at += 2
+            frame = at
+        elif marker in _BROKEN:
+            is_run = is_run and marker == _MORE and data[at + 4 : at + 7] != b"MPF"
+        if marker in _BARE:
+            at += 1 if marker == 0xFF else 2
         else:
-            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None if found is None else _header(data, found, None if restarts else at)
+            at += 2 + (data[at + 2] << 8 | data[at + 3])
+    return None if frame is None else _header(data, frame, at if is_run else None)
 
 
 def without_rows_below(data: bytes, header: JpegHeader, bottom: int, reduction: int = 1) -> bytes:
@@ -65,9 +66,9 @@ def without_rows_below(data: bytes, header: JpegHeader, bottom: int, reduction: 
     rows = bottom + _MARGIN * reduction
     if header.scan is None or rows >= header.height:
         return data
-    end = data.find(_END, header.scan)
+    end = data.rfind(_END)
     size = header.frame + 5
-    kept = data[size + 2 : end if end > 0 else None]
+    kept = data[size + 2 : end if end > header.scan else None]
     return b"".join((data[:size], struct.pack(">H", rows), kept, _NO_END))
 
 

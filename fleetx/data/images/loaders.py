@@ -1,6 +1,5 @@
 """Batches of images for this worker, decoded by as many processes as there are cores for it."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from fleetx.data import cores
 from fleetx.data.images.dataset import Images
 from fleetx.data.images.files import labelled_files
 from fleetx.data.images.passes import SeededByPass
@@ -74,10 +74,7 @@ def image_loader(
 
 def decoders() -> int:
     """How many processes have a core to decode on."""
-    # What a container or a scheduler allows, where it can be asked.
-    ask = getattr(os, "sched_getaffinity", None)
-    cores = len(ask(0)) if ask else os.cpu_count() or 1
-    return max(1, cores // neighbours())
+    return max(1, cores.usable() // neighbours())
 
 
 class Normalise:
@@ -85,17 +82,27 @@ class Normalise:
 
     def __init__(self, view: View) -> None:
         mean, std = torch.tensor(view.image_mean), torch.tensor(view.image_std)
-        self._scale = (1 / (255 * std)).view(1, 3, 1, 1)
-        self._shift = (-mean / std).view(1, 3, 1, 1)
+        self._scale, self._shift = 1 / (255 * std), -mean / std
+        self._scales = self._scale.tolist()
 
     def __call__(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The batch with its images as floats."""
         images, labels = batch
-        if self._scale.device != images.device:
+        if self._shift.device != images.device:
             self._scale = self._scale.to(images.device)
             self._shift = self._shift.to(images.device)
-        # Bytes times floats would be turned into floats first, too, in memory of their own.
-        return images.to(torch.float32).mul_(self._scale).add_(self._shift), labels
+        floats = images.to(torch.float32)
+        return (self._planes if floats.is_contiguous() else self._pixels)(floats), labels
+
+    def _pixels(self, floats: Tensor) -> Tensor:
+        scale, shift = self._scale.view(3, 1, 1), self._shift.view(3, 1, 1)
+        return floats.mul_(scale).add_(shift)
+
+    def _planes(self, floats: Tensor) -> Tensor:
+        """Where a colour lies in one piece, one pass over it does both."""
+        for plane, shift, scale in zip(floats.unbind(1), self._shift, self._scales, strict=True):
+            torch.add(shift, plane, alpha=scale, out=plane)
+        return floats
 
 
 def _loader(

@@ -108,12 +108,22 @@ def test_what_is_not_one_run_is_left_whole(options: tuple[int, int]) -> None:
 
 def test_grey_images_and_bytes_behind_the_end(capfd: pytest.CaptureFixture[str]) -> None:
     grey = cv2.imencode(".jpg", noise(64, 64)[..., 0])[1].tobytes()
-    # Some cameras put a second image behind the first.
-    data = grey + encoded(noise(64, 64, seed=1)) + b"more"
-    short = without_rows_below(data, header_of(data), 20)
+    short = without_rows_below(grey + b"more", header_of(grey), 20)
     np.testing.assert_array_equal(decoded(short)[:20], decoded(grey)[:20])
     assert len(decoded(short)) == 28
     assert not capfd.readouterr().err
+
+
+def test_a_camera_file_of_several_images_is_left_whole() -> None:
+    """Their list is a segment of its own; that of a colour profile has the same marker."""
+    first, second = encoded(noise(64, 64)), encoded(noise(64, 64, seed=1))
+    for kind, is_whole in ((b"MPF\0", True), (b"ICC_PROFILE\0", False)):
+        segment = b"\xff\xe2" + (len(kind) + 2).to_bytes(2, "big") + kind
+        data = first[:2] + segment + first[2:] + (second if is_whole else b"")
+        assert (header_of(data).scan is None) == is_whole
+        np.testing.assert_array_equal(
+            decoded(without_rows_below(data, header_of(data), 20))[:20], decoded(first)[:20]
+        )
 
 
 def test_random_parts_are_those_of_the_whole_image() -> None:
