@@ -254,11 +254,13 @@ def test_groups_of_earlier_calls_leave_no_threads() -> None:
 
     def meshed() -> None:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import Shard, distribute_tensor
+        from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
         mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("a",))
         tensor = distribute_tensor(torch.arange(16.0).reshape(4, 4), mesh, [Shard(0)])
-        (tensor @ tensor).redistribute(mesh, [Shard(1)])
+        product = tensor @ tensor
+        assert isinstance(product, DTensor)
+        product.redistribute(mesh, [Shard(1)])
         cycle: list[object] = [dist.new_group()]
         cycle.append(cycle)
 
