@@ -1,5 +1,6 @@
-"""Whether tests see the cards of this machine: only with --gpu."""
+"""What holds for the process of all tests: which cards it sees, and what it looks for garbage in."""
 
+import gc
 import os
 
 import pytest
@@ -15,3 +16,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Most tests compare numbers of the CPU; a worker that took a card would compute others.
     if not config.getoption("--gpu"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is loaded by now out of every later search for garbage: it is most of the heap."""
+    gc.collect()
+    gc.freeze()

@@ -4,6 +4,8 @@ Ranks agree, a flag that must not change the result does not, one that changes i
 and nothing is dropped.
 """
 
+import collections
+import functools
 import itertools
 import random
 from collections import OrderedDict
@@ -103,11 +105,9 @@ def keys(names: tuple[str, ...]) -> dict[str, Key]:
     }
 
 
-def outcomes(sets: list[tuple[str, ...]]) -> dict[Key, Outcome]:
-    """Train every set and every set with one flag less, each once."""
+def outcomes(wanted: list[Key]) -> list[Outcome]:
     roles.start(is_collective=True)
-    wanted = dict.fromkeys(key for names in sets for key in keys(names).values())
-    return {key: train(*key) for key in wanted}
+    return [train(*key) for key in wanted]
 
 
 def train(names: frozenset[str], adam: bool, shared: frozenset[str]) -> Outcome:
@@ -122,8 +122,22 @@ def train(names: frozenset[str], adam: bool, shared: frozenset[str]) -> Outcome:
     return outcome
 
 
+KNOWN: dict[int, dict[Key, Outcome]] = collections.defaultdict(dict)
+"""By the number of workers: what was trained, for every test that holds something against it."""
+
+
+def trained(sets: list[tuple[str, ...]], workers: int) -> dict[Key, Outcome]:
+    """Every set and every set with one flag less, each trained once."""
+    known = KNOWN[workers]
+    wanted = dict.fromkeys(key for names in sets for key in keys(names).values())
+    missing = [key for key in wanted if key not in known]
+    found = world(workers, timeout=280).run(outcomes, missing)[0]
+    known.update(zip(missing, found, strict=True))
+    return known
+
+
 def faults(sets: list[tuple[str, ...]], workers: int = 2) -> list[str]:
-    found = world(workers, timeout=280).run(outcomes, sets)[0]
+    found = trained(sets, workers)
     complaints = []
     for names in sets:
         without = {left_out: found[key] for left_out, key in keys(names).items()}
@@ -137,7 +151,14 @@ def faults(sets: list[tuple[str, ...]], workers: int = 2) -> list[str]:
 
 
 def legal(size: int, among: Iterable[str] = SETTINGS) -> list[tuple[str, ...]]:
-    return [names for names in itertools.combinations(sorted(among), size) if not refusal(*names)]
+    return [names for names in itertools.combinations(sorted(among), size) if composes(*names)]
+
+
+@functools.cache
+def composes(*names: str) -> bool:
+    """A pair that is refused is not asked about again in the thousands of sets that hold it."""
+    pairs = itertools.combinations(names, 2) if len(names) > 2 else ()
+    return all(composes(*pair) for pair in pairs) and refusal(*names) is None
 
 
 def test_every_flag_of_this_version_takes_part() -> None:

@@ -1,9 +1,11 @@
 """Undo in a rank what one call may leave behind for the next."""
 
+import functools
+import gc
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 SEED = 0
@@ -61,6 +63,10 @@ class Reset:
             dist.destroy_process_group(group)
         if extra:
             _forget_meshes()
+            # Models and their hooks are cycles that hold groups, and each group has three threads,
+            # one of which wakes up a hundred times a second.
+            del extra
+            gc.collect()
         return _number_of_groups()
 
 
@@ -83,9 +89,27 @@ def _number_of_groups() -> int:
 
 
 def _forget_meshes() -> None:
-    """Drop DTensor's cached layouts: they hold meshes over groups that no longer exist."""
-    if "torch.distributed.tensor" in sys.modules:
-        from torch.distributed.tensor import debug
+    """Empty DTensor's caches: they hold meshes, and meshes hold groups that no longer exist."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import _redistribute, debug
 
-        clear: Callable[[], object] = debug._clear_sharding_prop_cache
-        clear()
+    for cached in _cached_functions("torch.distributed.tensor"):
+        cached.cache_clear()
+    clear: Callable[[], object] = debug._clear_sharding_prop_cache
+    clear()
+    # Not in every release.
+    clear = getattr(_redistribute, "clear_redistribute_planner_cache", lambda: None)
+    clear()
+
+
+def _cached_functions(package: str) -> Iterator[Any]:
+    """Functions and methods of a package that remember what they returned."""
+    modules = [value for name, value in sys.modules.items() if name.startswith(package)]
+    for module in modules:
+        classes = [value for value in vars(module).values() if isinstance(value, type)]
+        for owner in (module, *classes):
+            for value in vars(owner).values():
+                function = getattr(value, "__func__", value)  # of a static or class method
+                if isinstance(function, functools._lru_cache_wrapper):
+                    yield function

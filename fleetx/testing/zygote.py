@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import os
 import pickle
 import signal
@@ -70,6 +71,7 @@ def _start(
     channels = [Channels(*_receive_files(connection)) for _ in range(size)]
     sys.argv[:], sys.path[:] = arguments, path
     preload(["torch.distributed", *modules])
+    gc.freeze()  # ranks look for garbage between calls, and need not look through torch
     # All ranks inherit the port of the store before any of them runs, so nobody can lose it.
     listener = socket.create_server(("127.0.0.1", 0), backlog=4 * size)
     pids = []

@@ -19,6 +19,7 @@ from fleetx.__main__ import main
 from fleetx.evaluate.inputs import Inputs, checksum
 from fleetx.evaluate.vectors import VectorFile
 from tests.evaluate.small import direct, export, images, net
+from tests.ports import free_ports
 
 COUNT = 10
 
@@ -35,16 +36,6 @@ class Served:
         vectors, report = self.folder / "v.safetensors", self.folder / "report"
         given = ["--vectors", str(vectors), "--endpoint", endpoint, "--report", str(report)]
         return main(["verify", *given, "--batch_size", "4", *more])
-
-
-def ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
-    found = [int(each.getsockname()[1]) for each in held]
-    for each in held:
-        each.close()
-    return found
 
 
 def settings(folder: Path, rest: int, grpc: int) -> None:
@@ -94,7 +85,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     VectorFile(inputs.names, labels, sums, vectors, inputs.reading, "net").save(
         folder / "v.safetensors"
     )
-    rest, grpc = ports(2)
+    rest, grpc = free_ports(2)
     settings(folder, rest, grpc)
     log = folder / "log.txt"
     command = "from mlserver.cli import main; main()"

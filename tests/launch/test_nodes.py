@@ -7,26 +7,15 @@ import time
 import pytest
 
 from tests.launch.conftest import Gone, Launcher, Outcome
+from tests.ports import free_ports
 
 BOTH = "127.0.0.1,127.0.0.2"
 
 
 @pytest.fixture
 def port() -> int:
-    """The first of three ports that were free a moment ago."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port > 61000 or port < 2000:
-            continue
-        try:
-            for other in (port - 1, port + 1, port + 2):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", other))
-        except OSError:
-            continue
-        return port
+    """The second of four ports in a row."""
+    return free_ports(4)[1]
 
 
 def by_list(launcher: Launcher, port: int, script: str, *more: str) -> list[Outcome]:

@@ -45,11 +45,11 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self, tied: bool = False) -> None:
+    def __init__(self, tied: bool = False, layers: int = LAYERS) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
         self.place = nn.Parameter(torch.randn(LENGTH, WIDTH) * 0.02)
-        self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.layers = nn.ModuleList(Block() for _ in range(layers))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         if tied:
@@ -62,9 +62,9 @@ class Transformer(nn.Module):
         return self.head(self.norm(x))
 
 
-def build(tied: bool = False, seed: int = 0) -> Transformer:
+def build(tied: bool = False, seed: int = 0, layers: int = LAYERS) -> Transformer:
     torch.manual_seed(seed)
-    return Transformer(tied)
+    return Transformer(tied, layers)
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -89,9 +89,11 @@ def plain(
     tied: bool = False,
     merged: int = 1,
     low: torch.dtype | None = None,
+    *,
+    layers: int = LAYERS,
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Losses and weights of one process; ``merged`` batches make one update."""
-    model = build(tied)
+    model = build(tied, layers=layers)
     update, losses = OPTIMIZERS[optimizer](model.parameters()), []
     for number in range(steps):
         tokens, targets = batch(number)

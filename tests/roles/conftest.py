@@ -1,7 +1,6 @@
 """Fixtures for the role tests: a clean environment, and small crews of real processes."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleetx import roles
+from tests.ports import free_ports
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PREFIXES = ("PADDLE_", "SLURM_", "OMPI_", "PMI", "PRTE_", "TORCHELASTIC", "VC_", "FLEETX_")
@@ -44,10 +44,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        free: int = holder.getsockname()[1]
-        return free
+    return free_ports(1)[0]
 
 
 @pytest.fixture

@@ -249,6 +249,32 @@ def test_groups_and_meshes_can_be_made_again() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_groups_of_earlier_calls_leave_no_threads() -> None:
+    """Each group has three, and hundreds of kept groups have slowed whole machines down."""
+
+    def meshed() -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("a",))
+        tensor = distribute_tensor(torch.arange(16.0).reshape(4, 4), mesh, [Shard(0)])
+        product = tensor @ tensor
+        assert isinstance(product, DTensor)
+        product.redistribute(mesh, [Shard(1)])
+        cycle: list[object] = [dist.new_group()]
+        cycle.append(cycle)
+
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    world(2).run(meshed)
+    before = world(2).run(threads)
+    for _ in range(5):
+        world(2).run(meshed)
+    assert world(2).run(threads) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 def test_ranks_are_forked_from_a_single_thread() -> None:
     parents = world(2).run(os.getppid)
     assert len(os.listdir(f"/proc/{parents[0]}/task")) == 1
