@@ -494,6 +494,30 @@ def test_prefetched_rows_are_those_of_the_update_before(early: bool) -> None:
     assert (many, few) == (STEPS, 1)
 
 
+@pytest.mark.parametrize("merged", [1, 2], ids=["the first batch", "a part of an update"])
+def test_a_batch_never_waits_for_the_update_that_it_is_part_of(merged: int) -> None:
+    ids, targets = data(1)
+
+    def rows(ahead: bool) -> Any:
+        with team(2) as here:
+            model, worker = net(), here.worker()
+            carrier = carried(model, worker, optimizer=torch.optim.Adagrad, lr=0.1)
+            for step in range(0, 4, merged):
+                for part in range(step, step + merged):
+                    if ahead:
+                        model.words.prefetch(ids[part, 0])
+                    ((model(ids[part, 0]).squeeze(-1) - targets[part, 0]) ** 2).mean().backward()
+                carrier.collect()
+                carrier.optimizer.step()
+                carrier.put_away()
+                carrier.optimizer.zero_grad()
+            found = model.words(ids[:4]).detach()
+            worker.stop()
+        return found
+
+    assert torch.equal(rows(True), rows(False))
+
+
 def test_rows_that_nobody_asked_for_in_the_end_hold_nobody_up() -> None:
     ids, targets = data(1)
     with team(1) as here:
@@ -501,7 +525,7 @@ def test_rows_that_nobody_asked_for_in_the_end_hold_nobody_up() -> None:
         carrier = carried(model, worker, optimizer=torch.optim.SGD, lr=0.1)
         train(model, carrier, ids[0, 0], targets[0, 0])
         model.words.prefetch(ids[1, 0])  # waits for an update that never comes
-        (_, coming), *_ = model.words._ahead
+        (_, _, coming), *_ = model.words._ahead
         worker.stop(finished=False)
         done, _ = wait([coming], timeout=60)
         assert done
