@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
@@ -27,7 +28,7 @@ def local_optimizer(cls: type[Optimizer], anchors: set[Tensor]) -> type[RemoteOp
         def __init__(self, params: Any, **options: Any) -> None:
             super().__init__(params, **options)
             groups = [
-                {**group, "params": [p for p in group["params"] if p not in anchors]}
+                _fused({**group, "params": [p for p in group["params"] if p not in anchors]})
                 for group in self.param_groups
             ]
             make: Any = cls
@@ -39,12 +40,20 @@ def local_optimizer(cls: type[Optimizer], anchors: set[Tensor]) -> type[RemoteOp
         def step(self, closure: Callable[[], Any] | None = None) -> Any:
             if self.inner is not None:
                 for ours, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
-                    inner.update({k: v for k, v in ours.items() if k != "params"})
+                    inner.update({k: v for k, v in ours.items() if k not in ("params", "fused")})
                 self.inner.step()
             return super().step(closure)
 
     LocalOptimizer.__name__ = f"Local{cls.__name__}"
     return LocalOptimizer
+
+
+def _fused(group: dict[str, Any]) -> dict[str, Any]:
+    """The same group; on processors with one call for all tensors, where torch would loop."""
+    chosen = [group.get(name, False) for name in ("foreach", "fused", "differentiable")]
+    if chosen == [None, None, False] and not group.get("maximize", False):
+        group["fused"] = all(p.is_cpu and p.dtype == torch.float32 for p in group["params"]) or None
+    return group
 
 
 class GeoCarrier(Carrier):

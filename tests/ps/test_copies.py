@@ -36,7 +36,7 @@ def batch_of(*ids: int) -> Batch:
 def check_order(batch: Batch) -> None:
     """Ids lie between the marks of their servers."""
     owners = servers_of(batch.ids, SERVERS)
-    assert batch.begins[0] == 0 and batch.begins[-1] == len(batch.ids)
+    assert (batch.begins[0], batch.begins[-1]) == (0, len(batch.ids))
     for server in range(SERVERS):
         assert (owners[batch.begins[server] : batch.begins[server + 1]] == server).all()
 
