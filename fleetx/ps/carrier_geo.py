@@ -28,7 +28,7 @@ def local_optimizer(cls: type[Optimizer], anchors: set[Tensor]) -> type[RemoteOp
         def __init__(self, params: Any, **options: Any) -> None:
             super().__init__(params, **options)
             groups = [
-                _fused({**group, "params": [p for p in group["params"] if p not in anchors]})
+                {**group, "params": [p for p in group["params"] if p not in anchors]}
                 for group in self.param_groups
             ]
             make: Any = cls
@@ -40,7 +40,9 @@ def local_optimizer(cls: type[Optimizer], anchors: set[Tensor]) -> type[RemoteOp
         def step(self, closure: Callable[[], Any] | None = None) -> Any:
             if self.inner is not None:
                 for ours, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
-                    inner.update({k: v for k, v in ours.items() if k not in ("params", "fused")})
+                    inner.update({k: v for k, v in ours.items() if k != "params"})
+                    if _fusible(inner):
+                        inner["fused"] = True
                 self.inner.step()
             return super().step(closure)
 
@@ -48,12 +50,13 @@ def local_optimizer(cls: type[Optimizer], anchors: set[Tensor]) -> type[RemoteOp
     return LocalOptimizer
 
 
-def _fused(group: dict[str, Any]) -> dict[str, Any]:
-    """The same group; on processors with one call for all tensors, where torch would loop."""
+def _fusible(group: Mapping[str, Any]) -> bool:
+    """Whether one call can move all tensors of a group on a processor, where torch would loop."""
     chosen = [group.get(name, False) for name in ("foreach", "fused", "differentiable")]
-    if chosen == [None, None, False] and not group.get("maximize", False):
-        group["fused"] = all(p.is_cpu and p.dtype == torch.float32 for p in group["params"]) or None
-    return group
+    return chosen == [None, None, False] and all(
+        p.is_cpu and p.dtype == torch.float32 and not (p.grad is not None and p.grad.is_sparse)
+        for p in group["params"]
+    )
 
 
 class GeoCarrier(Carrier):

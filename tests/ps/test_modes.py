@@ -14,7 +14,7 @@ from torch import nn
 from fleetx.nn import CountFilterEntry, SparseEmbedding
 from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
-from fleetx.ps.carrier_geo import GeoCarrier
+from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
 from fleetx.ps.frames import Frame, Op
 from fleetx.ps.layout import Split
 from fleetx.ps.members import PeerLostError
@@ -592,3 +592,27 @@ def test_an_embedding_outside_of_a_job_says_what_it_needs() -> None:
         SparseEmbedding(2, name="x")(torch.tensor([1.0]))
     with pytest.raises(ValueError, match="pooling='max' is not known"):
         SparseEmbedding(2, name="x", pooling="max")
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense gradients", "sparse gradients"])
+def test_dense_parameters_of_copies_move_as_torch_moves_them(
+    kind: type[torch.optim.Optimizer], sparse: bool
+) -> None:
+    if sparse and kind is torch.optim.Adam:
+        kind = torch.optim.SparseAdam
+    torch.manual_seed(0)
+    ours, theirs = nn.Embedding(9, 4, sparse=sparse), nn.Embedding(9, 4, sparse=sparse)
+    theirs.load_state_dict(ours.state_dict())
+    make: Any = local_optimizer(kind, set())
+    one = make(kind(ours.parameters(), lr=0.1).param_groups)
+    other = kind(theirs.parameters(), lr=0.1)  # type: ignore[call-arg]
+    one.deliver = lambda: None
+    for _ in range(3):
+        for layer, rule in ((ours, one), (theirs, other)):
+            layer(torch.tensor([1, 1, 2, 8])).square().sum().backward()
+            rule.step()
+            rule.zero_grad()
+    fused = one.inner.param_groups[0].get("fused")
+    assert fused is (None if sparse else True)
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-6, atol=1e-7)
