@@ -5,17 +5,22 @@
 Every job has two servers on this machine. The worker's loop is that of ``examples/ctr``, with
 batches that lie in memory, rows fetched one batch ahead, and Adagrad everywhere; the local process
 trains the same model with ``torch.nn.Embedding(sparse=True)``. Jobs take turns for several rounds.
+
+The clock also counts what else runs on the machine. Processor time does not: that of a batch, on
+workers and servers together, says how many examples the cores could train if nobody else had them.
 """
 
 import argparse
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,8 +58,17 @@ class Local(nn.Module):
         return (logit + self.wide(ids)).squeeze(-1)
 
 
-def local(steps: int, size: int) -> float:
-    """Examples per second of one process."""
+class Rate(NamedTuple):
+    """What a job reached."""
+
+    clock: float
+    """Examples per second."""
+    work: float
+    """Milliseconds of processor time for a batch, on all its processes."""
+
+
+def local(steps: int, size: int) -> Rate:
+    """What one process reaches."""
     from examples.ctr.model import WideAndDeep
 
     model = Local(WideAndDeep())
@@ -69,20 +83,29 @@ def local(steps: int, size: int) -> float:
             rule.step()
             rule.zero_grad()
 
-    return timed(step, steps) * size
+    rate, work = timed(step, steps, time.process_time)
+    return Rate(rate * size, work)
 
 
-def timed(step: Any, steps: int) -> float:
-    """Steps per second, without the first few."""
+def timed(
+    step: Callable[[int], None], steps: int, spent: Callable[[], float]
+) -> tuple[float, float]:
+    """Steps per second and milliseconds of processor time a step, without the first few."""
     for number in range(10):
         step(number)
-    began = time.perf_counter()
+    worked, began = spent(), time.perf_counter()
     for number in range(steps):
         step(number)
-    return steps / (time.perf_counter() - began)
+    return steps / (time.perf_counter() - began), (spent() - worked) / steps * 1e3
 
 
-def work(mode: str, steps: int, size: int) -> None:
+def seconds(process: int) -> float:
+    """Processor time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def work(mode: str, steps: int, size: int, folder: Path) -> None:
     """A process of a job; workers print what they reached."""
     from examples.ctr.model import WideAndDeep
 
@@ -93,6 +116,7 @@ def work(mode: str, steps: int, size: int) -> None:
     fleet.init(strategy=strategy)
     if fleet.is_server():
         fleet.init_server()
+        (folder / f"server.{os.getpid()}").touch()
         fleet.run_server()
         return
     model = fleet.distributed_model(WideAndDeep())
@@ -114,22 +138,30 @@ def work(mode: str, steps: int, size: int) -> None:
         ahead(number + 1)
         optimizer.minimize(loss)
 
-    rate = timed(step, steps) * size
+    # Servers work for all workers alike; one of these counts what the servers spend.
+    counted = list(folder.glob("server.*")) if fleet.is_first_worker() else []
+    servers = [int(path.suffix[1:]) for path in counted]
+
+    def spent() -> float:
+        return time.process_time() + sum(map(seconds, servers))
+
+    rate, used = timed(step, steps, spent)
     fleet.stop_worker()
-    print(f"RATE {rate}", flush=True)
+    print(f"RATE {rate * size} {used}", flush=True)
 
 
-def job(mode: str, workers: int, steps: int, size: int, folder: Path) -> float:
-    """Examples per second of all workers of a job."""
+def job(mode: str, workers: int, steps: int, size: int, folder: Path) -> Rate:
+    """What all workers of a job reach."""
     command = [sys.executable, "-m", "fleetx.launch", "--server_num=2", f"--worker_num={workers}"]
-    command += [f"--log_dir={folder}", __file__, "--work", mode]
+    command += [f"--log_dir={folder}", __file__, "--work", mode, "--folder", str(folder)]
     command += ["--steps", str(steps), "--batch_size", str(size)]
     subprocess.run(command, check=True, capture_output=True)
-    found = 0.0
+    clock, work = 0.0, 0.0
     for index in range(workers):
         text = (folder / f"workerlog.{index}").read_text()
-        found += float(next(line for line in text.splitlines() if line.startswith("RATE"))[5:])
-    return found
+        said = next(line for line in text.splitlines() if line.startswith("RATE")).split()
+        clock, work = clock + float(said[1]), work + float(said[2])
+    return Rate(clock, work / workers)
 
 
 def main() -> None:
@@ -143,15 +175,17 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        work(given.work, given.steps, given.batch_size)
+        work(given.work, given.steps, given.batch_size, Path(given.folder))
         return
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[Rate]] = {}
 
-    def note(name: str, rate: float) -> None:
+    def note(name: str, rate: Rate) -> None:
         found.setdefault(name, []).append(rate)
-        print(f"{name}: {rate:,.0f}", file=sys.stderr, flush=True)
+        said = f"{name}: {rate.clock:,.0f}, {rate.work:.2f} ms"
+        print(said, file=sys.stderr, flush=True)
 
     for _ in range(given.rounds):
         note("one process", local(given.steps, given.batch_size))
@@ -160,11 +194,20 @@ def main() -> None:
                 with tempfile.TemporaryDirectory() as folder:
                     rate = job(mode, workers, given.steps, given.batch_size, Path(folder))
                 note(f"{mode}, {workers} workers", rate)
-    base = statistics.median(found["one process"])
-    print("| | examples/s | against one process |\n|---|---|---|")
+    report(found, given.batch_size)
+
+
+def report(found: dict[str, list[Rate]], size: int) -> None:
+    """Print a table, and all that was measured."""
+    base = statistics.median(rate.clock for rate in found["one process"])
+    cores = os.cpu_count() or 1
+    print(f"| | examples/s | against one process | ms a batch | {cores} cores could do |")
+    print("|---|---|---|---|---|")
     for name, rates in found.items():
-        middle = statistics.median(rates)
-        print(f"| {name} | {middle:,.0f} | {middle / base:.2f} |")
+        middle = statistics.median(rate.clock for rate in rates)
+        used = statistics.median(rate.work for rate in rates)
+        could = cores * size / used * 1e3
+        print(f"| {name} | {middle:,.0f} | {middle / base:.2f} | {used:.2f} | {could:,.0f} |")
     print(json.dumps(found))
 
 

@@ -37,15 +37,14 @@ class _Pool(torch.autograd.Function):
     @override
     def forward(ctx: Any, rows: Tensor, places: Tensor, bags: Tensor, number: int) -> Tensor:
         ctx.places, ctx.bags, ctx.count = places, bags, rows.shape[0]
-        return summed(rows.index_select(0, places), bags, number)
+        return pooled(rows, places, bags, number)
 
     @staticmethod
     @once_differentiable
     @override
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,) = grads
-        each = grad.index_select(0, ctx.bags)
-        return summed(each, ctx.places, ctx.count), None, None, None
+        return pooled(grad, ctx.bags, ctx.places, ctx.count), None, None, None
 
 
 def summed(rows: Tensor, targets: Tensor, count: int) -> Tensor:
@@ -56,6 +55,16 @@ def summed(rows: Tensor, targets: Tensor, count: int) -> Tensor:
         kernels.active.sum_rows(*arrays)
         return total
     return total.index_add_(0, targets, rows)
+
+
+def pooled(rows: Tensor, sources: Tensor, targets: Tensor, count: int) -> Tensor:
+    """The sum of ``rows[sources]`` of each target."""
+    if rows.device.type != "cpu" or rows.dtype != torch.float32:
+        return summed(rows.index_select(0, sources), targets, count)
+    total = rows.new_zeros(count, rows.shape[1])
+    arrays = rows.detach().contiguous().numpy(), sources.numpy(), targets.numpy(), total.numpy()
+    kernels.active.pool_rows(*arrays)
+    return total
 
 
 def picked(rows: Tensor, places: Tensor) -> Tensor:

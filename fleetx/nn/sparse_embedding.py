@@ -65,7 +65,7 @@ class SparseEmbedding(SparseModule):
         )
         super().__init__(options)
         self.padding_idx, self.pooling = padding_idx, pooling
-        self._ahead: deque[tuple[Array, Future[tuple[Batch, Floats]]]] = deque(maxlen=AHEAD)
+        self._ahead: deque[tuple[Array, int, Future[tuple[Batch, Floats]]]] = deque(maxlen=AHEAD)
 
     @override
     def forward(
@@ -126,21 +126,24 @@ class SparseEmbedding(SparseModule):
         """What was fetched ahead for these ids, or what is fetched now."""
         if train:
             # What was asked for before this batch was skipped; what comes after it is still wanted.
-            for number, (ids, coming) in enumerate(self._ahead):
+            for number, (ids, update, coming) in enumerate(self._ahead):
                 if np.array_equal(ids, flat):
                     self._ahead = deque(list(self._ahead)[number + 1 :], AHEAD)
+                    carrier = self._carrier()
+                    if carrier.waits_for(update):
+                        break  # this batch is a part of it: the first one, or one of several
                     batch, rows = coming.result()
-                    return batch, self._carrier().refreshed(self, batch, rows)
+                    return batch, carrier.refreshed(self, batch, rows)
         return self._pull(flat, train)
 
     def _pull(self, flat: Array, train: bool, ahead: int | None = None) -> tuple[Batch, Floats]:
         carrier = self._carrier()
-        batch, met = self._sorted(flat, carrier.servers)
+        batch, met = self._sorted(flat, carrier)
         return batch, carrier.lookup(self, batch, met if train else None, train=train, ahead=ahead)
 
-    def _sorted(self, flat: Array, servers: int) -> tuple[Batch, Array | None]:
+    def _sorted(self, flat: Array, carrier: Any) -> tuple[Batch, Array | None]:
         real = flat if self.padding_idx is None else flat[flat != self.padding_idx]
-        batch = Batch.of(real, servers)
+        batch = carrier.worker.sorted(real)
         counting = isinstance(self.options.entry, CountFilterEntry | ProbabilityEntry)
         met = np.bincount(batch.place, minlength=len(batch.ids)) if counting else None
         if self.padding_idx is not None:
@@ -181,8 +184,9 @@ class SparseEmbedding(SparseModule):
         carrier = self._carrier()
         flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64, copy=False)
         # Asked here: the thread may begin when the update is done, and would wait for the next one.
-        coming = carrier.worker.fetch_ahead(self._pull, flat, True, carrier.step + 1)
-        self._ahead.append((flat, coming))
+        update = carrier.step + 1
+        coming = carrier.worker.fetch_ahead(self._pull, flat, True, update)
+        self._ahead.append((flat, update, coming))
 
     @override
     def extra_repr(self) -> str:

@@ -50,11 +50,6 @@ class Carrier:
                     self._worker = self._joined()
         return self._worker
 
-    @property
-    def servers(self) -> int:
-        """Among how many servers rows are spread."""
-        return self.worker.client.servers
-
     def _joined(self) -> Worker:
         found = running()
         if found is None:
@@ -211,6 +206,10 @@ class Carrier:
         client = worker.client if ahead is None else worker.ahead
         step = (self.step if ahead is None else ahead) if worker.pace.workers else 0
         return client.pull(worker.table(module.options), batch, train=train, step=step, met=met)
+
+    def waits_for(self, update: int) -> bool:
+        """Whether a fetch for this update must wait for gradients that are still to come."""
+        return self.worker.pace.workers > 0 and update > self.step
 
     def refreshed(self, module: SparseModule, batch: Batch, rows: Floats) -> Floats:
         """Rows that were fetched ahead, as they are now that their batch is trained."""

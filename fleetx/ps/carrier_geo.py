@@ -1,25 +1,23 @@
 """Workers that train copies of their own and exchange differences now and then."""
 
-import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
 from fleetx.ps.carrier import Carrier
 from fleetx.ps.client import Batch
+from fleetx.ps.copies import Copies
 from fleetx.ps.frames import Flag
 from fleetx.ps.hashing import Array, Floats
 from fleetx.ps.remote_optimizer import RemoteOptimizer, sparse_rule
-from fleetx.ps.row_store import Rows
-from fleetx.ps.rules import SGD, Rule
 from fleetx.ps.sparse_module import SparseModule
-from fleetx.ps.sparse_spec import Pace, SparseSpec
-from fleetx.ps.sparse_table import SparseTable
+from fleetx.ps.sparse_spec import Pace
 from fleetx.ps.worker import Worker
 
 
@@ -43,6 +41,8 @@ def local_optimizer(cls: type[Optimizer], anchors: set[Tensor]) -> type[RemoteOp
             if self.inner is not None:
                 for ours, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
                     inner.update({k: v for k, v in ours.items() if k != "params"})
+                    if _fusible(inner):
+                        inner["fused"] = True
                 self.inner.step()
             return super().step(closure)
 
@@ -50,55 +50,13 @@ def local_optimizer(cls: type[Optimizer], anchors: set[Tensor]) -> type[RemoteOp
     return LocalOptimizer
 
 
-class Copies:
-    """A worker's own rows of one table since the last exchange."""
-
-    def __init__(self, module: SparseModule, rule: Rule) -> None:
-        options = module.options
-        self._plain = SparseSpec(name=options.name, dim=options.dim, rule=SGD())
-        self.rows = SparseTable(replace(self._plain, rule=rule))
-        self.before = SparseTable(self._plain)
-        """The same rows as the servers gave them; it knows which ones are fresh."""
-        self._lock = threading.Lock()  # rows are also looked up by the thread that fetches ahead
-
-    def missing(self, batch: Batch) -> Array:
-        """Which rows of a batch must be asked for."""
-        with self._lock:
-            return ~self.before.knows(batch.ids)
-
-    def take(self, ids: Array, weights: Floats) -> None:
-        """Rows from the servers; the rule's state of old copies stays."""
-        with self._lock:
-            # Rows that came meanwhile, for another batch, may have been trained since.
-            late = ~self.before.knows(ids)
-            ids, weights = ids[late], weights[late]
-            nothing = np.empty((len(ids), 0), np.float32)
-            rows = Rows(ids, weights, nothing, nothing, np.zeros(len(ids), np.int32))
-            self.before.put(rows)
-            self.rows.put(rows)
-
-    def look_up(self, ids: Array) -> Floats:
-        """Copies of rows that were taken."""
-        out = np.empty((len(ids), self._plain.dim), np.float32)
-        with self._lock:
-            self.rows.pull(ids, out, train=True)
-        return out
-
-    def train(self, batch: Batch, gradients: Floats, rate: float) -> None:
-        """Move the copies; a negative rate leaves it to the rule."""
-        with self._lock:
-            self.rows.push(batch.ids, gradients, None if rate < 0 else rate, unique=True)
-
-    def changes(self, share: float) -> tuple[Array, Floats]:
-        """What was learned since the last exchange, and a new beginning."""
-        with self._lock:
-            ids = self.before.ids()
-            old = np.empty((len(ids), self._plain.dim), np.float32)
-            new = np.empty_like(old)
-            self.before.pull(ids, old, train=False)
-            self.rows.pull(ids, new, train=False)
-            self.before = SparseTable(self._plain)
-        return ids, (new - old) * np.float32(share)
+def _fusible(group: Mapping[str, Any]) -> bool:
+    """Whether one call can move all tensors of a group on a processor, where torch would loop."""
+    chosen = [group.get(name, False) for name in ("foreach", "fused", "differentiable")]
+    return chosen == [None, None, False] and all(
+        p.is_cpu and p.dtype == torch.float32 and not (p.grad is not None and p.grad.is_sparse)
+        for p in group["params"]
+    )
 
 
 class GeoCarrier(Carrier):
@@ -126,7 +84,8 @@ class GeoCarrier(Carrier):
                 if anchor in self.modules:
                     module = self.modules[anchor]
                     rule = module.options.rule or sparse_rule(self._rule, group)
-                    self._copies.setdefault(module.options.name, Copies(module, rule))
+                    made = Copies(module.options.dim, rule, worker.client.servers)
+                    self._copies.setdefault(module.options.name, made)
 
     @override
     def lookup(
@@ -140,13 +99,10 @@ class GeoCarrier(Carrier):
     ) -> Floats:
         if not train:
             return super().lookup(module, batch, met, train=train, ahead=ahead)
-        worker, copies = self.worker, self._copies[module.options.name]
-        if (missing := copies.missing(batch)).any():
-            wanted = Batch.of(batch.ids[missing], worker.client.servers)
-            client = worker.client if ahead is None else worker.ahead
-            fresh = client.pull(worker.table(module.options), wanted)
-            copies.take(wanted.ids, fresh)
-        return copies.look_up(batch.ids)
+        worker = self.worker
+        client = worker.client if ahead is None else worker.ahead
+        pull = partial(client.pull, worker.table(module.options))
+        return self._copies[module.options.name].look_up(batch, pull)
 
     @override
     def refreshed(self, module: SparseModule, batch: Batch, rows: Floats) -> Floats:
@@ -167,12 +123,9 @@ class GeoCarrier(Carrier):
         for number, (group, _) in enumerate(self.groups):
             self._exchange_dense(worker, number, group, share)
         for name, copies in self._copies.items():
-            ids, delta = copies.changes(share)
-            batch = Batch.of(ids, worker.client.servers)
-            sorted_ = np.empty_like(delta)
-            sorted_[batch.place] = delta
+            batch, delta = copies.changes(share)
             handle = worker.table(self.tables[name].options)
-            worker.client.push(handle, batch, sorted_, delta=True)
+            worker.client.push(handle, batch, delta, delta=True)
 
     def _exchange_dense(self, worker: Worker, number: int, group: Any, share: float) -> None:
         """Give our share of what we learned, and take over what the others have learned."""

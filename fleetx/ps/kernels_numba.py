@@ -257,3 +257,17 @@ def sum_rows(rows: Floats, targets: Ids, out: Floats) -> None:
         source, to = rows[i], out[targets[i]]
         for j in range(d):
             to[j] += source[j]
+
+
+@compiled
+def pool_rows(rows: Floats, sources: Ids, targets: Ids, out: Floats) -> None:
+    n, d = sources.shape[0], rows.shape[1]
+    if d == 1:
+        ones, sums = rows.reshape(-1), out.reshape(-1)
+        for i in range(n):
+            sums[targets[i]] += ones[sources[i]]
+        return
+    for i in range(n):
+        source, to = rows[sources[i]], out[targets[i]]
+        for j in range(d):
+            to[j] += source[j]

@@ -147,3 +147,8 @@ def dedupe(ids: Ids, servers: int) -> tuple[Ids, Ids, Ids]:
 def sum_rows(rows: Floats, targets: Ids, out: Floats) -> None:
     """``out[targets[i]] += rows[i]``."""
     np.add.at(out, targets, rows)
+
+
+def pool_rows(rows: Floats, sources: Ids, targets: Ids, out: Floats) -> None:
+    """``out[targets[i]] += rows[sources[i]]``."""
+    np.add.at(out, targets, rows[sources])

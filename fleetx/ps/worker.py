@@ -7,8 +7,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from fleetx.ps.channel import Access
-from fleetx.ps.client import Client, Handle
+from fleetx.ps.client import Batch, Client, Handle
+from fleetx.ps.hashing import Ids
 from fleetx.ps.meetings import REST
 from fleetx.ps.rules import SGD, Rule
 from fleetx.ps.sparse_module import TableOptions
@@ -37,6 +40,7 @@ class Worker:
         self.pace = Pace()
         """How tables of this job turn pushes into updates."""
         self._handles: dict[str, Handle] = {}
+        self._last: tuple[Ids, Batch] | tuple[None, None] = None, None
         self._meetings, self._rests = 0, 0
         self._stopped = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -73,6 +77,16 @@ class Worker:
             forms = [spec.form()] * self.client.servers
             self._handles[options.name] = self.client.create("sparse", forms, options.dim)
         return self._handles[options.name]
+
+    def sorted(self, ids: Ids) -> Batch:
+        """The batch of these ids; tables that are asked for the same ones share it."""
+        last, batch = self._last
+        if last is None or not np.array_equal(last, ids):
+            batch = Batch.of(ids, self.client.servers)
+            # A copy, for the caller may fill its array anew. Set at once: threads read it.
+            self._last = ids.copy(), batch
+        assert batch is not None
+        return batch
 
     def fetch_ahead(self, fetch: Callable[..., T], *args: Any) -> Future[T]:
         """Fetch rows for a later batch, in the order in which they were asked for.

@@ -14,7 +14,7 @@ from torch import nn
 from fleetx.nn import CountFilterEntry, SparseEmbedding
 from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
-from fleetx.ps.carrier_geo import GeoCarrier
+from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
 from fleetx.ps.frames import Frame, Op
 from fleetx.ps.layout import Split
 from fleetx.ps.members import PeerLostError
@@ -494,6 +494,30 @@ def test_prefetched_rows_are_those_of_the_update_before(early: bool) -> None:
     assert (many, few) == (STEPS, 1)
 
 
+@pytest.mark.parametrize("merged", [1, 2], ids=["the first batch", "a part of an update"])
+def test_a_batch_never_waits_for_the_update_that_it_is_part_of(merged: int) -> None:
+    ids, targets = data(1)
+
+    def rows(ahead: bool) -> Any:
+        with team(2) as here:
+            model, worker = net(), here.worker()
+            carrier = carried(model, worker, optimizer=torch.optim.Adagrad, lr=0.1)
+            for step in range(0, 4, merged):
+                for part in range(step, step + merged):
+                    if ahead:
+                        model.words.prefetch(ids[part, 0])
+                    ((model(ids[part, 0]).squeeze(-1) - targets[part, 0]) ** 2).mean().backward()
+                carrier.collect()
+                carrier.optimizer.step()
+                carrier.put_away()
+                carrier.optimizer.zero_grad()
+            found = model.words(ids[:4]).detach()
+            worker.stop()
+        return found
+
+    assert torch.equal(rows(True), rows(False))
+
+
 def test_rows_that_nobody_asked_for_in_the_end_hold_nobody_up() -> None:
     ids, targets = data(1)
     with team(1) as here:
@@ -501,7 +525,7 @@ def test_rows_that_nobody_asked_for_in_the_end_hold_nobody_up() -> None:
         carrier = carried(model, worker, optimizer=torch.optim.SGD, lr=0.1)
         train(model, carrier, ids[0, 0], targets[0, 0])
         model.words.prefetch(ids[1, 0])  # waits for an update that never comes
-        (_, coming), *_ = model.words._ahead
+        (_, _, coming), *_ = model.words._ahead
         worker.stop(finished=False)
         done, _ = wait([coming], timeout=60)
         assert done
@@ -568,3 +592,27 @@ def test_an_embedding_outside_of_a_job_says_what_it_needs() -> None:
         SparseEmbedding(2, name="x")(torch.tensor([1.0]))
     with pytest.raises(ValueError, match="pooling='max' is not known"):
         SparseEmbedding(2, name="x", pooling="max")
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense gradients", "sparse gradients"])
+def test_dense_parameters_of_copies_move_as_torch_moves_them(
+    kind: type[torch.optim.Optimizer], sparse: bool
+) -> None:
+    if sparse and kind is torch.optim.Adam:
+        kind = torch.optim.SparseAdam
+    torch.manual_seed(0)
+    ours, theirs = nn.Embedding(9, 4, sparse=sparse), nn.Embedding(9, 4, sparse=sparse)
+    theirs.load_state_dict(ours.state_dict())
+    make: Any = local_optimizer(kind, set())
+    one = make(kind(ours.parameters(), lr=0.1).param_groups)
+    other = kind(theirs.parameters(), lr=0.1)  # type: ignore[call-arg]
+    one.deliver = lambda: None
+    for _ in range(3):
+        for layer, rule in ((ours, one), (theirs, other)):
+            layer(torch.tensor([1, 1, 2, 8])).square().sum().backward()
+            rule.step()
+            rule.zero_grad()
+    fused = one.inner.param_groups[0].get("fused")
+    assert fused is (None if sparse else True)
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-6, atol=1e-7)
