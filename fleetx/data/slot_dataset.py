@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from typing_extensions import override
 
 from fleetx.data.slots import Ragged, Records, Slot, parse
 from fleetx.data.swap import swap
-from fleetx.engine import servers
+from fleetx.engine.stretch import train_through
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
 
@@ -30,7 +31,7 @@ class QueueDataset:
         self,
         *,
         batch_size: int = 1,
-        use_var: Sequence[str | Slot] = (),
+        use_var: Sequence[str | Slot | Tensor] = (),
         pipe_command: str = "cat",
         thread_num: int = 1,
     ) -> None:
@@ -38,7 +39,8 @@ class QueueDataset:
 
         Args:
             batch_size: records in a batch; the last one may have fewer.
-            use_var: the slots of a line, in order: names of ids, or ``Slot(name, "float32")``.
+            use_var: the slots of a line, in order: names of ids, ``Slot(name, "float32")``,
+                or inputs of a static program.
             pipe_command: a program through which each file goes, such as a data generator.
             thread_num: 1; batches are read by the worker itself.
         """
@@ -48,7 +50,7 @@ class QueueDataset:
             raise ValueError("use_var names no slot; list those of a line, in their order")
         if thread_num != 1:
             raise ValueError(f"thread_num={thread_num}: one thread reads; leave it at 1")
-        self._slots = [slot if isinstance(slot, Slot) else Slot(slot) for slot in use_var]
+        self._slots = [Slot.of(entry) for entry in use_var]
         self._batch_size, self._command = batch_size, pipe_command
 
     def set_filelist(self, filelist: Sequence[str | Path]) -> None:
@@ -169,23 +171,4 @@ def train_from_dataset(
         report: is told the number of a batch and what ``step`` returned.
         print_period: how often.
     """
-    count = 0
-    for batch in _one_ahead(dataset, ahead):
-        found = step(batch)
-        count += 1
-        if report is not None and count % print_period == 0:
-            report(count, found)
-    servers.settle_workers()
-    return count
-
-
-def _one_ahead(dataset: QueueDataset, show: Callable[[Batch], None] | None) -> Iterator[Batch]:
-    coming: Batch | None = None
-    for batch in dataset:
-        if coming is not None:
-            if show is not None:
-                show(batch)
-            yield coming
-        coming = batch
-    if coming is not None:
-        yield coming
+    return train_through(dataset, step, ahead=ahead, report=report, print_period=print_period)

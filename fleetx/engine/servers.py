@@ -8,6 +8,7 @@ from torch import nn
 
 from fleetx import roles
 from fleetx.engine import session
+from fleetx.engine.engine import Engine
 from fleetx.ps import safetensors_file, snapshot, worker
 from fleetx.ps.channel import Access
 from fleetx.ps.desk import Desk
@@ -108,6 +109,17 @@ def settle_workers() -> None:
     connected.rest()
     for carrier in _carriers():
         carrier.catch_up()
+
+
+def open_tables(engine: Engine) -> None:
+    """Let the servers make a model's tables now, and not when its first batch comes.
+
+    All workers must call it; does nothing in a job without servers.
+    """
+    for strategy in engine.plan.strategies:
+        carrier = getattr(strategy, "carrier", None)
+        if carrier is not None:
+            carrier.join()
 
 
 def stop_worker() -> None:

@@ -44,11 +44,14 @@ class Carrier:
     @property
     def worker(self) -> Worker:
         """The connections of this process, joined at the first use."""
-        if self._worker is None:
-            with self._opening:  # a batch may be fetched ahead by another thread
-                if self._worker is None:
-                    self._worker = self._joined()
-        return self._worker
+        return self._worker or self.join()
+
+    def join(self) -> Worker:
+        """Make the tables now; all workers meet there, also one that has no batch."""
+        with self._opening:  # a batch may be fetched ahead by another thread
+            if self._worker is None:
+                self._worker = self._joined()
+            return self._worker
 
     @property
     def servers(self) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from fleetx.engine import session
@@ -15,7 +16,7 @@ from fleetx.static.alone import without_exchange
 from fleetx.static.build_options import OBEYED
 from fleetx.static.current import default_startup_program
 from fleetx.static.cuts import matching
-from fleetx.static.minimize import Training
+from fleetx.static.minimize import Training, running
 from fleetx.static.minimize import minimize as minimize_program
 from fleetx.static.optimizer import Optimizer
 from fleetx.static.program import Program
@@ -25,6 +26,7 @@ from fleetx.static.variable import as_variable
 
 if TYPE_CHECKING:
     from fleetx.engine.grad_clip import GradClip
+    from fleetx.static.training_run import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,13 @@ def origin_program() -> Program:
             origin=main,
         )
     return main.alone
+
+
+def job_run(program: Program, device: torch.device) -> "TrainingRun | None":
+    """The training of the job's main program, begun if it has not, if this is a form of it."""
+    if not _programs or _programs[-1].main.state is not program.state:
+        return None
+    return running(_programs[-1].main, device)
 
 
 def _last(name: str) -> Programs:
