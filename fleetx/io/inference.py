@@ -10,8 +10,10 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from typing_extensions import override
 
+from fleetx.engine import servers
 from fleetx.io.files import Folder, written
 from fleetx.io.persistables import checked
+from fleetx.io.table_rows import attach, describe, tables_of
 from fleetx.static.codegen import mark_regions
 from fleetx.static.current import program_guard
 from fleetx.static.error import ProgramError
@@ -24,6 +26,7 @@ from fleetx.static.shapes import FREE
 from fleetx.static.variable import Variable
 
 MODEL, ONNX, SIGNATURE = "model.pt2", "model.onnx", "signature.json"
+TABLES = "tables"
 
 SIZES = (3, 5, 7, 11, 13, 17)
 """What free dimensions are while a model is exported, by position; any other size works later."""
@@ -54,6 +57,9 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
             train, for fine-tuning with plain torch.
         format: "torch", or "onnx" for ``model.onnx`` as well, which needs the extra ``[onnx]``.
 
+    In a job with parameter servers the first worker writes. Tables that the targets depend on are
+    saved beside the archive, in ``tables``, and dense parameters in ``dense.safetensors`` too.
+
     Returns:
         The names of the outputs.
     """
@@ -66,10 +72,28 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     pruned = _pruned(program, feeds, targets, for_test=export_for_deployment)
     names = [program.name_of(program.find(target)) for target in targets]
     module = _graph_module(pruned, [pruned.find(name) for name in names], executor.device)
+    if servers.has_servers() and not _serve(module, Path(dirname), format):
+        return names
     _export(
         module, pruned, Path(dirname), executor.device, also_onnx=format == "onnx", outputs=names
     )
     return names
+
+
+def _serve(module: fx.GraphModule, folder: Path, format: str) -> bool:
+    """Save what the servers hold of a model; whether this worker is the one that writes."""
+    anchors = {f"{path}.anchor" for path in tables_of(module)}
+    if anchors and format != "torch":
+        raise ValueError(
+            f"save_inference_model(format={format!r}): rows of tables lie beside the model, and "
+            "such a file has no words for that; leave the format at 'torch'"
+        )
+    if not servers.save_tables(folder / TABLES if anchors else None):
+        return False
+    if anchors:
+        servers.save_dense(module, folder)
+        describe(module)
+    return True
 
 
 def _pruned(program: Program, feeds: list[str], targets: list[Any], *, for_test: bool) -> Program:
@@ -201,6 +225,7 @@ def load_inference_model(
         )
     signature = json.loads((folder / SIGNATURE).read_text(encoding="utf-8"))
     module = Loaded(torch.export.load(folder / MODEL))
+    attach(module.model, folder / TABLES)
     program = Program()
     with program_guard(program, Program()):
         inputs = [data(name, **declared) for name, declared in signature["inputs"].items()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fleetx.engine import session
+from fleetx.engine import servers, session
 from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
@@ -26,7 +26,6 @@ from fleetx.static.variable import as_variable
 
 if TYPE_CHECKING:
     from fleetx.engine.grad_clip import GradClip
-    from fleetx.static.training_run import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -188,11 +187,22 @@ def origin_program() -> Program:
     return main.alone
 
 
-def job_run(program: Program, device: torch.device) -> "TrainingRun | None":
-    """The training of the job's main program, begun if it has not, if this is a form of it."""
-    if not _programs or _programs[-1].main.state is not program.state:
-        return None
-    return running(_programs[-1].main, device)
+def open_job_tables(device: torch.device, form: Program | None = None) -> None:
+    """Let servers make the tables of the job's main program, if it has not trained yet.
+
+    Args:
+        device: where it will train.
+        form: a program that may be another form of it; if it is not, nothing is done.
+    """
+    main = _programs[-1].main if _programs else None
+    if main is None or (form is not None and form.state is not main.state):
+        return
+    training = main.training
+    assert training is not None
+    assert training.plan is not None
+    ours = servers.has_servers() and training.plan.options.get("mode") == "ps"
+    if training.run is None and ours:
+        servers.open_tables(running(main, device).engine)
 
 
 def _last(name: str) -> Programs:

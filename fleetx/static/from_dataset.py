@@ -12,7 +12,7 @@ from fleetx.engine import servers
 from fleetx.engine.stretch import train_through
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
-from fleetx.static.distributed import job_run
+from fleetx.static.distributed import open_job_tables
 from fleetx.static.error import ProgramError
 from fleetx.static.fetch_handler import FetchHandler
 from fleetx.static.lr import Schedule
@@ -97,8 +97,7 @@ def infer(executor: "Executor", program: Any, dataset: Any, watching: Watching, 
             "infer_from_dataset() computes what is fetched, and nothing is; pass fetch_list=[...] "
             "or a fetch_handler."
         )
-    if (run := job_run(chosen, executor.device)) is not None:
-        servers.open_tables(run.engine)
+    open_job_tables(executor.device, chosen)
     if chosen.training is not None:
         chosen = chosen.clone(for_test=True)
     return _through(executor, chosen, dataset, watching, period)

@@ -25,6 +25,7 @@ from fleetx.ps.frames import (
     MAX_BODY,
     REPLIES,
     REQUESTS,
+    SHORT,
     BadFrameError,
     Flag,
     Frame,
@@ -67,7 +68,9 @@ def test_a_frame_is_what_it_says_or_is_refused(  # noqa: PLR0917
     allowed = REQUESTS if op in REQUESTS else REPLIES
     expected = body_bytes(frame)
     fits = body == expected if expected is not None else body <= 1 << 20
-    if fits and body <= MAX_BODY and flags < 32:
+    short = flags & SHORT
+    known = flags < 128 and short != SHORT and (not short or op in (Op.PULL, Op.PUSH, Op.ROWS))
+    if fits and body <= MAX_BODY and known:
         assert unpacked(frame.packed(), allowed) == frame
     else:
         with pytest.raises(BadFrameError):
@@ -168,7 +171,10 @@ BAD = [
     Frame(Op.WRITE, table=0, count=1, body=4),
     Frame(Op.CALL, body=1 << 21),
     Frame(Op.ROWS, count=0),
-    Frame(Op.PULL, flags=64),
+    Frame(Op.PULL, flags=128),
+    Frame(Op.PULL, flags=SHORT),
+    Frame(Op.READ, flags=Flag.HALF),
+    Frame(Op.PUSH, flags=Flag.HALF, count=3, width=4, body=3 * (8 + 4 * 4)),
     Frame(99),
 ]
 
