@@ -71,7 +71,7 @@ class SparseEmbedding(SparseModule):
         check_form(name, wire)
         super().__init__(options)
         self.padding_idx, self.pooling = padding_idx, pooling
-        self._ahead: deque[tuple[Array, Future[tuple[Batch, Floats]]]] = deque(maxlen=AHEAD)
+        self._ahead: deque[tuple[Array, int, Future[tuple[Batch, Floats]]]] = deque(maxlen=AHEAD)
 
     @override
     def forward(
@@ -132,9 +132,12 @@ class SparseEmbedding(SparseModule):
         """What was fetched ahead for these ids, or what is fetched now."""
         if train:
             # What was asked for before this batch was skipped; what comes after it is still wanted.
-            for number, (ids, coming) in enumerate(self._ahead):
+            for number, (ids, update, coming) in enumerate(self._ahead):
                 if np.array_equal(ids, flat):
                     self._ahead = deque(list(self._ahead)[number + 1 :], AHEAD)
+                    if self._carrier().lacks(update):
+                        coming.cancel()  # it waits for an update that was put off, or left out
+                        break
                     batch, rows = coming.result()
                     return batch, self._carrier().refreshed(self, batch, rows)
         return self._pull(flat, train)
@@ -187,8 +190,9 @@ class SparseEmbedding(SparseModule):
         carrier = self._carrier()
         flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64, copy=False)
         # Asked here: the thread may begin when the update is done, and would wait for the next one.
-        coming = carrier.worker.fetch_ahead(self._pull, flat, True, carrier.step + 1)
-        self._ahead.append((flat, coming))
+        update = carrier.step + 1
+        coming = carrier.worker.fetch_ahead(self._pull, flat, True, update)
+        self._ahead.append((flat, update, coming))
 
     @override
     def extra_repr(self) -> str:

@@ -22,6 +22,9 @@ from fleetx.ps.worker import Worker, running
 class Carrier:
     """Every update waits for all workers: k of them on batches of b are one on batches of k * b."""
 
+    same_ahead = True
+    """Whether training does not see that rows were fetched ahead."""
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -218,6 +221,10 @@ class Carrier:
     def refreshed(self, module: SparseModule, batch: Batch, rows: Floats) -> Floats:
         """Rows that were fetched ahead, as they are now that their batch is trained."""
         return rows
+
+    def lacks(self, update: int) -> bool:
+        """Whether an update that rows fetched ahead wait for was not made."""
+        return self.worker.pace.workers > 0 and self.step < update
 
     def flush(self) -> None:
         """Let servers know all that was learned here; nothing is left open when it returns."""

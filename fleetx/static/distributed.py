@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fleetx import roles
 from fleetx.engine import servers, session
 from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.contract import Phase
@@ -34,6 +35,8 @@ class Programs:
 
     main: Program
     startup: Program
+    job: roles.Identity
+    """Of the job that it was for; a process may be part of another one later."""
 
 
 # One process takes part in one job, as in the engine's session.
@@ -127,7 +130,8 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
         for entry in strategy.cuts():
             matching(loss.program, entry)
     made = minimize_program(optimizer, loss, startup, plan=plan, **options)
-    _programs[:] = [Programs(loss.program, startup or default_startup_program())]
+    job = roles.identity("minimize")
+    _programs[:] = [Programs(loss.program, startup or default_startup_program(), job)]
     return made
 
 
@@ -194,14 +198,13 @@ def open_job_tables(device: torch.device, form: Program | None = None) -> None:
         device: where it will train.
         form: a program that may be another form of it; if it is not, nothing is done.
     """
-    main = _programs[-1].main if _programs else None
-    if main is None or (form is not None and form.state is not main.state):
+    if not _programs or not servers.has_servers():
         return
-    training = main.training
-    assert training is not None
-    assert training.plan is not None
-    ours = servers.has_servers() and training.plan.options.get("mode") == "ps"
-    if training.run is None and ours:
+    main, job = _programs[-1].main, _programs[-1].job
+    if job is not roles.identity() or (form is not None and form.state is not main.state):
+        return
+    assert main.training is not None
+    if main.training.run is None:
         servers.open_tables(running(main, device).engine)
 
 

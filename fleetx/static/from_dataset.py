@@ -14,6 +14,7 @@ from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
 from fleetx.static.distributed import open_job_tables
 from fleetx.static.error import ProgramError
+from fleetx.static.fetch_ahead import Show, fetching_ahead
 from fleetx.static.fetch_handler import FetchHandler
 from fleetx.static.lr import Schedule
 from fleetx.static.minimize import running
@@ -86,7 +87,8 @@ def train(executor: "Executor", program: Any, dataset: Any, watching: Watching, 
         )
     # A worker whose share of the data is empty must meet the others where tables are made, too.
     servers.open_tables(run.engine)
-    return _through(executor, chosen, dataset, watching, period)
+    show = fetching_ahead(chosen, run)
+    return _through(executor, chosen, dataset, watching, period, show)
 
 
 def infer(executor: "Executor", program: Any, dataset: Any, watching: Watching, period: int) -> int:
@@ -103,8 +105,13 @@ def infer(executor: "Executor", program: Any, dataset: Any, watching: Watching, 
     return _through(executor, chosen, dataset, watching, period)
 
 
-def _through(
-    executor: "Executor", program: Program, dataset: Any, watching: Watching, period: int
+def _through(  # noqa: PLR0917
+    executor: "Executor",
+    program: Program,
+    dataset: Any,
+    watching: Watching,
+    period: int,
+    show: Show | None = None,
 ) -> int:
     if not isinstance(dataset, Iterable):
         raise TypeError(
@@ -119,7 +126,7 @@ def _through(
         return found
 
     report = watching.report if watching.fetches else None
-    return train_through(dataset, step, report=report, print_period=period)
+    return train_through(dataset, step, ahead=show, report=report, print_period=period)
 
 
 def refuse_idle(call: str, *, scope: Any, thread: int, debug: bool) -> None:

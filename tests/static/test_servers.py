@@ -263,6 +263,31 @@ def test_tables_are_saved_and_loaded_before_the_first_batch(
         assert len(seen) == SHARES[1][0]
 
 
+def test_rows_of_the_next_batch_are_fetched_while_one_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, fetched = list[np.ndarray](), list[int]()
+    whole, rows = SparseEmbedding.prefetch, SparseEmbedding._pull
+
+    def prefetch(self: SparseEmbedding, ids: torch.Tensor) -> None:
+        told.append(ids.reshape(-1, 2).numpy())
+        whole(self, ids)
+
+    def pull(self: SparseEmbedding, flat: Any, train: bool, ahead: int | None = None) -> Any:
+        fetched.append(-1 if ahead is None else ahead)
+        return rows(self, flat, train, ahead)
+
+    monkeypatch.setattr(SparseEmbedding, "prefetch", prefetch)
+    monkeypatch.setattr(SparseEmbedding, "_pull", pull)
+    with alone(monkeypatch) as job:
+        job.exe.train_from_dataset(job.main, share(str(tmp_path), 0, 1))
+    batches = records(0, 1)[0]
+    np.testing.assert_array_equal(np.stack(told), batches[1:])
+    # The first one's when it is there; each other's behind the update of the one before it.
+    assert fetched[0] in (-1, 1)
+    assert sorted(fetched) == [-1, 1, 2, 3, 4]
+
+
 def test_a_model_without_tables_and_what_cannot_be_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
