@@ -25,7 +25,7 @@ class Slot:
             raise ValueError(f"slot {self.name!r} is {self.dtype!r}; use 'int64' or 'float32'")
 
     @staticmethod
-    def of(entry: "str | Slot | Tensor") -> "Slot":
+    def of(entry: Any) -> "Slot":
         """A slot by the name of its ids, by itself, or by the input of a program that takes it."""
         if isinstance(entry, Slot):
             return entry

@@ -8,7 +8,6 @@ from torch import nn
 
 from fleetx import roles
 from fleetx.engine import session
-from fleetx.engine.engine import Engine
 from fleetx.ps import safetensors_file, snapshot, worker
 from fleetx.ps.channel import Access
 from fleetx.ps.desk import Desk
@@ -109,6 +108,7 @@ def settle_workers() -> None:
     connected = worker.running()
     if connected is None:
         return
+    open_tables()
     for carrier in _carriers():
         carrier.flush()
     connected.rest()
@@ -116,15 +116,18 @@ def settle_workers() -> None:
         carrier.catch_up()
 
 
-def open_tables(engine: Engine) -> None:
-    """Let the servers make a model's tables now, and not when its first batch comes.
+def open_tables() -> None:
+    """Let the servers make the tables of programs now, and not when their first batches come.
 
     All workers must call it; does nothing in a job without servers.
     """
-    for strategy in engine.plan.strategies:
-        carrier = getattr(strategy, "carrier", None)
-        if carrier is not None:
-            carrier.join()
+    if not has_servers():
+        return
+    for engine in session.begin_programs():
+        for strategy in engine.plan.strategies:
+            carrier = getattr(strategy, "carrier", None)
+            if carrier is not None:
+                carrier.join()
 
 
 def stop_worker() -> None:
@@ -150,6 +153,7 @@ def save_persistables(*args: Any, **kwargs: Any) -> None:
 
 def save(connected: Worker, folder: Path, *, delta: bool) -> None:
     """Let every server write its share, then the list of them."""
+    open_tables()
     for carrier in _carriers():
         carrier.flush()
     folder.mkdir(parents=True, exist_ok=True)
@@ -210,6 +214,7 @@ def save_dense(model: nn.Module, folder: Path) -> None:
 def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
     """Set the tables to a save, after ``distributed_optimizer``; the first worker does it."""
     connected = _worker("load_persistables")
+    open_tables()
     for carrier in _carriers():
         carrier.flush()
     if connected.index == 0:

@@ -42,6 +42,8 @@ class Session:
     """How a ``DistributeTranspilerConfig`` spreads parameters over servers."""
     stages: int = 1
     """Into how many stages the last program was cut."""
+    unbegun: list[Callable[[], Engine | None]] = field(default_factory=list)
+    """What begins programs, whose engines are made when they first train."""
 
     @property
     def engines(self) -> list[Engine]:
@@ -266,6 +268,14 @@ def _with_servers(request: Request, session: Session) -> Request:
 def engines() -> list[Engine]:
     """The models of this process."""
     return [] if _session is None else _session.engines
+
+
+def begin_programs() -> list[Engine]:
+    """Begin the programs that will be trained, now and not with their first batch."""
+    waiting = [] if _session is None else _session.unbegun
+    begun = [begin() for begin in waiting]
+    waiting.clear()
+    return [engine for engine in begun if engine is not None]
 
 
 def _watched(request: Request) -> Request:

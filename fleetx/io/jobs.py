@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from fleetx import roles
 from fleetx.engine import servers
 from fleetx.io import inference, persistables
 from fleetx.static.compiled import CompiledProgram
-from fleetx.static.distributed import open_job_tables
 from fleetx.static.executor import Executor
 from fleetx.static.program import Program
 
@@ -43,23 +41,13 @@ def save_inference_model(*args: Any, **kwargs: Any) -> Any:
 
 
 def _of_tables(call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """What servers need of a call that also names an executor and a program; tables are made."""
-    executor = kwargs.pop("executor", None)
-    program = kwargs.pop("main_program", None)
+    """What servers need of a call that also names an executor and a program: they save all."""
+    kwargs.pop("executor", None)
+    kwargs.pop("main_program", None)
     if kwargs.pop("filename", None) is not None:
         raise ValueError(
             f"{call}(filename=...): every server writes files of its own, so they make a folder; "
             "leave the name out"
         )
-    rest = []
-    for given in args:
-        if isinstance(given, Executor):
-            executor = given
-        elif isinstance(given, Program | CompiledProgram):
-            program = given
-        elif given is not None:
-            rest.append(given)
-    if isinstance(program, CompiledProgram):
-        program = program.program
-    open_job_tables(executor.device if executor is not None else roles.device(), program)
-    return rest
+    idle = (Executor, Program, CompiledProgram, type(None))
+    return [given for given in args if not isinstance(given, idle)]

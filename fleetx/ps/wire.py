@@ -27,13 +27,10 @@ def shortened(values: Floats, flags: int) -> Array:
     """What travels: the values, or bits of their short form."""
     if not flags & SHORT:
         return values
-    given = torch.from_numpy(values)
     if flags & Flag.HALF:
         # An infinity would stay in the row for ever; the largest number is what was meant.
-        short = given.clamp(-_LARGEST, _LARGEST).to(torch.float16)
-    else:
-        short = given.to(torch.bfloat16)
-    bits: Array = short.view(torch.int16).numpy()
+        return np.clip(values, -_LARGEST, _LARGEST).astype(np.float16).view(np.int16)
+    bits: Array = torch.from_numpy(values).to(torch.bfloat16).view(torch.int16).numpy()
     return bits
 
 

@@ -1,14 +1,15 @@
 """Programs of a job: ``fleet.minimize``, ``fleet.main_program`` and their like."""
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from fleetx import roles
-from fleetx.engine import servers, session
+from fleetx.engine import session
+from fleetx.engine.engine import Engine
 from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
@@ -35,8 +36,6 @@ class Programs:
 
     main: Program
     startup: Program
-    job: roles.Identity
-    """Of the job that it was for; a process may be part of another one later."""
 
 
 # One process takes part in one job, as in the engine's session.
@@ -130,8 +129,8 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
         for entry in strategy.cuts():
             matching(loss.program, entry)
     made = minimize_program(optimizer, loss, startup, plan=plan, **options)
-    job = roles.identity("minimize")
-    _programs[:] = [Programs(loss.program, startup or default_startup_program(), job)]
+    _begin_later(loss.program)
+    _programs[:] = [Programs(loss.program, startup or default_startup_program())]
     return made
 
 
@@ -191,21 +190,15 @@ def origin_program() -> Program:
     return main.alone
 
 
-def open_job_tables(device: torch.device, form: Program | None = None) -> None:
-    """Let servers make the tables of the job's main program, if it has not trained yet.
+def _begin_later(program: Program) -> None:
+    """Let whoever needs all models of the job, and not only those that have run, begin it."""
+    known = weakref.ref(program)
 
-    Args:
-        device: where it will train.
-        form: a program that may be another form of it; if it is not, nothing is done.
-    """
-    if not _programs or not servers.has_servers():
-        return
-    main, job = _programs[-1].main, _programs[-1].job
-    if job is not roles.identity() or (form is not None and form.state is not main.state):
-        return
-    assert main.training is not None
-    if main.training.run is None:
-        servers.open_tables(running(main, device).engine)
+    def begin() -> Engine | None:
+        found = known()
+        return running(found, roles.device()).engine if found is not None else None
+
+    session.current("minimize").unbegun.append(begin)
 
 
 def _last(name: str) -> Programs:

@@ -12,7 +12,6 @@ from fleetx.engine import servers
 from fleetx.engine.stretch import train_through
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
-from fleetx.static.distributed import open_job_tables
 from fleetx.static.error import ProgramError
 from fleetx.static.fetch_ahead import Show, fetching_ahead
 from fleetx.static.fetch_handler import FetchHandler
@@ -21,6 +20,7 @@ from fleetx.static.minimize import running
 from fleetx.static.program import Program
 from fleetx.static.scope import global_scope
 from fleetx.static.slot_feeds import Slotted, feed_of
+from fleetx.static.variable import as_variable
 
 if TYPE_CHECKING:
     from fleetx.static.executor import Executor
@@ -85,8 +85,7 @@ def train(executor: "Executor", program: Any, dataset: Any, watching: Watching, 
             f"execution_strategy.num_iteration_per_run = {run.iterations} would train every batch "
             f"{run.iterations} times, and train_from_dataset() gives each once; leave it at 1."
         )
-    # A worker whose share of the data is empty must meet the others where tables are made, too.
-    servers.open_tables(run.engine)
+    servers.open_tables()  # also by a worker that has no batch: all meet there
     show = fetching_ahead(chosen, run)
     return _through(executor, chosen, dataset, watching, period, show)
 
@@ -99,7 +98,7 @@ def infer(executor: "Executor", program: Any, dataset: Any, watching: Watching, 
             "infer_from_dataset() computes what is fetched, and nothing is; pass fetch_list=[...] "
             "or a fetch_handler."
         )
-    open_job_tables(executor.device, chosen)
+    servers.open_tables()
     if chosen.training is not None:
         chosen = chosen.clone(for_test=True)
     return _through(executor, chosen, dataset, watching, period)
@@ -158,9 +157,9 @@ def _program(given: Any, call: str) -> Program:
 
 
 def _name(fetch: Fetch) -> str:
-    name = fetch if isinstance(fetch, str) else fetch.name
-    assert name is not None
-    return name
+    if isinstance(fetch, str):
+        return fetch
+    return fetch.name if isinstance(fetch, Schedule) else as_variable(fetch, "fetch_list").name
 
 
 def _array(value: Tensor) -> np.ndarray:

@@ -118,11 +118,14 @@ def test_garbage_from_strangers(caplog: pytest.LogCaptureFixture) -> None:
             stranger.sendall(chance.randbytes(chance.choice([0, 1, 43, 76, 200, 5000])))
             stranger.close()
         works(client, handle)
-        deadline = time.monotonic() + 60
+        deadline, refused = time.monotonic() + 60, "does not know this job's token"
+        # On a busy machine some strangers are still waiting to be heard.
+        while refused not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.05)
         while here.servers[0].open_connections > 1 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert here.servers[0].open_connections == 1, "no thread is left behind"
-    assert "does not know this job's token" in caplog.text
+    assert refused in caplog.text
 
 
 def test_a_stranger_gets_no_answer_but_the_greeting() -> None:

@@ -43,7 +43,7 @@ class Trained:
         self.ids = static.data("ids", [None, 2], "int64")
         rows = static.nn.embedding(self.ids, (5, 3), name="table")
         self.score = static.nn.fc(nn.functional.dropout(rows.flatten(1), 0.5), 1, name="head")
-        self.loss = ((self.score - self.label) ** 2).mean()
+        self.loss: Any = ((self.score - self.label) ** 2).mean()
         self.loss.name = "loss"
         static.Optimizer(torch.optim.SGD, lr=0.1).minimize(self.loss)
         self.exe = static.Executor()

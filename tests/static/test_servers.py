@@ -3,6 +3,7 @@
 Servers are threads of this process; their workers are the ranks of a world.
 """
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -72,7 +73,7 @@ class Job:
         strategy = fleet.DistributedStrategy()
         if mode != "sync":
             strategy.a_sync = True
-            strategy.a_sync_configs = MODES[mode]
+            strategy.a_sync_configs = MODES[mode]  # type: ignore[assignment]
         maker = fleet.UserDefinedRoleMaker(
             current_id=worker,
             role=fleet.Role.WORKER,
@@ -120,13 +121,15 @@ def learned(mode: str, head: np.ndarray) -> np.ndarray:
         head: its weights and, at the end, its bias before the training.
     """
     moved, head = np.zeros(6), head.astype(np.float64)
+    if mode == "geo":
+        head += exchanged()
     for stretch in (0, 1):
         shares = [records(worker, stretch) for worker in (0, 1)]
         for number in range(max(SHARES[stretch])):
             here = [(i[number], n[number]) for i, n in shares if number < len(i)]
             part = {"sync": 1 / len(here), "geo": 1 / 2}.get(mode, 1.0)
             for ids, numbers in here:
-                head -= RATE * part * np.append(numbers.mean(0), 1)
+                head -= RATE * part * np.append(numbers.mean(0), 1) if mode != "geo" else 0.0
                 np.subtract.at(moved, ids.reshape(-1) // 10**15, RATE * part / BATCH)
     known = np.arange(6) * 10**15
     rows = Uniform(-0.5, 0.5).rows(known, DIM, 0).sum(1) + DIM * moved
@@ -134,6 +137,23 @@ def learned(mode: str, head: np.ndarray) -> np.ndarray:
     ids, numbers = everybody()
     found: np.ndarray = rows[ids // 10**15].sum(1) + numbers @ head[:-1] + head[-1]
     return found
+
+
+def exchanged() -> np.ndarray:
+    """What the head moves by when workers share half of what they have learned, now and then.
+
+    The other half stays theirs until the next exchange, and is let go at the end of a stretch.
+    """
+    total = np.zeros(WIDE + 1)
+    for stretch, worker in itertools.product((0, 1), (0, 1)):
+        own, done = np.zeros(WIDE + 1), sum(max(each) for each in SHARES[:stretch])
+        for step, numbers in enumerate(records(worker, stretch)[1], done + 1):
+            own -= RATE * np.append(numbers.mean(0), 1)
+            if step % MODES["geo"]["k_steps"] == 0:
+                own /= 2
+                total += own
+        total += own / 2
+    return total
 
 
 def everybody() -> tuple[np.ndarray, np.ndarray]:

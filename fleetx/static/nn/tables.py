@@ -66,8 +66,7 @@ def sparse_embedding(
     if has_servers():
         module = _served(size[1], padding_idx, entry, param_attr, name, wire)
     else:
-        _refuse_served(entry, param_attr, wire)
-        module = _local(size, padding_idx, param_attr, name)
+        module = _local(size, padding_idx, _unserved(entry, param_attr, wire), name)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_test):
         return as_variable(module(input), "a layer")
 
@@ -102,13 +101,14 @@ def _first_rows(name: str, start: Attr | Rows) -> Rows | None:
     )
 
 
-def _refuse_served(entry: Entry | None, start: Attr | Rows, wire: str | None) -> None:
+def _unserved(entry: Entry | None, start: Attr | Rows, wire: str | None) -> Attr:
     if entry is not None or isinstance(start, Rows) or wire is not None:
         raise ProgramError(
             "sparse_embedding() got an entry, a wire or rows of fleetx.nn, which parameter servers "
             "know, and this job has none; start it with fleetrun --server_num 1 --worker_num 2, "
             "and call fleet.init() before the layers."
         )
+    return start
 
 
 def _local(
