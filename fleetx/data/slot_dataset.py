@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +103,45 @@ class InMemoryDataset(QueueDataset):
         super().__init__()
         self._held: Records | None = None
         self._shuffles = 0
+        self._coming: Future[Records] | None = None
 
-    def load_into_memory(self) -> None:
-        """Read all files."""
-        self._held = Records.joined([parse(b"", self._slots, ""), *self._records()])
+    def load_into_memory(self, is_shuffle: bool = False) -> None:
+        """Read all files, and shuffle what they hold if that is asked for."""
+        self._held = self._read()
+        if is_shuffle:
+            self.local_shuffle()
+
+    def _read(self) -> Records:
+        return Records.joined([parse(b"", self._slots, ""), *self._records()])
+
+    def preload_into_memory(self, thread_num: int = 1) -> None:
+        """Begin to read all files, beside what the script does next."""
+        if thread_num != 1:
+            raise ValueError(f"thread_num={thread_num}: one thread reads; leave it at 1")
+        pool = ThreadPoolExecutor(1, thread_name_prefix="preload")
+        self._coming = pool.submit(self._read)
+        pool.shutdown(wait=False)
+
+    def wait_preload_done(self) -> None:
+        """Wait for ``preload_into_memory``; what it read takes the place of what was held."""
+        if self._coming is None:
+            raise RuntimeError("nothing is being read; call preload_into_memory() first")
+        coming, self._coming = self._coming, None
+        self._held = coming.result()
+
+    def slots_shuffle(self, slots: Sequence[str]) -> None:
+        """Mix the values of some slots among the records, to see what they are worth.
+
+        A model that predicts as well without a slot's own values does not use them.
+        """
+        held, self._shuffles = self._memory(), self._shuffles + 1
+        names = [slot.name for slot in self._slots]
+        if unknown := [name for name in slots if name not in names]:
+            raise ValueError(f"there is no slot {unknown[0]!r}; the slots are {', '.join(names)}")
+        chance = np.random.default_rng(self._shuffles)
+        mixed = held.take(chance.permutation(len(held)))
+        pairs = zip(names, held.columns, mixed.columns, strict=True)
+        self._held = Records([new if name in slots else old for name, old, new in pairs])
 
     def _memory(self) -> Records:
         if self._held is None:
