@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles, static
@@ -238,12 +239,12 @@ def served(folder: Path, expected: np.ndarray) -> None:
 
 
 @contextmanager
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+def alone(monkeypatch: pytest.MonkeyPatch, kind: type[Job] = Job) -> Iterator[Job]:
     """This process as the only worker of a job, with servers that know nothing yet."""
     monkeypatch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
     with team(2) as here:
         try:
-            yield Job(here.endpoints)
+            yield kind(here.endpoints)
         finally:
             fleet.stop_worker()
             roles.stop()
@@ -340,3 +341,40 @@ def test_tables_lie_beside_a_model_that_plain_torch_cannot_run(
     model = torch.export.load(tmp_path / "model.pt2").module()
     with pytest.raises(RuntimeError, match=r"table 'words'.*load_inference_model"):
         model(torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, WIDE))
+
+
+class Bags(Job):
+    """Records with any number of ids, whose rows are added up."""
+
+    @override
+    def _record(self) -> None:
+        ids = static.data("ids", [None], "int64")
+        begins = static.data("ids_offsets", [None], "int64")
+        layer = SparseEmbedding(DIM, name="bags", initializer=Uniform(-0.5, 0.5), pooling="sum")
+        self.score = layer(ids, begins).sum(1)
+        self.test = self.main.clone(for_test=True)
+        optimizer = fleet.distributed_optimizer(static.Optimizer(torch.optim.SGD, lr=RATE))
+        optimizer.minimize(self.score.sum(), self.startup)
+
+
+def test_records_of_any_length_are_looked_up_in_bags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [[3, 1, 3], [], [2], [1, 2]]
+    lines = (f"{len(ids)} {' '.join(map(str, ids))}\n" for ids in records)
+    (tmp_path / "part").write_text("".join(lines))
+    data = fleet.QueueDataset()
+    data.init(batch_size=3, use_var=["ids"])
+    data.set_filelist([tmp_path / "part"])
+    feed = {"ids": np.array([3, 1, 3, 2, 1, 2]), "ids_offsets": np.array([0, 3, 3, 4])}
+    with alone(monkeypatch, Bags) as job:
+        assert job.exe.train_from_dataset(job.main, data) == 2
+        save: Any = fleet.save_inference_model
+        save(job.exe, tmp_path / "serve", ["ids", "ids_offsets"], [job.score], job.main)
+        (inside,) = job.exe.run(job.test, feed, [job.score])
+    rows = Uniform(-0.5, 0.5).rows(np.arange(4), DIM, 0).sum(1)
+    rows -= RATE * DIM * np.array([0, 2, 2, 2])  # how often each was met
+    np.testing.assert_allclose(inside, [sum(rows[i] for i in ids) for ids in records], atol=1e-5)
+    exe = static.Executor()
+    program, _, outputs = fleet.load_inference_model(tmp_path / "serve", exe)
+    np.testing.assert_allclose(exe.run(program, feed, outputs)[0], inside, rtol=1e-6, atol=1e-6)
