@@ -501,7 +501,7 @@ def test_rows_that_nobody_asked_for_in_the_end_hold_nobody_up() -> None:
         carrier = carried(model, worker, optimizer=torch.optim.SGD, lr=0.1)
         train(model, carrier, ids[0, 0], targets[0, 0])
         model.words.prefetch(ids[1, 0])  # waits for an update that never comes
-        (_, coming), *_ = model.words._ahead
+        (*_, coming), *_ = model.words._ahead
         worker.stop(finished=False)
         done, _ = wait([coming], timeout=60)
         assert done

@@ -43,8 +43,9 @@ class Trained:
         self.ids = static.data("ids", [None, 2], "int64")
         rows = static.nn.embedding(self.ids, (5, 3), name="table")
         self.score = static.nn.fc(nn.functional.dropout(rows.flatten(1), 0.5), 1, name="head")
-        self.loss: Any = ((self.score - self.label) ** 2).mean()
-        self.loss.name = "loss"
+        loss: Any = ((self.score - self.label) ** 2).mean()
+        loss.name = "loss"
+        self.loss = loss
         static.Optimizer(torch.optim.SGD, lr=0.1).minimize(self.loss)
         self.exe = static.Executor()
         static.default_startup_program().random_seed = 3
@@ -175,15 +176,16 @@ def test_a_slot_takes_the_declared_shape(tmp_path: Path) -> None:
 def test_what_cannot_act_is_refused(tmp_path: Path) -> None:
     net = Trained()
     data = dataset(tmp_path, net.slots)
-    for options, why in (
+    bad: list[tuple[dict[str, Any], str]] = [
         ({"thread": 4}, r"thread=4\): a worker computes its batches one after the other"),
         ({"debug": True}, r"debug=True\): times of operators are not kept"),
         ({"scope": object()}, "there is one scope"),
         ({"print_period": 0}, "print_period=0 reports after no batch"),
         ({"fetch_list": [net.loss], "fetch_info": ["a", "b"]}, "2 texts for the 1 variables"),
-    ):
+    ]
+    for options, why in bad:
         with pytest.raises(ValueError, match=why):
-            net.exe.train_from_dataset(dataset=data, **options)  # type: ignore[arg-type]
+            net.exe.train_from_dataset(dataset=data, **options)
     with pytest.raises(TypeError, match="dataset is a fleet"):
         net.exe.train_from_dataset()
     with pytest.raises(TypeError, match=r"fetch_handler is a static\.FetchHandler"):
