@@ -153,7 +153,8 @@ def save_persistables(*args: Any, **kwargs: Any) -> None:
 
 def save(connected: Worker, folder: Path, *, delta: bool) -> None:
     """Let every server write its share, then the list of them."""
-    open_tables()
+    if not connected.carriers:
+        open_tables()  # later the first worker may be the only one that saves, and would wait here
     for carrier in _carriers():
         carrier.flush()
     folder.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ class Session:
     stages: int = 1
     """Into how many stages the last program was cut."""
     unbegun: list[Callable[[], Engine | None]] = field(default_factory=list)
-    """What begins programs, whose engines are made when they first train."""
+    """What begins programs, whose engines are made when they first train, or returns None."""
 
     @property
     def engines(self) -> list[Engine]:
@@ -271,11 +271,11 @@ def engines() -> list[Engine]:
 
 
 def begin_programs() -> list[Engine]:
-    """Begin the programs that will be trained, now and not with their first batch."""
+    """Begin the programs that are initialised, now and not with their first batch."""
     waiting = [] if _session is None else _session.unbegun
-    begun = [begin() for begin in waiting]
-    waiting.clear()
-    return [engine for engine in begun if engine is not None]
+    tried = [(begin, begin()) for begin in waiting]
+    waiting[:] = [begin for begin, engine in tried if engine is None]
+    return [engine for _, engine in tried if engine is not None]
 
 
 def _watched(request: Request) -> Request:

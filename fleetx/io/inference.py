@@ -45,7 +45,8 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     """Save what leads from the feeds to the targets, weights included.
 
     ``model.pt2`` is loaded by ``torch.export.load`` without fleetx; ``signature.json`` names inputs
-    and outputs.
+    and outputs. In a job with parameter servers the first worker writes; tables that the targets
+    depend on go beside the archive, in ``tables``, and dense parameters in ``dense.safetensors``.
 
     Args:
         executor: the one that runs the program.
@@ -56,9 +57,6 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
         export_for_deployment: freeze dropout and batch normalisation; False exports them as they
             train, for fine-tuning with plain torch.
         format: "torch", or "onnx" for ``model.onnx`` as well, which needs the extra ``[onnx]``.
-
-    In a job with parameter servers the first worker writes. Tables that the targets depend on are
-    saved beside the archive, in ``tables``, and dense parameters in ``dense.safetensors`` too.
 
     Returns:
         The names of the outputs.
@@ -82,15 +80,15 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
 
 def _serve(module: fx.GraphModule, folder: Path, format: str) -> bool:
     """Save what the servers hold of a model; whether this worker is the one that writes."""
-    anchors = {f"{path}.anchor" for path in tables_of(module)}
-    if anchors and format != "torch":
+    looked_up = bool(tables_of(module))
+    if looked_up and format != "torch":
         raise ValueError(
             f"save_inference_model(format={format!r}): rows of tables lie beside the model, and "
             "such a file has no words for that; leave the format at 'torch'"
         )
-    if not servers.save_tables(folder / TABLES if anchors else None):
+    if not servers.save_tables(folder / TABLES if looked_up else None):
         return False
-    if anchors:
+    if looked_up:
         servers.save_dense(module, folder)
         describe(module)
     return True

@@ -28,8 +28,8 @@ class Op(IntEnum):
 
 
 REQUESTS = frozenset({Op.PULL, Op.PUSH, Op.READ, Op.WRITE, Op.CALL})
-_ROWS = frozenset({Op.PULL, Op.PUSH, Op.ROWS})
 REPLIES = frozenset({Op.ROWS, Op.VALUES, Op.DONE, Op.ANSWER, Op.ERROR})
+_WITH_ROWS = frozenset({Op.PULL, Op.PUSH, Op.ROWS})
 
 
 class Flag(IntFlag):
@@ -83,7 +83,7 @@ def unpacked(data: bytes | bytearray | memoryview, allowed: frozenset[Op]) -> Fr
     if op not in allowed:
         raise BadFrameError(f"operation {op} is not known here")
     short = flags & SHORT
-    if flags > 127 or short == SHORT or (short and op not in _ROWS):
+    if flags > 127 or short == SHORT or (short and op not in _WITH_ROWS):
         raise BadFrameError(f"flags {flags:#x} are not known")
     expected = body_bytes(frame)
     if expected is None:

@@ -196,7 +196,9 @@ def _begin_later(program: Program) -> None:
 
     def begin() -> Engine | None:
         found = known()
-        return running(found, roles.device()).engine if found is not None else None
+        if found is None or not all(layer.done for layer in found.layers.values()):
+            return None
+        return running(found, roles.device()).engine
 
     session.current("minimize").unbegun.append(begin)
 

@@ -309,6 +309,25 @@ def test_rows_of_the_next_batch_are_fetched_while_one_is_trained(
     assert sorted(fetched) == [-1, 1, 2, 3, 4]
 
 
+def test_a_program_that_is_not_initialised_yet_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with alone(monkeypatch) as job:
+        main, startup = static.Program(), static.Program()
+        with static.program_guard(main, startup):
+            loss = static.nn.fc(static.data("x", [None, 1]), 1, name="later").mean()
+            optimizer = fleet.distributed_optimizer(static.Optimizer(torch.optim.SGD, lr=RATE))
+            optimizer.minimize(loss, startup)
+        job.exe.train_from_dataset(job.main, share(str(tmp_path), 0, 1))
+        fleet.save_persistables(str(tmp_path / "first"))
+        assert set(fleet.server_report()[0]["tables"]) == {"dense-0", "words"}
+        job.exe.run(startup)
+        fleet.save_persistables(str(tmp_path / "second"))  # the others need not be here
+        assert set(fleet.server_report()[0]["tables"]) == {"dense-0", "words"}
+        fleet.settle_workers()
+        assert set(fleet.server_report()[0]["tables"]) == {"dense-0", "words", "dense-1"}
+
+
 def test_a_model_without_tables_and_what_cannot_be_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
