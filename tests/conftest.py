@@ -1,4 +1,4 @@
-"""What holds for the process of all tests: which cards it sees, and what it looks for garbage in."""
+"""What holds for all tests: which cards they see, and what is searched for garbage."""
 
 import gc
 import os

@@ -3,15 +3,17 @@
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from typing_extensions import override
 
 from fleetx.data.slots import Ragged, Records, Slot, parse
 from fleetx.data.swap import swap
-from fleetx.engine import servers
+from fleetx.engine.stretch import train_through
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
 
@@ -30,7 +32,7 @@ class QueueDataset:
         self,
         *,
         batch_size: int = 1,
-        use_var: Sequence[str | Slot] = (),
+        use_var: Sequence[str | Slot | Tensor] = (),
         pipe_command: str = "cat",
         thread_num: int = 1,
     ) -> None:
@@ -38,7 +40,8 @@ class QueueDataset:
 
         Args:
             batch_size: records in a batch; the last one may have fewer.
-            use_var: the slots of a line, in order: names of ids, or ``Slot(name, "float32")``.
+            use_var: the slots of a line, in order: names of ids, ``Slot(name, "float32")``,
+                or inputs of a static program.
             pipe_command: a program through which each file goes, such as a data generator.
             thread_num: 1; batches are read by the worker itself.
         """
@@ -48,7 +51,7 @@ class QueueDataset:
             raise ValueError("use_var names no slot; list those of a line, in their order")
         if thread_num != 1:
             raise ValueError(f"thread_num={thread_num}: one thread reads; leave it at 1")
-        self._slots = [slot if isinstance(slot, Slot) else Slot(slot) for slot in use_var]
+        self._slots = [Slot.of(entry) for entry in use_var]
         self._batch_size, self._command = batch_size, pipe_command
 
     def set_filelist(self, filelist: Sequence[str | Path]) -> None:
@@ -100,10 +103,45 @@ class InMemoryDataset(QueueDataset):
         super().__init__()
         self._held: Records | None = None
         self._shuffles = 0
+        self._coming: Future[Records] | None = None
 
-    def load_into_memory(self) -> None:
-        """Read all files."""
-        self._held = Records.joined([parse(b"", self._slots, ""), *self._records()])
+    def load_into_memory(self, is_shuffle: bool = False) -> None:
+        """Read all files, and shuffle what they hold if that is asked for."""
+        self._held = self._read()
+        if is_shuffle:
+            self.local_shuffle()
+
+    def _read(self) -> Records:
+        return Records.joined([parse(b"", self._slots, ""), *self._records()])
+
+    def preload_into_memory(self, thread_num: int = 1) -> None:
+        """Begin to read all files, beside what the script does next."""
+        if thread_num != 1:
+            raise ValueError(f"thread_num={thread_num}: one thread reads; leave it at 1")
+        pool = ThreadPoolExecutor(1, thread_name_prefix="preload")
+        self._coming = pool.submit(self._read)
+        pool.shutdown(wait=False)
+
+    def wait_preload_done(self) -> None:
+        """Wait for ``preload_into_memory``; what it read takes the place of what was held."""
+        if self._coming is None:
+            raise RuntimeError("nothing is being read; call preload_into_memory() first")
+        coming, self._coming = self._coming, None
+        self._held = coming.result()
+
+    def slots_shuffle(self, slots: Sequence[str]) -> None:
+        """Mix the values of some slots among the records, to see what they are worth.
+
+        A model that predicts as well without a slot's own values does not use them.
+        """
+        held, self._shuffles = self._memory(), self._shuffles + 1
+        names = [slot.name for slot in self._slots]
+        if unknown := [name for name in slots if name not in names]:
+            raise ValueError(f"there is no slot {unknown[0]!r}; the slots are {', '.join(names)}")
+        chance = np.random.default_rng(self._shuffles)
+        mixed = held.take(chance.permutation(len(held)))
+        pairs = zip(names, held.columns, mixed.columns, strict=True)
+        self._held = Records([new if name in slots else old for name, old, new in pairs])
 
     def _memory(self) -> Records:
         if self._held is None:
@@ -169,23 +207,4 @@ def train_from_dataset(
         report: is told the number of a batch and what ``step`` returned.
         print_period: how often.
     """
-    count = 0
-    for batch in _one_ahead(dataset, ahead):
-        found = step(batch)
-        count += 1
-        if report is not None and count % print_period == 0:
-            report(count, found)
-    servers.settle_workers()
-    return count
-
-
-def _one_ahead(dataset: QueueDataset, show: Callable[[Batch], None] | None) -> Iterator[Batch]:
-    coming: Batch | None = None
-    for batch in dataset:
-        if coming is not None:
-            if show is not None:
-                show(batch)
-            yield coming
-        coming = batch
-    if coming is not None:
-        yield coming
+    return train_through(dataset, step, ahead=ahead, report=report, print_period=print_period)

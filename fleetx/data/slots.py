@@ -24,6 +24,21 @@ class Slot:
         if self.dtype not in ("int64", "float32"):
             raise ValueError(f"slot {self.name!r} is {self.dtype!r}; use 'int64' or 'float32'")
 
+    @staticmethod
+    def of(entry: Any) -> "Slot":
+        """A slot by the name of its ids, by itself, or by the input of a program that takes it."""
+        if isinstance(entry, Slot):
+            return entry
+        if isinstance(entry, str):
+            return Slot(entry)
+        name = getattr(entry, "name", None)
+        if not isinstance(entry, Tensor) or name is None:
+            raise TypeError(
+                f"use_var has {entry!r}, which is no slot; list names, fleet.Slot(name, dtype) or "
+                "what static.data() returned"
+            )
+        return Slot(name, str(entry.dtype).removeprefix("torch."))
+
 
 class Ragged(NamedTuple):
     """The values of one slot in a batch, and where each record's begin."""

@@ -26,6 +26,11 @@ _desks: list[Desk] = []
 """Empty or one: what ``init_server`` made, for ``run_server``."""
 
 
+def has_servers() -> bool:
+    """Whether this process is part of a job with parameter servers."""
+    return roles.started() and not roles.identity().is_collective
+
+
 def init_server(
     model_dir: str | None = None, var_names: list[str] | None = None, *, durable: bool = False
 ) -> None:
@@ -103,11 +108,26 @@ def settle_workers() -> None:
     connected = worker.running()
     if connected is None:
         return
+    open_tables()
     for carrier in _carriers():
         carrier.flush()
     connected.rest()
     for carrier in _carriers():
         carrier.catch_up()
+
+
+def open_tables() -> None:
+    """Let the servers make the tables of programs now, and not when their first batches come.
+
+    All workers must call it; does nothing in a job without servers.
+    """
+    if not has_servers():
+        return
+    for engine in session.begin_programs():
+        for strategy in engine.plan.strategies:
+            carrier = getattr(strategy, "carrier", None)
+            if carrier is not None:
+                carrier.join()
 
 
 def stop_worker() -> None:
@@ -133,6 +153,8 @@ def save_persistables(*args: Any, **kwargs: Any) -> None:
 
 def save(connected: Worker, folder: Path, *, delta: bool) -> None:
     """Let every server write its share, then the list of them."""
+    if not connected.carriers:
+        open_tables()  # later the first worker may be the only one that saves, and would wait here
     for carrier in _carriers():
         carrier.flush()
     folder.mkdir(parents=True, exist_ok=True)
@@ -156,17 +178,33 @@ def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:
         dirname: the folder.
         model: which one; the only distributed model if not said.
     """
-    if roles.identity("save_inference_model").index:
+    if _others("save_inference_model"):
         return
     held = [engine.job.model for engine in session.engines()]
     if model is None and len(held) != 1:
         raise ValueError(
             f"save_inference_model() found {len(held)} distributed models; pass the one to save"
         )
-    folder = Path(dirname)
-    save(_worker("save_inference_model"), folder / "tables", delta=False)
-    anchors = {id(m.anchor) for m in (model or held[0]).modules() if isinstance(m, SparseModule)}
-    tensors = (model or held[0]).state_dict(keep_vars=True)
+    save_tables(Path(dirname) / "tables")
+    save_dense(model or held[0], Path(dirname))
+
+
+def save_tables(folder: Path | None) -> bool:
+    """Bring dense parameters up to date, and let servers write; whether we are the first worker."""
+    if _others("save_inference_model"):
+        return False
+    if folder is not None:
+        save(_worker("save_inference_model"), folder, delta=False)
+    else:
+        for carrier in _carriers():
+            carrier.flush()
+    return True
+
+
+def save_dense(model: nn.Module, folder: Path) -> None:
+    """Write the parameters and buffers of a model that are no rows of a table."""
+    anchors = {id(m.anchor) for m in model.modules() if isinstance(m, SparseModule)}
+    tensors = model.state_dict(keep_vars=True)
     dense = {name: t.detach().cpu() for name, t in tensors.items() if id(t) not in anchors}
     whole = {name: t.float() if t.is_floating_point() else t.long() for name, t in dense.items()}
     safetensors_file.write(
@@ -177,6 +215,7 @@ def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:
 def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
     """Set the tables to a save, after ``distributed_optimizer``; the first worker does it."""
     connected = _worker("load_persistables")
+    open_tables()
     for carrier in _carriers():
         carrier.flush()
     if connected.index == 0:
@@ -197,6 +236,10 @@ def shrink(threshold: int = 30, table: str | None = None) -> int:
 def server_report() -> list[dict[str, Any]]:
     """What each server says of its tables: rows, bytes, updates and staleness."""
     return _worker("server_report").client.call_all({"method": "describe"})
+
+
+def _others(call: str) -> bool:
+    return roles.identity(call).index != 0
 
 
 def _worker(call: str) -> Worker:

@@ -42,6 +42,8 @@ class Session:
     """How a ``DistributeTranspilerConfig`` spreads parameters over servers."""
     stages: int = 1
     """Into how many stages the last program was cut."""
+    unbegun: list[Callable[[], Engine | None]] = field(default_factory=list)
+    """What begins programs, whose engines are made when they first train, or returns None."""
 
     @property
     def engines(self) -> list[Engine]:
@@ -266,6 +268,14 @@ def _with_servers(request: Request, session: Session) -> Request:
 def engines() -> list[Engine]:
     """The models of this process."""
     return [] if _session is None else _session.engines
+
+
+def begin_programs() -> list[Engine]:
+    """Begin the programs that are initialised, now and not with their first batch."""
+    waiting = [] if _session is None else _session.unbegun
+    tried = [(begin, begin()) for begin in waiting]
+    waiting[:] = [begin for begin, engine in tried if engine is None]
+    return [engine for _, engine in tried if engine is not None]
 
 
 def _watched(request: Request) -> Request:

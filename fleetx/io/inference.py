@@ -10,8 +10,10 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from typing_extensions import override
 
+from fleetx.engine import servers
 from fleetx.io.files import Folder, written
 from fleetx.io.persistables import checked
+from fleetx.io.table_rows import attach, describe, tables_of
 from fleetx.static.codegen import mark_regions
 from fleetx.static.current import program_guard
 from fleetx.static.error import ProgramError
@@ -24,6 +26,7 @@ from fleetx.static.shapes import FREE
 from fleetx.static.variable import Variable
 
 MODEL, ONNX, SIGNATURE = "model.pt2", "model.onnx", "signature.json"
+TABLES = "tables"
 
 SIZES = (3, 5, 7, 11, 13, 17)
 """What free dimensions are while a model is exported, by position; any other size works later."""
@@ -42,7 +45,8 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     """Save what leads from the feeds to the targets, weights included.
 
     ``model.pt2`` is loaded by ``torch.export.load`` without fleetx; ``signature.json`` names inputs
-    and outputs.
+    and outputs. In a job with parameter servers the first worker writes; tables that the targets
+    depend on go beside the archive, in ``tables``, and dense parameters in ``dense.safetensors``.
 
     Args:
         executor: the one that runs the program.
@@ -66,10 +70,28 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     pruned = _pruned(program, feeds, targets, for_test=export_for_deployment)
     names = [program.name_of(program.find(target)) for target in targets]
     module = _graph_module(pruned, [pruned.find(name) for name in names], executor.device)
+    if servers.has_servers() and not _serve(module, Path(dirname), format):
+        return names
     _export(
         module, pruned, Path(dirname), executor.device, also_onnx=format == "onnx", outputs=names
     )
     return names
+
+
+def _serve(module: fx.GraphModule, folder: Path, format: str) -> bool:
+    """Save what the servers hold of a model; whether this worker is the one that writes."""
+    looked_up = bool(tables_of(module))
+    if looked_up and format != "torch":
+        raise ValueError(
+            f"save_inference_model(format={format!r}): rows of tables lie beside the model, and "
+            "such a file has no words for that; leave the format at 'torch'"
+        )
+    if not servers.save_tables(folder / TABLES if looked_up else None):
+        return False
+    if looked_up:
+        servers.save_dense(module, folder)
+        describe(module)
+    return True
 
 
 def _pruned(program: Program, feeds: list[str], targets: list[Any], *, for_test: bool) -> Program:
@@ -201,6 +223,7 @@ def load_inference_model(
         )
     signature = json.loads((folder / SIGNATURE).read_text(encoding="utf-8"))
     module = Loaded(torch.export.load(folder / MODEL))
+    attach(module.model, folder / TABLES)
     program = Program()
     with program_guard(program, Program()):
         inputs = [data(name, **declared) for name, declared in signature["inputs"].items()]

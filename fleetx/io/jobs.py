@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from fleetx import roles
 from fleetx.engine import servers
 from fleetx.io import inference, persistables
+from fleetx.static.compiled import CompiledProgram
+from fleetx.static.executor import Executor
+from fleetx.static.program import Program
 
 
 def save_persistables(*args: Any, **kwargs: Any) -> None:
@@ -13,26 +15,39 @@ def save_persistables(*args: Any, **kwargs: Any) -> None:
     In a job with servers they write their tables: ``save_persistables(dirname, mode=0)``.
     Elsewhere the values of a program: ``save_persistables(executor, dirname, main_program)``.
     """
-    call = servers.save_persistables if _has_servers() else persistables.save_persistables
-    call(*args, **kwargs)
+    if not servers.has_servers():
+        return persistables.save_persistables(*args, **kwargs)
+    return servers.save_persistables(*_of_tables("save_persistables", args, kwargs), **kwargs)
 
 
 def load_persistables(*args: Any, **kwargs: Any) -> None:
     """Load what ``save_persistables`` saved."""
-    call = servers.load_persistables if _has_servers() else persistables.load_persistables
-    call(*args, **kwargs)
+    if not servers.has_servers():
+        return persistables.load_persistables(*args, **kwargs)
+    return servers.load_persistables(*_of_tables("load_persistables", args, kwargs), **kwargs)
 
 
 def save_inference_model(*args: Any, **kwargs: Any) -> Any:
     """Save what is needed to compute outputs.
 
-    In a job with servers the tables and the dense parameters: ``save_inference_model(dirname,
-    model)``. Elsewhere a program as an archive that plain torch loads:
-    ``save_inference_model(executor, dirname, feeded_var_names, target_vars)``.
+    A program as an archive that plain torch loads, and in a job with servers its tables beside it:
+    ``save_inference_model(executor, dirname, feeded_var_names, target_vars)``. In such a job also
+    the tables and dense parameters of a model: ``save_inference_model(dirname, model)``.
     """
-    call = servers.save_inference_model if _has_servers() else inference.save_inference_model
+    by_program = "executor" in kwargs or (bool(args) and isinstance(args[0], Executor))
+    eager = servers.has_servers() and not by_program
+    call = servers.save_inference_model if eager else inference.save_inference_model
     return call(*args, **kwargs)
 
 
-def _has_servers() -> bool:
-    return roles.started() and not roles.identity().is_collective
+def _of_tables(call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """What servers need of a call that also names an executor and a program: they save all."""
+    kwargs.pop("executor", None)
+    kwargs.pop("main_program", None)
+    if kwargs.pop("filename", None) is not None:
+        raise ValueError(
+            f"{call}(filename=...): every server writes files of its own, so they make a folder; "
+            "leave the name out"
+        )
+    idle = (Executor, Program, CompiledProgram, type(None))
+    return [given for given in args if not isinstance(given, idle)]

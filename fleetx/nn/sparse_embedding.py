@@ -17,6 +17,7 @@ from fleetx.ps.hashing import Array, Floats
 from fleetx.ps.initializers import Initializer, Uniform
 from fleetx.ps.rules import Rule
 from fleetx.ps.sparse_module import Lookup, SparseModule, TableOptions
+from fleetx.ps.wire import check_form
 
 _POOLINGS = ("sum", "mean")
 AHEAD = 2
@@ -40,6 +41,7 @@ class SparseEmbedding(SparseModule):
         padding_idx: int | None = None,
         pooling: str | None = None,
         seed: int = 0,
+        wire: str | None = None,
     ) -> None:
         """Describe the table; it is made on the servers at the first lookup.
 
@@ -52,6 +54,8 @@ class SparseEmbedding(SparseModule):
             padding_idx: an id that stands for nothing: its row is zero and never trained.
             pooling: "sum" or "mean" over the ids of a bag; a row for each id if not said.
             seed: another one gives other initial rows.
+            wire: "float16" or "bfloat16" sends rows and gradients in half the bytes; tables keep
+                float32.
         """
         if pooling is not None and pooling not in _POOLINGS:
             raise ValueError(f"pooling={pooling!r} is not known; use 'sum', 'mean' or None")
@@ -62,7 +66,9 @@ class SparseEmbedding(SparseModule):
             initializer=initializer or Uniform(),
             entry=entry,
             seed=seed,
+            wire=wire,
         )
+        check_form(name, wire)
         super().__init__(options)
         self.padding_idx, self.pooling = padding_idx, pooling
         self._ahead: deque[tuple[Array, int, Future[tuple[Batch, Floats]]]] = deque(maxlen=AHEAD)
@@ -131,7 +137,9 @@ class SparseEmbedding(SparseModule):
                     self._ahead = deque(list(self._ahead)[number + 1 :], AHEAD)
                     carrier = self._carrier()
                     if carrier.waits_for(update):
-                        break  # this batch is a part of it: the first one, or one of several
+                        # This batch is a part of it, one of several, or it was put off.
+                        coming.cancel()
+                        break
                     batch, rows = coming.result()
                     return batch, carrier.refreshed(self, batch, rows)
         return self._pull(flat, train)

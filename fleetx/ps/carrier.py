@@ -22,6 +22,9 @@ from fleetx.ps.worker import Worker, running
 class Carrier:
     """Every update waits for all workers: k of them on batches of b are one on batches of k * b."""
 
+    same_ahead = True
+    """Whether training does not see that rows were fetched ahead."""
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -44,11 +47,14 @@ class Carrier:
     @property
     def worker(self) -> Worker:
         """The connections of this process, joined at the first use."""
-        if self._worker is None:
-            with self._opening:  # a batch may be fetched ahead by another thread
-                if self._worker is None:
-                    self._worker = self._joined()
-        return self._worker
+        return self._worker or self.join()
+
+    def join(self) -> Worker:
+        """Make the tables now; all workers meet there, also one that has no batch."""
+        with self._opening:  # a batch may be fetched ahead by another thread
+            if self._worker is None:
+                self._worker = self._joined()
+            return self._worker
 
     def _joined(self) -> Worker:
         found = running()

@@ -23,6 +23,8 @@ Sparse = Mapping[str, Gathered]
 class _Alone(Carrier):
     """What both kinds share: no worker waits for another."""
 
+    same_ahead = False  # a row lacks what was pushed after it was fetched
+
     @override
     def pace(self, worker: Worker) -> Pace:
         return self.terms.pace

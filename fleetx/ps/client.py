@@ -14,6 +14,7 @@ from fleetx.ps.frames import Flag, Frame, Op, from_json, to_json
 from fleetx.ps.handshake import Claim
 from fleetx.ps.hashing import Array, Floats, Ids
 from fleetx.ps.pipes import Pipe, flat
+from fleetx.ps.wire import shortened, widened
 
 Message = dict[str, Any]
 
@@ -27,6 +28,8 @@ class Handle:
     width: int
     sizes: tuple[int, ...] = ()
     """Numbers on each server, for a dense table."""
+    short: int = 0
+    """The flag of the form in which rows travel; 0 for float32."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Client:
         self.channels[server].receive(read)
         return found[0]
 
-    def create(self, kind: str, specs: Sequence[Message], width: int) -> Handle:
+    def create(self, kind: str, specs: Sequence[Message], width: int, *, short: int = 0) -> Handle:
         """Make a table on all servers, or find the one that another worker made."""
         asked = [{"method": "create", "kind": kind, "spec": spec} for spec in specs]
         numbers = tuple(int(answer["table"]) for answer in self.call_all(asked))
@@ -96,7 +99,7 @@ class Client:
             sum(end - begin for _, begin, end in spec["blocks"]) if kind == "dense" else 0
             for spec in specs
         )
-        return Handle(specs[0]["name"], numbers, width, sizes)
+        return Handle(specs[0]["name"], numbers, width, sizes, short)
 
     def pull(
         self,
@@ -112,6 +115,7 @@ class Client:
         if out is None:
             out = np.empty((len(batch.ids), table.width), np.float32)
         flags = (Flag.TRAIN if train else Flag.NONE) | (Flag.COUNTS if met is not None else 0)
+        flags |= table.short
         with self._lock:
             asked = [server for server in range(self.servers) if self._count(batch, server)]
             for server in asked:
@@ -124,7 +128,7 @@ class Client:
                 self.channels[server].send(head.packed(), ids, *counts)
             for server in asked:
                 rows = out[batch.begins[server] : batch.begins[server + 1]]
-                self.channels[server].receive(_into(rows))
+                self.channels[server].receive(_into(rows, table.short))
         return out
 
     @staticmethod
@@ -135,7 +139,7 @@ class Client:
         self,
         table: Handle,
         batch: Batch,
-        values: Floats,
+        values: Array,
         *,
         rate: float = -1.0,
         step: int = 0,
@@ -158,6 +162,8 @@ class Client:
         flags = (
             Flag.UNIQUE | (Flag.DELTA if delta else 0) | (Flag.COUNTS if stats is not None else 0)
         )
+        flags |= table.short
+        values = shortened(values, table.short)
         version = 0
         with self._lock:
             asked = [s for s in range(self.servers) if everywhere or self._count(batch, s)]
@@ -233,13 +239,16 @@ def _nothing(frame: Frame, pipe: Pipe) -> None:
     """A reply without a body."""
 
 
-def _into(array: Floats) -> Any:
-    """Reads a reply right into an array."""
+def _into(array: Floats, short: int = 0) -> Any:
+    """Reads a reply right into an array, or beside it when its numbers are short."""
 
     def read(frame: Frame, pipe: Pipe) -> None:
-        if frame.body != array.nbytes:
-            raise RuntimeError(f"{frame.body} bytes came where {array.nbytes} were expected")
+        target: Array = np.empty(array.shape, np.int16) if short else array
+        if frame.body != target.nbytes:
+            raise RuntimeError(f"{frame.body} bytes came where {target.nbytes} were expected")
         if frame.body:
-            pipe.read(flat(array))
+            pipe.read(flat(target))
+        if short:
+            array[...] = widened(target, short)
 
     return read

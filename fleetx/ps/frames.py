@@ -29,6 +29,7 @@ class Op(IntEnum):
 
 REQUESTS = frozenset({Op.PULL, Op.PUSH, Op.READ, Op.WRITE, Op.CALL})
 REPLIES = frozenset({Op.ROWS, Op.VALUES, Op.DONE, Op.ANSWER, Op.ERROR})
+_WITH_ROWS = frozenset({Op.PULL, Op.PUSH, Op.ROWS})
 
 
 class Flag(IntFlag):
@@ -40,6 +41,11 @@ class Flag(IntFlag):
     DELTA = 4  # add to the weights, past the rule
     COUNTS = 8  # how often ids were met, or shows and clicks, follow
     FIRST = 16  # initial values, kept only when there are none yet
+    HALF = 32  # rows or their gradients are float16
+    BRAIN = 64  # they are bfloat16
+
+
+SHORT = Flag.HALF | Flag.BRAIN
 
 
 class BadFrameError(Exception):
@@ -76,7 +82,8 @@ def unpacked(data: bytes | bytearray | memoryview, allowed: frozenset[Op]) -> Fr
     frame = Frame(op, table, flags, *rest)
     if op not in allowed:
         raise BadFrameError(f"operation {op} is not known here")
-    if flags > 31:
+    short = flags & SHORT
+    if flags > 127 or short == SHORT or (short and op not in _WITH_ROWS):
         raise BadFrameError(f"flags {flags:#x} are not known")
     expected = body_bytes(frame)
     if expected is None:
@@ -94,12 +101,13 @@ def unpacked(data: bytes | bytearray | memoryview, allowed: frozenset[Op]) -> Fr
 def body_bytes(frame: Frame) -> int | None:
     """How many bytes must follow; None when they are JSON or text."""
     n, counted = frame.count, bool(frame.flags & Flag.COUNTS)
+    wide = 2 if frame.flags & SHORT else 4
     if frame.op == Op.PULL:
         return 8 * n + (4 * n if counted else 0)
     if frame.op == Op.PUSH:
-        return 8 * n + 4 * n * frame.width + (8 * n if counted else 0)
+        return 8 * n + wide * n * frame.width + (8 * n if counted else 0)
     if frame.op == Op.ROWS:
-        return 4 * n * frame.width
+        return wide * n * frame.width
     if frame.op in (Op.WRITE, Op.VALUES):
         return 4 * n
     return None if frame.op in (Op.CALL, Op.ANSWER, Op.ERROR) else 0

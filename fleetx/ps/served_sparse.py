@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
-from fleetx.ps.frames import BadFrameError, Flag, Frame
+from fleetx.ps.frames import SHORT, BadFrameError, Flag, Frame
 from fleetx.ps.handshake import Claim
 from fleetx.ps.hashing import Array, Floats, Ids, parts_of
 from fleetx.ps.journal import Record
@@ -13,6 +13,7 @@ from fleetx.ps.members import Members
 from fleetx.ps.served import Change, Served
 from fleetx.ps.sparse_spec import SparseSpec
 from fleetx.ps.sparse_table import SparseTable
+from fleetx.ps.wire import widened, width_of
 
 ADMIT, SHRINK = 2, 3
 """Kinds of records beside pushes."""
@@ -55,11 +56,16 @@ class ServedSparse(Served):
                 f"{self.table.spec.dim}"
             )
         ids = np.frombuffer(body, np.int64, n)
-        values = np.frombuffer(body, np.float32, n * width, 8 * n).reshape(n, width)
+        if short := frame.flags & SHORT:
+            values = widened(np.frombuffer(body, np.int16, n * width, 8 * n), short)
+        else:
+            values = np.frombuffer(body, np.float32, n * width, 8 * n)
+        values = values.reshape(n, width)
         if not frame.flags & Flag.COUNTS:
             return Change(ids, values, None)
-        stats = np.frombuffer(body, np.float32, 2 * n, 8 * n + 4 * n * width).reshape(n, 2)
-        return Change(ids, values, stats)
+        end = 8 * n + width_of(short) * n * width
+        stats = np.frombuffer(body[end:].tobytes() if short else body[end:], np.float32, 2 * n)
+        return Change(ids, values, stats.reshape(n, 2))
 
     @override
     def apply(self, frame: Frame, change: Change) -> None:

@@ -14,6 +14,7 @@ from fleetx.ps.desk import Desk
 from fleetx.ps.frames import (
     HEADER,
     REQUESTS,
+    SHORT,
     BadFrameError,
     Frame,
     Op,
@@ -25,6 +26,7 @@ from fleetx.ps.handshake import Claim, RefusedError, receive
 from fleetx.ps.hashing import Array
 from fleetx.ps.members import PeerLostError
 from fleetx.ps.pipes import EndedError, Pipe
+from fleetx.ps.wire import shortened
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +186,9 @@ class _Talk:
             self._rows = np.empty(needed, np.float32)
         out = self._rows[:needed].reshape(frame.count, width)
         self._desk.pull(self._claim, frame, body, out)
-        self._reply(Frame(Op.ROWS, count=frame.count, width=width), out)
+        short = frame.flags & SHORT
+        reply = Frame(Op.ROWS, flags=short, count=frame.count, width=width)
+        self._reply(reply, shortened(out, short))
 
     def _reply(self, frame: Frame, array: Array) -> None:
         self._pipe.send(frame._replace(body=array.nbytes).packed(), array)

@@ -44,6 +44,8 @@ class TableOptions:
     initializer: Initializer = field(default_factory=Uniform)
     entry: Entry | None = None
     seed: int = 0
+    wire: str | None = None
+    """The form in which rows and gradients travel; None for float32."""
 
 
 class Carries(Protocol):

@@ -16,6 +16,7 @@ from fleetx.ps.meetings import REST
 from fleetx.ps.rules import SGD, Rule
 from fleetx.ps.sparse_module import TableOptions
 from fleetx.ps.sparse_spec import Pace, SparseSpec
+from fleetx.ps.wire import FORMS
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Worker:
         """How tables of this job turn pushes into updates."""
         self._handles: dict[str, Handle] = {}
         self._last: tuple[Ids, Batch] | tuple[None, None] = None, None
+        self._options: dict[str, TableOptions] = {}
         self._meetings, self._rests = 0, 0
         self._stopped = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -64,6 +66,12 @@ class Worker:
 
     def table(self, options: TableOptions, rule: Rule | None = None) -> Handle:
         """The sparse table of these options, made at the first use."""
+        known = self._options.setdefault(options.name, options)
+        if known is not options and known != options:
+            raise ValueError(
+                f"two layers over table {options.name!r} differ: {known} and {options}; give them "
+                "the same options, or names of their own"
+            )
         if options.name not in self._handles:
             spec = SparseSpec(
                 name=options.name,
@@ -75,7 +83,9 @@ class Worker:
                 pace=self.pace,
             )
             forms = [spec.form()] * self.client.servers
-            self._handles[options.name] = self.client.create("sparse", forms, options.dim)
+            short = FORMS[options.wire] if options.wire else 0
+            made = self.client.create("sparse", forms, options.dim, short=short)
+            self._handles[options.name] = made
         return self._handles[options.name]
 
     def sorted(self, ids: Ids) -> Batch:

@@ -18,6 +18,7 @@ from fleetx.static.current import (
 )
 from fleetx.static.error import ProgramError
 from fleetx.static.executor import Executor
+from fleetx.static.fetch_handler import FetchHandler
 from fleetx.static.inputs import data
 from fleetx.static.layers import ParamAttr
 from fleetx.static.metrics import accuracy, auc
@@ -38,6 +39,7 @@ __all__ = [
     "EOFException",
     "ExecutionStrategy",
     "Executor",
+    "FetchHandler",
     "Optimizer",
     "ParamAttr",
     "Program",

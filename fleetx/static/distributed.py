@@ -1,12 +1,15 @@
 """Programs of a job: ``fleet.minimize``, ``fleet.main_program`` and their like."""
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from fleetx import roles
 from fleetx.engine import session
+from fleetx.engine.engine import Engine
 from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
@@ -15,7 +18,7 @@ from fleetx.static.alone import without_exchange
 from fleetx.static.build_options import OBEYED
 from fleetx.static.current import default_startup_program
 from fleetx.static.cuts import matching
-from fleetx.static.minimize import Training
+from fleetx.static.minimize import Training, running
 from fleetx.static.minimize import minimize as minimize_program
 from fleetx.static.optimizer import Optimizer
 from fleetx.static.program import Program
@@ -126,6 +129,7 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
         for entry in strategy.cuts():
             matching(loss.program, entry)
     made = minimize_program(optimizer, loss, startup, plan=plan, **options)
+    _begin_later(loss.program)
     _programs[:] = [Programs(loss.program, startup or default_startup_program())]
     return made
 
@@ -184,6 +188,19 @@ def origin_program() -> Program:
             origin=main,
         )
     return main.alone
+
+
+def _begin_later(program: Program) -> None:
+    """Let whoever needs all models of the job, and not only those that have run, begin it."""
+    known = weakref.ref(program)
+
+    def begin() -> Engine | None:
+        found = known()
+        if found is None or not all(layer.done for layer in found.layers.values()):
+            return None
+        return running(found, roles.device()).engine
+
+    session.current("minimize").unbegun.append(begin)
 
 
 def _last(name: str) -> Programs:

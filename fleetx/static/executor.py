@@ -7,9 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fleetx.static import from_dataset
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
+from fleetx.static.fetch_handler import FetchHandler
 from fleetx.static.lr import Schedule
 from fleetx.static.minimize import running
 from fleetx.static.places import Place, device_of
@@ -70,6 +72,56 @@ class Executor:
         if run is None:
             run = program.runs[self.device] = ForwardRun(program, self.device)
         return run
+
+    def train_from_dataset(  # noqa: PLR0917 (the order of Paddle)
+        self,
+        program: Program | CompiledProgram | None = None,
+        dataset: from_dataset.Batches | None = None,
+        scope: Any = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Sequence[Fetch] | Fetch | None = None,
+        fetch_info: Sequence[str] | str | None = None,
+        print_period: int = 100,
+        fetch_handler: FetchHandler | None = None,
+    ) -> int:
+        """Train a program on every batch of a data set; returns how many there were.
+
+        In a job with parameter servers all workers must call it, and it ends when all of them are
+        through with their data: everybody then sees everything that was learned.
+
+        Args:
+            program: one with an optimizer; the default main program if None.
+            dataset: a ``fleet.InMemoryDataset`` or a ``fleet.QueueDataset``; its slots go to the
+                inputs of the same names.
+            scope: None, because values belong to their program.
+            thread: 0 or 1; workers are processes.
+            debug: False; operators are timed with ``torch.profiler``.
+            fetch_list: variables whose values are logged.
+            fetch_info: what to call them there; their names if None.
+            print_period: batches between two lines of the log.
+            fetch_handler: looks at variables every so many seconds.
+        """
+        from_dataset.refuse_idle("train_from_dataset", scope=scope, thread=thread, debug=debug)
+        watching = from_dataset.Watching.of(fetch_list, fetch_info, fetch_handler)
+        return from_dataset.train(self, program, dataset, watching, print_period)
+
+    def infer_from_dataset(  # noqa: PLR0917 (the order of Paddle)
+        self,
+        program: Program | CompiledProgram | None = None,
+        dataset: from_dataset.Batches | None = None,
+        scope: Any = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Sequence[Fetch] | Fetch | None = None,
+        fetch_info: Sequence[str] | str | None = None,
+        print_period: int = 100,
+        fetch_handler: FetchHandler | None = None,
+    ) -> int:
+        """The same without learning: a program that trains is run as its clone for tests."""
+        from_dataset.refuse_idle("infer_from_dataset", scope=scope, thread=thread, debug=debug)
+        watching = from_dataset.Watching.of(fetch_list, fetch_info, fetch_handler)
+        return from_dataset.infer(self, program, dataset, watching, print_period)
 
     def close(self) -> None:
         """Nothing is held: values belong to their programs."""

@@ -70,6 +70,11 @@ class Run(ABC):
                 found = self._once(program, form, form.feeds.arguments(batch, checked=not cached))
         return found
 
+    @property
+    def iterations(self) -> int:
+        """Batches in one run."""
+        return self._build.iterations
+
     def _form(self, program: Program, names: tuple[str, ...]) -> Form:
         provided = self._provided(program)
         computed = tuple(dict.fromkeys(name for name in names if name not in provided))

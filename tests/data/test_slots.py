@@ -106,6 +106,34 @@ def test_memory_and_shuffling(tmp_path: Path) -> None:
     data.release_memory()
 
 
+def test_files_are_read_beside_the_script_and_slots_are_mixed(tmp_path: Path) -> None:
+    data = fleet.InMemoryDataset()
+    data.init(batch_size=50, use_var=[Slot("label", "float32"), "ids"])
+    data.set_filelist([write(tmp_path, 50, "a")])
+    with pytest.raises(RuntimeError, match="nothing is being read"):
+        data.wait_preload_done()
+    data.preload_into_memory()
+    data.wait_preload_done()
+    (before,) = data
+    data.slots_shuffle(["ids"])
+    (after,) = data
+    assert torch.equal(before["label"].values, after["label"].values)
+    assert after["ids"].values.tolist() != before["ids"].values.tolist()
+    assert sorted(after["ids"].values.tolist()) == sorted(before["ids"].values.tolist())
+    with pytest.raises(ValueError, match="there is no slot 'words'"):
+        data.slots_shuffle(["words"])
+    with pytest.raises(ValueError, match="one thread reads"):
+        data.preload_into_memory(thread_num=4)
+    data.load_into_memory(is_shuffle=True)
+    (mixed,) = data
+    assert mixed["label"].values.tolist() != before["label"].values.tolist()
+    data.set_filelist([write(tmp_path, 2, "b")])
+    (tmp_path / "b").write_text("oops\n")
+    data.preload_into_memory()
+    with pytest.raises(ValueError, match="does not hold 2 slots"):
+        data.wait_preload_done()
+
+
 def shuffled(folder: str) -> tuple[list[int], int]:
     roles.start(is_collective=True)
     data = fleet.InMemoryDataset()

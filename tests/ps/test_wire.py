@@ -25,6 +25,7 @@ from fleetx.ps.frames import (
     MAX_BODY,
     REPLIES,
     REQUESTS,
+    SHORT,
     BadFrameError,
     Flag,
     Frame,
@@ -67,7 +68,9 @@ def test_a_frame_is_what_it_says_or_is_refused(  # noqa: PLR0917
     allowed = REQUESTS if op in REQUESTS else REPLIES
     expected = body_bytes(frame)
     fits = body == expected if expected is not None else body <= 1 << 20
-    if fits and body <= MAX_BODY and flags < 32:
+    short = flags & SHORT
+    known = flags < 128 and short != SHORT and (not short or op in (Op.PULL, Op.PUSH, Op.ROWS))
+    if fits and body <= MAX_BODY and known:
         assert unpacked(frame.packed(), allowed) == frame
     else:
         with pytest.raises(BadFrameError):
@@ -115,11 +118,14 @@ def test_garbage_from_strangers(caplog: pytest.LogCaptureFixture) -> None:
             stranger.sendall(chance.randbytes(chance.choice([0, 1, 43, 76, 200, 5000])))
             stranger.close()
         works(client, handle)
-        deadline = time.monotonic() + 60
+        deadline, refused = time.monotonic() + 60, "does not know this job's token"
+        # On a busy machine some strangers are still waiting to be heard.
+        while refused not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.05)
         while here.servers[0].open_connections > 1 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert here.servers[0].open_connections == 1, "no thread is left behind"
-    assert "does not know this job's token" in caplog.text
+    assert refused in caplog.text
 
 
 def test_a_stranger_gets_no_answer_but_the_greeting() -> None:
@@ -168,7 +174,10 @@ BAD = [
     Frame(Op.WRITE, table=0, count=1, body=4),
     Frame(Op.CALL, body=1 << 21),
     Frame(Op.ROWS, count=0),
-    Frame(Op.PULL, flags=64),
+    Frame(Op.PULL, flags=128),
+    Frame(Op.PULL, flags=SHORT),
+    Frame(Op.READ, flags=Flag.HALF),
+    Frame(Op.PUSH, flags=Flag.HALF, count=3, width=4, body=3 * (8 + 4 * 4)),
     Frame(99),
 ]
 

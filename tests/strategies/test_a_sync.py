@@ -278,6 +278,30 @@ def test_saving_and_loading_from_a_script(here: Team, tmp_path: Any) -> None:
         fleet.save_persistables(str(tmp_path / "x"), mode=7)
 
 
+def test_rows_fetched_ahead_do_not_wait_for_an_update_that_is_put_off(here: Team) -> None:
+    """Which would be the end: it comes after the batch that waits for its rows."""
+    strategy = fleet.DistributedStrategy()
+    strategy.gradient_merge = True
+    strategy.gradient_merge_configs = {"k_steps": 3}
+    init(here, strategy)
+    torch.manual_seed(0)
+    model = fleet.distributed_model(Net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.3))
+    ids, targets = data()
+    for number, wanted in enumerate(targets):
+        if number + 1 < STEPS:
+            model.words.prefetch(ids[number + 1])
+        optimizer.minimize(((model(ids[number]) - wanted) ** 2).mean())
+
+    def merge(model: nn.Module, number: int) -> bool:
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad /= 3 if number % 3 == 2 else 1
+        return number % 3 == 2
+
+    same(model, plain(first_rows(), merge, 0.3))
+
+
 def test_an_inference_model_is_dense_parameters_and_tables(here: Team, tmp_path: Any) -> None:
     model, _ = trained(here, lr=0.3)
     fleet.save_inference_model(str(tmp_path))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fleetx import roles
+from fleetx.engine.servers import has_servers
 from fleetx.nn import SparseEmbedding
 from fleetx.ps.entries import Entry
 from fleetx.ps.initializers import Initializer as Rows
@@ -44,6 +44,7 @@ def sparse_embedding(
     entry: Entry | None = None,
     param_attr: Attr | Rows = None,
     name: str | None = None,
+    wire: str | None = None,
 ) -> Variable:
     """A large table of which a batch touches few rows.
 
@@ -60,21 +61,23 @@ def sparse_embedding(
         param_attr: what rows begin with; on servers ``Uniform``, ``Normal`` or ``Constant`` of
             ``fleetx.nn``.
         name: of the layer and of its table.
+        wire: how rows travel from and to servers: "float16", "bfloat16", or float32 if None.
     """
-    if _has_servers():
-        module = _served(size[1], padding_idx, entry, param_attr, name)
+    if has_servers():
+        module = _served(size[1], padding_idx, entry, param_attr, name, wire)
     else:
-        module = _local(size, padding_idx, entry, param_attr, name)
+        module = _local(size, padding_idx, _unserved(entry, param_attr, wire), name)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_test):
         return as_variable(module(input), "a layer")
 
 
-def _has_servers() -> bool:
-    return roles.started() and not roles.identity().is_collective
-
-
-def _served(
-    width: int, padding_idx: int | None, entry: Entry | None, start: Attr | Rows, name: str | None
+def _served(  # noqa: PLR0917
+    width: int,
+    padding_idx: int | None,
+    entry: Entry | None,
+    start: Attr | Rows,
+    name: str | None,
+    wire: str | None,
 ) -> nn.Module:
     startup = default_startup_program()
     name = name or startup.layer_names.unique("sparse_embedding", startup.initial)
@@ -82,7 +85,7 @@ def _served(
 
     def make() -> nn.Module:
         return SparseEmbedding(
-            width, name=name, initializer=first, entry=entry, padding_idx=padding_idx
+            width, name=name, initializer=first, entry=entry, padding_idx=padding_idx, wire=wire
         )
 
     return layer("sparse_embedding", make, name=name)
@@ -98,19 +101,19 @@ def _first_rows(name: str, start: Attr | Rows) -> Rows | None:
     )
 
 
-def _local(
-    size: Sequence[int],
-    padding_idx: int | None,
-    entry: Entry | None,
-    start: Attr | Rows,
-    name: str | None,
-) -> nn.Module:
-    if entry is not None or isinstance(start, Rows):
+def _unserved(entry: Entry | None, start: Attr | Rows, wire: str | None) -> Attr:
+    if entry is not None or isinstance(start, Rows) or wire is not None:
         raise ProgramError(
-            "sparse_embedding() got an entry or rows of fleetx.nn, which parameter servers know, "
-            "and this job has none; start it with fleetrun --server_num 1 --worker_num 2, and call "
-            "fleet.init() before the layers."
+            "sparse_embedding() got an entry, a wire or rows of fleetx.nn, which parameter servers "
+            "know, and this job has none; start it with fleetrun --server_num 1 --worker_num 2, "
+            "and call fleet.init() before the layers."
         )
+    return start
+
+
+def _local(
+    size: Sequence[int], padding_idx: int | None, start: Attr, name: str | None
+) -> nn.Module:
     rows, width = size
     return layer(
         "embedding",
