@@ -13,6 +13,8 @@ from fleetx.ps.kernels_numpy import SLOT
 
 AHEAD = 16
 """Rows between the one that is worked on and the one that is asked for from memory."""
+NEAR = 8
+"""The same for updates, which take longer for a row and hold twice as many lines."""
 LINE = 16
 """Floats in a cache line."""
 
@@ -62,11 +64,13 @@ def find(pairs: Ids, places: int, ids: Ids, slots: Ids, keep: int, stamp: int) -
     for i in range(min(AHEAD, n)):
         ring[i] = _home(ids[i], places)
         _prefetch(pairs, 2 * ring[i])
+        _prefetch(pairs, 2 * ring[i] + 4)
     for i in range(n):
         if i + AHEAD < n:
             ahead = _home(ids[i + AHEAD], places)
             ring[(i + AHEAD) & (2 * AHEAD - 1)] = ahead
             _prefetch(pairs, 2 * ahead)
+            _prefetch(pairs, 2 * ahead + 4)  # where a short probe ends, often in the next line
         at = ring[i & (2 * AHEAD - 1)]
         slot = np.int64(-1)
         word = pairs[2 * at + 1]
@@ -130,6 +134,32 @@ def _gather(rows: Floats, slots: Ids, out: Floats) -> None:
             to[j] = row[j]
 
 
+@inlined
+def _copy_line(source: Any, at: Any, target: Any, to: Any) -> None:
+    # All loads before all stores: they need not wait to learn that the two do not overlap.
+    a, b = source[at], source[at + np.uint64(1)]
+    c, d = source[at + np.uint64(2)], source[at + np.uint64(3)]
+    e, f = source[at + np.uint64(4)], source[at + np.uint64(5)]
+    g, h = source[at + np.uint64(6)], source[at + np.uint64(7)]
+    target[to], target[to + np.uint64(1)] = a, b
+    target[to + np.uint64(2)], target[to + np.uint64(3)] = c, d
+    target[to + np.uint64(4)], target[to + np.uint64(5)] = e, f
+    target[to + np.uint64(6)], target[to + np.uint64(7)] = g, h
+
+
+@compiled
+def _gather_lines(rows: Floats, slots: Ids, out: Floats) -> None:
+    n, words = out.shape[0], out.shape[1] // 2
+    source, target = rows.reshape(-1).view(np.int64), out.reshape(-1).view(np.int64)
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, words, LINE // 2):
+                _prefetch(source, slots[i + AHEAD] * words + k)
+        at, to = np.uint64(max(slots[i], 0) * words), np.uint64(i * words)
+        for k in range(0, words, LINE // 2):
+            _copy_line(source, at + np.uint64(k), target, to + np.uint64(k))
+
+
 @compiled
 def _clear(slots: Ids, out: Floats) -> None:
     for i in range(slots.shape[0]):
@@ -139,7 +169,11 @@ def _clear(slots: Ids, out: Floats) -> None:
 
 @compiled
 def gather(rows: Floats, slots: Ids, out: Floats) -> None:
-    _gather(rows, slots, out)  # -1 reads the last row, which costs less than asking
+    # -1 reads some row, which costs less than asking.
+    if out.shape[1] % LINE == 0:
+        _gather_lines(rows, slots, out)
+    else:
+        _gather(rows, slots, out)
     _clear(slots, out)
 
 
@@ -169,10 +203,10 @@ def adagrad(
     flat, totals = weights.reshape(-1), state.reshape(-1)
     r, e = np.float32(rate), np.float32(eps)
     for i in range(n):
-        if i + AHEAD < n:
+        if i + NEAR < n:
             for k in range(0, d, LINE):
-                _prefetch(flat, slots[i + AHEAD] * d + k)
-                _prefetch(totals, slots[i + AHEAD] * d + k)
+                _prefetch(flat, slots[i + NEAR] * d + k)
+                _prefetch(totals, slots[i + NEAR] * d + k)
         w, s, g = weights[slots[i]], state[slots[i]], gradients[i]
         for j in range(d):
             total = s[j] + g[j] * g[j]

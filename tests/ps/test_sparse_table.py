@@ -171,6 +171,23 @@ def test_it_is_a_dictionary(  # noqa: C901
         np.testing.assert_allclose(pulled(table, [i], train=False)[0], row, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dim", [1, 5, 8, 16, 24, 48])
+@pytest.mark.parametrize("count", [0, 1, 100])
+def test_rows_of_any_width_are_found_and_added_up(engine: ModuleType, dim: int, count: int) -> None:
+    draw = np.random.default_rng(0)
+    rows = draw.random((40, dim), np.float32)
+    slots = draw.integers(-1, 40, count)
+    found = np.full((count, dim), 7, np.float32)
+    engine.gather(rows, slots, found)
+    np.testing.assert_array_equal(found, np.where(slots[:, None] < 0, 0, rows[slots]))
+
+    sources, targets = np.abs(slots), draw.integers(0, 3, count)
+    total = np.ones((3, dim), np.float32)
+    engine.pool_rows(rows, sources, targets, total)
+    expected = [1 + rows[sources[targets == target]].sum(0) for target in range(3)]
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+
+
 def test_both_engines_sort_ids_alike() -> None:
     ids = np.random.default_rng(0).integers(-50, 50, 1000)
     for servers in (1, 3):
