@@ -15,7 +15,7 @@ _BROKEN = frozenset({_RESTARTS, _MORE})
 _NO_END = bytes(64)
 """Decoders look a few bytes ahead. One that meets the end early complains of the bytes before it
 on standard error; one that meets nothing just stops."""
-_MARGIN = 8
+_MARGIN = 2
 """Colours are stored coarser than light, and a pixel's colour is mixed with that of the next."""
 
 
