@@ -7,14 +7,14 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 from typing_extensions import override
 
-from fleetx.data.images.decoding import BrokenImageError, Pixels, fill_blue_first
+from fleetx.data.images.decoding import BrokenImageError, Choose, part_of
 from fleetx.data.images.files import LabelledFiles
+from fleetx.data.images.laying import Pixels, lay_pixels, lay_planes
 from fleetx.data.images.views import View
 from fleetx.data.requirements import require
 
@@ -78,44 +78,40 @@ class Images(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         """A batch: bytes of shape batch x 3 x height x width."""
-        _, height, width = self.view.image_shape
-        crop: Pixels = np.empty((height, width, 3), np.uint8)
-        batch = _room((len(indices), *(crop.shape if self._channels_last else (3, height, width))))
+        colours, height, width = self.view.image_shape
+        shape = (height, width, colours) if self._channels_last else (colours, height, width)
+        batch = _room((len(indices), *shape))
         pixels = batch.numpy()
-        labels = [self._read(index, crop, pixels[at]) for at, index in enumerate(indices)]
+        labels = [self._read(index, pixels[at]) for at, index in enumerate(indices)]
         images = batch.permute(0, 3, 1, 2) if self._channels_last else batch
         return images, torch.tensor(labels)
 
-    def _read(self, index: int, crop: Pixels, out: Pixels) -> int:
+    def _read(self, index: int, out: Pixels) -> int:
         if index >= len(self.files):
             out.fill(0)
             return NO_LABEL
         for other in range(index, index + len(self.files)):
             found = other % len(self.files)
             try:
-                self._decode(found, crop)
+                self._decode(found, out)
             except (OSError, BrokenImageError) as error:
                 self._complain(found, error)
             else:
-                _lay(crop, out)
                 return int(self.files.labels[found])
         raise BrokenImageError(
             f"none of the {len(self.files)} images under {str(self.files.folder)!r} can be read; "
             "look at the paths in the list and at the files."
         )
 
-    def _decode(self, index: int, crop: Pixels) -> None:
-        data = self.files.read(index)
-        if not self.train:
-            fill_blue_first(crop, data, self.view.centre)
-            return
-        numbers = Random(self.seed << 96 | self.epoch << 48 | index)
-        mirrored = numbers.random() < 0.5
-        fill_blue_first(crop, data, partial(self.view.random, numbers=numbers))
-        if mirrored:
-            import cv2
-
-            cv2.flip(crop, 1, dst=crop)
+    def _decode(self, index: int, out: Pixels) -> None:
+        data, mirrored = self.files.read(index), False
+        choose: Choose = self.view.centre
+        if self.train:
+            numbers = Random(self.seed << 96 | self.epoch << 48 | index)
+            mirrored = numbers.random() < 0.5
+            choose = partial(self.view.random, numbers=numbers)
+        lay = lay_pixels if self._channels_last else lay_planes
+        lay(part_of(data, self.view.size, choose), out, mirrored=mirrored)
 
     def _complain(self, index: int, error: Exception) -> None:
         path = self.files.path(index)
@@ -127,16 +123,6 @@ class Images(Dataset[Any]):
         if not self._reported[index]:
             self._reported[index] = True
             logger.warning("%s is broken (%s); the next image takes its place", path, error)
-
-
-def _lay(crop: Pixels, out: Pixels) -> None:
-    """Red first, pixel by pixel or each colour by itself; faster while the crop is in the cache."""
-    import cv2
-
-    if out.shape == crop.shape:
-        cv2.cvtColor(crop, cv2.COLOR_BGR2RGB, dst=out)
-    else:
-        cv2.split(crop, [out[2], out[1], out[0]])
 
 
 def _room(shape: tuple[int, ...]) -> Tensor:

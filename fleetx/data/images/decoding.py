@@ -2,62 +2,61 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from fleetx.data.images.jpeg import JpegHeader, jpeg_header, without_rows_below
+from fleetx.data.images.laying import Pixels, lay_pixels
 from fleetx.data.images.views import Box
 
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-"""Height x width x (red, green, blue)."""
+Choose = Callable[[int, int], Box]
+"""Which part of an image of that width and height."""
 
 
 class BrokenImageError(ValueError):
     """The bytes are no complete image."""
 
 
-def fill(out: Pixels, data: bytes, choose: Callable[[int, int], Box]) -> None:
+def fill(out: Pixels, data: bytes, choose: Choose) -> None:
     """Decode, cut and resize into ``out``.
 
     Args:
-        out: gets the pixels, and says how many there shall be.
+        out: gets the pixels, red first, and says how many there shall be.
         data: the bytes of a JPEG or of any other format that OpenCV knows.
-        choose: which part of an image of that width and height.
+        choose: which part of the image.
     """
-    import cv2
-
-    fill_blue_first(out, data, choose)
-    cv2.cvtColor(out, cv2.COLOR_BGR2RGB, dst=out)
+    lay_pixels(part_of(data, (out.shape[1], out.shape[0]), choose), out)
 
 
-def fill_blue_first(out: Pixels, data: bytes, choose: Callable[[int, int], Box]) -> None:
-    """The same with blue before green before red, as OpenCV has it."""
-    import cv2
+def part_of(data: bytes, size: tuple[int, int], choose: Choose) -> Pixels:
+    """Decode and cut: blue first, and about as large as it is in the file.
 
+    Args:
+        data: as above.
+        size: the width and height it will have; if much smaller, less is decoded.
+        choose: as above.
+    """
     header = jpeg_header(data)
-    image, box = _part_of_jpeg(data, header, out, choose) if header else _part(data, choose)
+    image, box = _part_of_jpeg(data, header, size, choose) if header else _part(data, choose)
     rows = _span(box[1], box[3], image.shape[0])
-    columns = _span(box[0], box[2], image.shape[1])
-    target = (out.shape[1], out.shape[0])
-    cv2.resize(image[rows, columns], target, dst=out, interpolation=cv2.INTER_LINEAR)
+    return image[rows, _span(box[0], box[2], image.shape[1])]
 
 
-def _part(data: bytes, choose: Callable[[int, int], Box]) -> tuple[Pixels, Box]:
+def _part(data: bytes, choose: Choose) -> tuple[Pixels, Box]:
     """Pixels, and where among them the chosen part is."""
     image = _decoded(data, 1)
     return image, choose(image.shape[1], image.shape[0])
 
 
 def _part_of_jpeg(
-    data: bytes, header: JpegHeader, out: Pixels, choose: Callable[[int, int], Box]
+    data: bytes, header: JpegHeader, size: tuple[int, int], choose: Choose
 ) -> tuple[Pixels, Box]:
     """The same, without decoding more than that takes."""
     # OpenCV fills what is missing of a file with grey and says nothing.
     if data.rfind(b"\xff\xd9") < len(data) // 2:
         raise BrokenImageError("it ends too early")
     left, top, across, down = choose(header.width, header.height)
-    reduction = _reduction((left, top, across, down), out.shape)
+    reduction = _reduction(across / size[0], down / size[1])
     needed = without_rows_below(data, header, math.ceil(top + down), reduction)
     image = _decoded(needed, reduction)
     # Smaller by a whole number, except for the last pixel of a row or column.
@@ -66,12 +65,16 @@ def _part_of_jpeg(
     return image, (left * x, top * y, across * x, down * y)
 
 
-def _reduction(box: Box, shape: tuple[int, ...]) -> int:
+def _reduction(across: float, down: float) -> int:
     """How much smaller the image may be decoded and still be as sharp: 1, 2, 4 or 8.
 
     A JPEG decodes to a half at a fraction of the cost, and better than by leaving out pixels.
+
+    Args:
+        across: how many times wider the part is than it will be.
+        down: how many times higher.
     """
-    room = min(box[2] / shape[1], box[3] / shape[0])
+    room = min(across, down)
     return 1 << max(0, min(3, int(math.log2(room)))) if room >= 1 else 1
 
 

@@ -15,7 +15,7 @@ _BROKEN = frozenset({_RESTARTS, _MORE})
 _NO_END = bytes(64)
 """Decoders look a few bytes ahead. One that meets the end early complains of the bytes before it
 on standard error; one that meets nothing just stops."""
-_MARGIN = 8
+_MARGIN = 2
 """Colours are stored coarser than light, and a pixel's colour is mixed with that of the next."""
 
 
@@ -54,8 +54,8 @@ def jpeg_header(data: bytes) -> JpegHeader | None:
 def without_rows_below(data: bytes, header: JpegHeader, bottom: int, reduction: int = 1) -> bytes:
     """The image down to the row ``bottom`` at least, pixel for pixel; the whole, if it must be.
 
-    Nothing is decoded for it: a header that promises fewer rows lets any decoder stop there. Half
-    of a decoder's time is spent on reading the code of the pixels, which this saves, too.
+    Nothing is decoded for it: a header that promises fewer rows lets any decoder stop there, and
+    the code of the rows below is not even read.
 
     Args:
         data: the file.

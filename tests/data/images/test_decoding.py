@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetx.data.images.decoding import BrokenImageError, Pixels, fill
+from fleetx.data.images.decoding import BrokenImageError, fill
+from fleetx.data.images.laying import Pixels
 from fleetx.data.images.views import Box, View, parsed_shape
 
 
