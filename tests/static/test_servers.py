@@ -319,7 +319,7 @@ class Merged(Job):
     @override
     def _adjust(self, strategy: fleet.DistributedStrategy) -> None:
         strategy.gradient_merge = True
-        strategy.gradient_merge_configs = {"k_steps": 2}  # type: ignore[assignment]
+        strategy.gradient_merge_configs = {"k_steps": 2}
 
 
 def test_rows_are_not_fetched_ahead_where_updates_are_put_off(
