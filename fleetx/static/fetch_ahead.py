@@ -19,6 +19,8 @@ def fetching_ahead(program: Program, run: TrainingRun) -> Show | None:
 
     Ids that an operator makes of what is fed are not known before their batch is computed.
     """
+    if any("due" in strategy.contract.touches for strategy in run.engine.plan.strategies):
+        return None  # rows wait for the update before them, which comes after some batches only
     found = list(_lookups(program, run))
     uses = Counter(layer for layer, _ in found)
     # A layer that is used twice in a batch would be told of more than it remembers.

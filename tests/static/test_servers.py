@@ -81,6 +81,7 @@ class Job:
             worker_num=workers,
             server_endpoints=endpoints,
         )
+        self._adjust(strategy)
         fleet.init(maker, strategy=strategy)
         self.main, self.startup = static.Program(), static.Program()
         with static.program_guard(self.main, self.startup):
@@ -89,6 +90,9 @@ class Job:
         self.startup.random_seed = 7
         self.exe.run(self.startup)
         fleet.init_worker()
+
+    def _adjust(self, strategy: fleet.DistributedStrategy) -> None:
+        """Ask for more."""
 
     def _record(self) -> None:
         ids = static.data("ids", [None, 2], "int64")
@@ -307,6 +311,27 @@ def test_rows_of_the_next_batch_are_fetched_while_one_is_trained(
     # The first one's when it is there; each other's behind the update of the one before it.
     assert fetched[0] in (-1, 1)
     assert sorted(fetched) == [-1, 1, 2, 3, 4]
+
+
+class Merged(Job):
+    """Five batches of which the first four make two updates."""
+
+    @override
+    def _adjust(self, strategy: fleet.DistributedStrategy) -> None:
+        strategy.gradient_merge = True
+        strategy.gradient_merge_configs = {"k_steps": 2}
+
+
+def test_rows_are_not_fetched_ahead_where_updates_are_put_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prefetch(self: SparseEmbedding, ids: torch.Tensor) -> None:
+        raise AssertionError("it would wait for the update")
+
+    monkeypatch.setattr(SparseEmbedding, "prefetch", prefetch)
+    with alone(monkeypatch, Merged) as job:
+        assert job.exe.train_from_dataset(job.main, share(str(tmp_path), 0, 1)) == 5
+        assert fleet.server_report()[0]["tables"]["words"]["updates"] == 2
 
 
 def test_a_program_that_is_not_initialised_yet_holds_nobody_up(
