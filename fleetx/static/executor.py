@@ -67,7 +67,7 @@ class Executor:
     def _run_of(self, program: Program) -> Run:
         training = program.training
         if training is not None:
-            return running(program, self.device).on(self.device)
+            return (training.run or running(program, self.device)).on(self.device)
         run = program.runs.get(self.device)
         if run is None:
             run = program.runs[self.device] = ForwardRun(program, self.device)
@@ -128,6 +128,8 @@ class Executor:
 
 
 def _listed(fetches: Sequence[Fetch] | Fetch | None) -> list[Fetch]:
+    if type(fetches) is list:  # as most scripts write it; quick to see
+        return fetches
     if fetches is None:
         return []
     return [fetches] if isinstance(fetches, Tensor | str | Schedule) else list(fetches)

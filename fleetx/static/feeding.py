@@ -19,7 +19,7 @@ class Feeds:
     """Turns a feed into the arguments of a lowered program."""
 
     def __init__(self, program: Program, needed: Collection[str], device: torch.device) -> None:
-        self._program, self._device = program, device
+        self._program, self._device, self._on_host = program, device, device.type == "cpu"
         self._inputs = program.inputs()
         self._needed = [name for name in self._inputs if name in needed]
         self._good: Looks | None = None
@@ -33,7 +33,7 @@ class Feeds:
                 self._check({name: self._tensor(name, value) for name, value in feed.items()})
                 self._good = looks
         found = [self._tensor(name, feed[name]) if name in feed else None for name in self._inputs]
-        if self._device.type != "cpu":
+        if not self._on_host:
             found = [None if v is None else v.to(self._device, non_blocking=True) for v in found]
         return tuple(found)
 

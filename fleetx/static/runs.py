@@ -54,12 +54,12 @@ class Run(ABC):
         self, program: Program, feed: Feed | None, fetches: Sequence[Fetch], *, cached: bool
     ) -> list[Any]:
         """Run once, or as often as the options say, and return the values of the fetches."""
-        names = tuple(_name(fetch) for fetch in fetches)
+        names = [_name(fetch) for fetch in fetches]
         key = (id(program), program.version, *names)
         form = self._forms.get(key)
         cached = cached and form is not None
         if form is None:
-            form = self._forms[key] = self._form(program, names)
+            form = self._forms[key] = self._form(program, tuple(names))
         if program.random_seed and not self._seeded:
             torch.manual_seed(program.random_seed)
             self._seeded = True

@@ -1,7 +1,7 @@
 """A run of training: a batch of a program through the engine."""
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from fleetx.static.minimize import Training
 from fleetx.static.program import Program
 from fleetx.static.runs import Form, Run
 from fleetx.static.spread import Spread, spreads
+
+_AS_IS = nullcontext()
 
 
 @contextmanager
@@ -103,7 +105,9 @@ class TrainingRun(Run):
     def _only_trained(self) -> AbstractContextManager[Any]:
         """Gradients for what moves; other programs may train other parts of the parameters."""
         changed = [p for p, trained in self._flags if p.requires_grad is not trained]
-        return _turned(changed) if changed else torch.enable_grad()
+        if changed:
+            return _turned(changed)
+        return _AS_IS if torch.is_grad_enabled() else torch.enable_grad()
 
     @override
     def _provided(self, program: Program) -> set[str]:
