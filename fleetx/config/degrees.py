@@ -47,10 +47,17 @@ def degrees(blocks: Mapping[str, Mapping[str, Any]], on: Collection[str]) -> dic
 def _add_stages(found: dict[str, Degree], pipeline: Mapping[str, Any]) -> None:
     """Names at which the model is cut say how many stages there are."""
     if split := pipeline.get("split", ()):
-        found |= stage_degree(pipeline, len(split) + 1, "pipeline_configs['split']")
+        found |= _stage_degree(pipeline, len(split) + 1, "pipeline_configs['split']")
 
 
-def stage_degree(pipeline: Mapping[str, Any], stages: int, source: str) -> dict[str, Degree]:
+def degrees_of_cuts(strategies: Mapping[str, Any], stages: int, source: str) -> dict[str, Degree]:
+    """The degrees that a program asks for by being cut into stages."""
+    if stages == 1 or "pipeline" not in strategies:
+        return {}
+    return _stage_degree(strategies["pipeline"], stages, source)
+
+
+def _stage_degree(pipeline: Mapping[str, Any], stages: int, source: str) -> dict[str, Degree]:
     """The degree of a pipeline of so many stages; none if they cannot be dealt out evenly."""
     chunks = pipeline.get("stages_per_rank", 1)
     if pipeline.get("schedule_mode") == "interleaved":

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import LBFGS, Optimizer
 
 from fleetx import roles
-from fleetx.config.degrees import stage_degree
+from fleetx.config.degrees import degrees_of_cuts
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.config.transpiler import DistributeTranspilerConfig
 from fleetx.engine.batches import give_batch_calls
@@ -224,16 +224,14 @@ def plan(obeyed: frozenset[str] = frozenset(), stages: int | None = None) -> Pla
 
     Args:
         obeyed: options of the whole job that the caller acts upon, whatever the plan does.
-        stages: into how many a program is cut already; a pipeline whose degree nobody set takes
-            it from there, now and in later calls.
+        stages: into how many a program is cut already; degrees that nobody set are taken from
+            there, now and in later calls.
     """
     identity, asked, here = roles.identity("distributed_model"), request(), current("plan")
     here.stages = stages or here.stages
-    if "pipeline" in asked.strategies and here.stages > 1:
-        cut = stage_degree(asked.strategies["pipeline"], here.stages, "device_guard()")
-        asked = replace(asked, degrees={**cut, **asked.degrees})
+    cut = degrees_of_cuts(asked.strategies, here.stages, "device_guard()")
     changed = {name: normal for name, normal in asked.changed.items() if name not in obeyed}
-    asked = replace(asked, changed=changed)
+    asked = replace(asked, degrees={**cut, **asked.degrees}, changed=changed)
     if identity.is_collective:
         return compose(asked, identity.worker_num)
     # Workers meet at the servers and nowhere else, so each is a world of its own.

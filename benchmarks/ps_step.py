@@ -1,0 +1,209 @@
+"""A worker's step over 20,000 rows of one server, against the same step with Paddle's servers.
+
+    python benchmarks/ps_step.py
+    pip install --target /somewhere paddlepaddle==2.6.2 protobuf==3.20.3 'numpy<2'
+    python benchmarks/ps_step.py --paddle /somewhere
+
+A step looks up 20,000 different ids of 240,000, rows of 16 floats, differentiates the mean of their
+squares and pushes the gradients; SGD, asynchronous, one server and one worker. Jobs of both sides
+take turns. The clock of the worker's step is shown, and processor time of worker and server.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+IDS, BATCHES, WIDTH, RATE = 20_000, 12, 16, 0.05
+Figures = dict[str, float]
+
+
+def batches() -> list[Any]:
+    """Disjoint sets of ids, in an order that is chance."""
+    import numpy as np
+
+    ids = np.random.default_rng(0).permutation(IDS * BATCHES).astype(np.int64)
+    return list(ids.reshape(BATCHES, IDS))
+
+
+def seconds(process: int) -> float:
+    """Processor time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measured(step: Callable[[Any], object], server: int, steps: int) -> Figures:
+    """Milliseconds of a step, after each row was made."""
+    data = batches()
+    for ids in data + data:
+        step(ids)
+    worker, other, times = time.process_time(), seconds(server), []
+    for number in range(steps):
+        began = time.perf_counter()
+        step(data[number % BATCHES])
+        times.append(time.perf_counter() - began)
+    return {
+        "step": 1e3 * statistics.median(times),
+        "best": 1e3 * min(times),
+        "server": 1e3 * (seconds(server) - other) / steps,
+        "worker": 1e3 * (time.process_time() - worker) / steps,
+    }
+
+
+def with_fleetx(steps: int, folder: Path) -> None:
+    """A process of our job."""
+    import torch
+
+    import fleetx as fleet
+    from fleetx.nn import SparseEmbedding
+
+    strategy = fleet.DistributedStrategy()
+    strategy.a_sync = True
+    fleet.init(strategy=strategy)
+    if fleet.is_server():
+        fleet.init_server()
+        (folder / "server").write_text(str(os.getpid()))
+        fleet.run_server()
+        return
+    model = fleet.distributed_model(SparseEmbedding(WIDTH, name="rows"))
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=RATE))
+    fleet.init_worker()
+
+    def step(ids: Any) -> None:
+        optimizer.minimize(model(torch.from_numpy(ids)).square().mean())
+
+    said = measured(step, int((folder / "server").read_text()), steps)
+    fleet.stop_worker()
+    (folder / "figures").write_text(json.dumps(said))
+
+
+def with_paddle(steps: int, folder: Path) -> None:
+    """A process of the same job in Paddle."""
+    import paddle  # type: ignore[import-not-found, unused-ignore]
+    from paddle.distributed import fleet  # type: ignore[import-not-found, unused-ignore]
+
+    paddle.enable_static()
+    fleet.init(fleet.PaddleCloudRoleMaker(is_collective=False))
+    ids = paddle.static.data("ids", [None, 1], "int64")
+    name = paddle.ParamAttr(name="rows")
+    rows = paddle.static.nn.sparse_embedding(ids, [IDS * BATCHES, WIDTH], param_attr=name)
+    loss = paddle.mean(paddle.square(rows))
+    strategy = fleet.DistributedStrategy()
+    strategy.a_sync = True
+    vars(fleet)["DistributedStrategy"].__repr__ = object.__repr__  # its own fails here
+    fleet.distributed_optimizer(paddle.optimizer.SGD(RATE), strategy).minimize(loss)
+    if fleet.is_server():
+        fleet.init_server()
+        (folder / "server").write_text(str(os.getpid()))
+        fleet.run_server()
+        return
+    exe = paddle.static.Executor(paddle.CPUPlace())
+    exe.run(paddle.static.default_startup_program())
+    fleet.init_worker()
+    main = paddle.static.default_main_program()
+
+    def step(ids: Any) -> None:
+        exe.run(main, feed={"ids": ids[:, None]}, fetch_list=[loss])
+
+    said = measured(step, int((folder / "server").read_text()), steps)
+    (folder / "figures").write_text(json.dumps(said))
+    fleet.stop_worker()
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def our_job(command: list[str], folder: Path) -> None:
+    """Run a server and a worker."""
+    launch = [sys.executable, "-m", "fleetx.launch", "--server_num=1", "--worker_num=1"]
+    launch += [f"--log_dir={folder / 'log'}", *command]
+    subprocess.run(launch, capture_output=True, timeout=120, check=False)
+
+
+def their_job(command: list[str], folder: Path, path: str) -> None:
+    """The same with Paddle, from the folder where that is installed."""
+    server, worker = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    common = {
+        "PADDLE_PSERVERS_IP_PORT_LIST": server,
+        "PADDLE_TRAINER_ENDPOINTS": worker,
+        "PADDLE_TRAINERS_NUM": "1",
+        "PADDLE_TRAINER_ID": "0",
+        "PADDLE_WITH_GLOO": "0",
+        "POD_IP": "127.0.0.1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": path,
+    }
+    (folder / "log").mkdir()
+    processes = []
+    for role, address in (("PSERVER", server), ("TRAINER", worker)):
+        own = {"TRAINING_ROLE": role, "PADDLE_PORT": address.rpartition(":")[2]}
+        with (folder / "log" / f"workerlog.{role}").open("w") as log:
+            environment = os.environ | common | own
+            whole = [sys.executable, *command]
+            processes.append(subprocess.Popen(whole, env=environment, stdout=log, stderr=log))
+    try:
+        processes[1].wait(timeout=120)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def job(kind: str, steps: int, path: str) -> Figures:
+    """What the worker of a job says."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = [__file__, "--work", kind, "--folder", name, "--steps", str(steps)]
+        if kind == "Paddle":
+            their_job(command, folder, path)
+        else:
+            our_job(command, folder)
+        if not (folder / "figures").exists():
+            logs = [log.read_text()[-2000:] for log in folder.glob("log/workerlog.*")]
+            raise SystemExit("\n".join([f"{kind} failed:", *logs]))
+        found: Figures = json.loads((folder / "figures").read_text())
+        return found
+
+
+def main() -> None:
+    """Read the arguments and measure."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--paddle", default="", help="a folder in which Paddle is installed")
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--work", choices=["fleetx", "Paddle"], help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
+        (with_fleetx if given.work == "fleetx" else with_paddle)(given.steps, given.folder)
+        return
+    kinds = ["fleetx", *(["Paddle"] if given.paddle else [])]
+    found: dict[str, list[Figures]] = {kind: [] for kind in kinds}
+    for _ in range(given.rounds):
+        for kind in kinds:
+            found[kind].append(job(kind, given.steps, given.paddle))
+            said = ", ".join(f"{name} {value:.2f}" for name, value in found[kind][-1].items())
+            print(f"{kind} (ms): {said}", flush=True)
+    if given.paddle:
+        pairs = list(zip(found["Paddle"], found["fleetx"], strict=True))
+        for name in found["fleetx"][0]:
+            ratio = statistics.median(theirs[name] / ours[name] for theirs, ours in pairs)
+            print(f"{name}: Paddle takes {ratio:.1f} times as long")
+
+
+if __name__ == "__main__":
+    main()
