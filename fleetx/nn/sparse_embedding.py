@@ -151,7 +151,7 @@ class SparseEmbedding(SparseModule):
 
     def _sorted(self, flat: Array, carrier: Any) -> tuple[Batch, Array | None]:
         real = flat if self.padding_idx is None else flat[flat != self.padding_idx]
-        batch = carrier.worker.sorted(real)
+        batch = carrier.sorted(real)
         counting = isinstance(self.options.entry, CountFilterEntry | ProbabilityEntry)
         met = np.bincount(batch.place, minlength=len(batch.ids)) if counting else None
         if self.padding_idx is not None:

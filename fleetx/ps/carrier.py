@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from fleetx.ps.client import Batch
 from fleetx.ps.dense_group import DenseGroup
 from fleetx.ps.frames import Flag
-from fleetx.ps.hashing import Array, Floats
+from fleetx.ps.hashing import Array, Floats, Ids
 from fleetx.ps.remote_optimizer import sparse_rule
 from fleetx.ps.sparse_module import Gathered, SparseModule, joined
 from fleetx.ps.sparse_spec import Pace
@@ -212,6 +212,10 @@ class Carrier:
         client = worker.client if ahead is None else worker.ahead
         step = (self.step if ahead is None else ahead) if worker.pace.workers else 0
         return client.pull(worker.table(module.options), batch, train=train, step=step, met=met)
+
+    def sorted(self, ids: Ids) -> Batch:
+        """The batch of these ids, which several tables may share."""
+        return self.worker.sorted(ids)
 
     def waits_for(self, update: int) -> bool:
         """Whether a fetch for this update must wait for gradients that are still to come."""

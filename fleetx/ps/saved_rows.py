@@ -8,7 +8,7 @@ import numpy as np
 
 from fleetx.ps import safetensors_file, snapshot
 from fleetx.ps.client import Batch
-from fleetx.ps.hashing import Array, Floats
+from fleetx.ps.hashing import Array, Floats, Ids
 from fleetx.ps.row_store import Rows
 from fleetx.ps.rules import SGD
 from fleetx.ps.sparse_module import SparseModule
@@ -19,8 +19,6 @@ from fleetx.ps.sparse_table import SparseTable
 class SavedRows:
     """Stands for the servers among the carriers of a model; tables are read at their first use."""
 
-    servers = 1
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._manifest = snapshot.read_json(folder / snapshot.MANIFEST)
@@ -30,6 +28,10 @@ class SavedRows:
     def carrier(self) -> "SavedRows":
         """Itself: no strategy is needed to look rows up."""
         return self
+
+    def sorted(self, ids: Ids) -> Batch:
+        """The batch of these ids."""
+        return Batch.of(ids, servers=1)
 
     def lookup(
         self, module: SparseModule, batch: Batch, met: Array | None, *, train: bool, ahead: bool
