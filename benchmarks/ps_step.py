@@ -5,11 +5,15 @@
     python benchmarks/ps_step.py --paddle /somewhere
 
 A step looks up 20,000 different ids of 240,000, rows of 16 floats, differentiates the mean of their
-squares and pushes the gradients; SGD, asynchronous, one server and one worker. Jobs of both sides
+squares and pushes the gradients; SGD, asynchronous, one server and one worker. Jobs of all kinds
 take turns. The clock of the worker's step is shown, and processor time of worker and server.
+
+Kinds: the plain loop; the same with the rows of the next batch fetched meanwhile; that with a log
+of all pushes, from which a killed server comes back, as jobs of fleetrun have it; and Paddle.
 """
 
 import argparse
+import itertools
 import json
 import os
 import socket
@@ -23,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 IDS, BATCHES, WIDTH, RATE = 20_000, 12, 16, 0.05
+PLAIN, AHEAD, LOGGED, PADDLE = "fleetx", "fleetx, ahead", "fleetx, ahead, logged", "Paddle"
 Figures = dict[str, float]
 
 
@@ -58,7 +63,7 @@ def measured(step: Callable[[Any], object], server: int, steps: int) -> Figures:
     }
 
 
-def with_fleetx(steps: int, folder: Path) -> None:
+def with_fleetx(steps: int, folder: Path, *, ahead: bool) -> None:
     """A process of our job."""
     import torch
 
@@ -77,8 +82,14 @@ def with_fleetx(steps: int, folder: Path) -> None:
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=RATE))
     fleet.init_worker()
 
+    coming = itertools.cycle(torch.from_numpy(ids) for ids in batches())
+    next(coming)
+
     def step(ids: Any) -> None:
-        optimizer.minimize(model(torch.from_numpy(ids)).square().mean())
+        loss = model(torch.from_numpy(ids)).square().mean()
+        if ahead:
+            model.prefetch(next(coming))
+        optimizer.minimize(loss)
 
     said = measured(step, int((folder / "server").read_text()), steps)
     fleet.stop_worker()
@@ -125,15 +136,15 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def our_job(command: list[str], folder: Path) -> None:
-    """Run a server and a worker."""
+def launched(command: list[str], folder: Path) -> None:
+    """Run a server and a worker with fleetrun."""
     launch = [sys.executable, "-m", "fleetx.launch", "--server_num=1", "--worker_num=1"]
     launch += [f"--log_dir={folder / 'log'}", *command]
     subprocess.run(launch, capture_output=True, timeout=120, check=False)
 
 
-def their_job(command: list[str], folder: Path, path: str) -> None:
-    """The same with Paddle, from the folder where that is installed."""
+def started(command: list[str], folder: Path, paths: dict[str, str]) -> None:
+    """Run a server and a worker without a launcher."""
     server, worker = (f"127.0.0.1:{free_port()}" for _ in range(2))
     common = {
         "PADDLE_PSERVERS_IP_PORT_LIST": server,
@@ -143,8 +154,7 @@ def their_job(command: list[str], folder: Path, path: str) -> None:
         "PADDLE_WITH_GLOO": "0",
         "POD_IP": "127.0.0.1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": path,
-    }
+    } | paths
     (folder / "log").mkdir()
     processes = []
     for role, address in (("PSERVER", server), ("TRAINER", worker)):
@@ -166,10 +176,10 @@ def job(kind: str, steps: int, path: str) -> Figures:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [__file__, "--work", kind, "--folder", name, "--steps", str(steps)]
-        if kind == "Paddle":
-            their_job(command, folder, path)
+        if kind == LOGGED:
+            launched(command, folder)
         else:
-            our_job(command, folder)
+            started(command, folder, {"PYTHONPATH": path} if kind == PADDLE else {})
         if not (folder / "figures").exists():
             logs = [log.read_text()[-2000:] for log in folder.glob("log/workerlog.*")]
             raise SystemExit("\n".join([f"{kind} failed:", *logs]))
@@ -185,24 +195,27 @@ def main() -> None:
     parser.add_argument("--paddle", default="", help="a folder in which Paddle is installed")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--work", choices=["fleetx", "Paddle"], help=argparse.SUPPRESS)
+    parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        (with_fleetx if given.work == "fleetx" else with_paddle)(given.steps, given.folder)
+        if given.work == PADDLE:
+            with_paddle(given.steps, given.folder)
+        else:
+            with_fleetx(given.steps, given.folder, ahead=given.work != PLAIN)
         return
-    kinds = ["fleetx", *(["Paddle"] if given.paddle else [])]
+    kinds = [PLAIN, AHEAD, LOGGED, *([PADDLE] if given.paddle else [])]
     found: dict[str, list[Figures]] = {kind: [] for kind in kinds}
     for _ in range(given.rounds):
         for kind in kinds:
             found[kind].append(job(kind, given.steps, given.paddle))
             said = ", ".join(f"{name} {value:.2f}" for name, value in found[kind][-1].items())
             print(f"{kind} (ms): {said}", flush=True)
-    if given.paddle:
-        pairs = list(zip(found["Paddle"], found["fleetx"], strict=True))
-        for name in found["fleetx"][0]:
+    for kind in kinds[:-1] if given.paddle else ():
+        pairs = list(zip(found[PADDLE], found[kind], strict=True))
+        for name in pairs[0][0]:
             ratio = statistics.median(theirs[name] / ours[name] for theirs, ours in pairs)
-            print(f"{name}: Paddle takes {ratio:.1f} times as long")
+            print(f"{name}: Paddle takes {ratio:.1f} times as long as {kind}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +22,26 @@ def buffers(module: nn.Module) -> Buffers:
     return every | _made(read, lambda buffer: buffer.detach().clone())
 
 
+_scratch: WeakKeyDictionary[nn.Module, tuple[dict[str, Tensor | None], dict[str, Tensor | None]]]
+_scratch = WeakKeyDictionary()
+"""Module that only writes its buffers -> those buffers, and where replays write instead."""
+
+
 def _replayed(before: Buffers) -> Buffers:
     """What a replay works on: copies once more, because a graph that is retained runs again."""
     read = {owner: named for owner, named in before.items() if not _writes_only(owner)}
-    scratch = _made(before, torch.empty_like)
-    return scratch | _made(read, lambda buffer: buffer.detach().clone())
+    chosen = {owner: _written(owner) for owner in before if owner not in read}
+    return chosen | _made(read, lambda buffer: buffer.detach().clone()) if read else chosen
+
+
+def _written(owner: nn.Module) -> dict[str, Tensor | None]:
+    """Kept for all replays: nobody reads what was written there."""
+    live = owner._buffers
+    known, found = _scratch.get(owner, ({}, {}))
+    if known.keys() != live.keys() or any(live[name] is not known[name] for name in live):
+        found = {n: None if b is None else torch.empty_like(b) for n, b in live.items()}
+        _scratch[owner] = dict(live), found
+    return found
 
 
 def _writes_only(module: nn.Module) -> bool:
@@ -46,15 +62,11 @@ def _made(found: Buffers, make: Callable[[Tensor], Tensor]) -> Buffers:
 @contextmanager
 def as_before(before: Buffers) -> Iterator[None]:
     """Let modules work on copies of earlier buffers; the live ones come back untouched."""
-    live = {owner: dict(owner._buffers) for owner in before}
-    _set(_replayed(before))
+    live = {owner: owner._buffers for owner in before}
+    for owner, named in _replayed(before).items():
+        vars(owner)["_buffers"] = named  # quicker than through torch
     try:
         yield
     finally:
-        _set(live)
-
-
-def _set(chosen: Buffers) -> None:
-    for owner, named in chosen.items():
-        owner._buffers.clear()
-        owner._buffers.update(named)
+        for owner, named in live.items():
+            vars(owner)["_buffers"] = named  # quicker than through torch

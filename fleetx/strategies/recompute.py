@@ -210,7 +210,7 @@ class _Segment:
                 output = checkpoint(forward, *args, use_reentrant=False, **kwargs)
                 self._check(output, shape)
                 return output
-            values, spec = tree_flatten((args, kwargs))
+            values, spec = _flat(args, kwargs)
             call = _Call(forward, spec, buffers=buffers(self._module), contexts=self._job.contexts)
             call.first = args, kwargs
             with self._draws.watched():
@@ -246,13 +246,29 @@ class _Segment:
         return kept
 
     def _check(self, output: Any, shape: tuple[int, ...]) -> None:
+        if not shape:
+            return
         first = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), None)
-        if shape and first is not None and tuple(first.shape) != shape:
+        if first is not None and tuple(first.shape) != shape:
             raise ValueError(
                 f"recompute_configs['checkpoint_shape'] is {list(shape)}, but {self.name!r} "
                 f"returned {list(first.shape)}; set the shape that all checkpoints have, batch "
                 "included, or leave it out: it is not needed."
             )
+
+
+def _flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], TreeSpec | int]:
+    """The arguments as one list, and how they are made of it: of tensors alone, how many."""
+    if not kwargs and all(isinstance(value, Tensor) for value in args):
+        return list(args), len(args)
+    return tree_flatten((args, kwargs))
+
+
+def _unflat(values: Sequence[Any], spec: TreeSpec | int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(spec, int):
+        return tuple(values[:spec]), {}
+    args, kwargs = tree_unflatten(values[: spec.num_leaves], spec)
+    return args, kwargs
 
 
 class _Call:
@@ -262,7 +278,7 @@ class _Call:
     """The arguments until they are used: the user's own lists and dicts, not rebuilt ones."""
 
     def __init__(
-        self, forward: Forward, spec: TreeSpec, *, buffers: Buffers, contexts: Contexts
+        self, forward: Forward, spec: TreeSpec | int, *, buffers: Buffers, contexts: Contexts
     ) -> None:
         self._forward, self._spec, self._buffers, self._contexts = forward, spec, buffers, contexts
 
@@ -272,7 +288,7 @@ class _Call:
             return self._forward(*args, **kwargs)
         if values and isinstance(values[0], Bundle):
             values = tuple(values[0].take())
-        args, kwargs = tree_unflatten(values[: self._spec.num_leaves], self._spec)
+        args, kwargs = _unflat(values, self._spec)
         with ExitStack() as stack:
             for context in self._contexts:
                 stack.enter_context(context())
