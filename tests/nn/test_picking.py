@@ -1,9 +1,12 @@
 """Picking and pooling rows is what torch's embeddings do, forward and backward."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from fleetx.nn import picking
 from fleetx.nn.picking import bags_of, picked, summed, summed_in_bags
 
 
@@ -22,6 +25,27 @@ def test_picking(shape: tuple[int, ...]) -> None:
     (one * weights).sum().backward()
     (other * weights).sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 4]])
+def test_rows_that_are_picked_once_are_not_added_up(
+    order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adding = Mock(wraps=summed)
+    monkeypatch.setattr(picking, "summed", adding)
+    ours = torch.randn(6, 3, requires_grad=True)
+    theirs = ours.detach().clone().requires_grad_()
+    places = torch.tensor(order).reshape(2, 3)
+    weights = torch.randn(3, 2, 3).transpose(0, 1)
+    for rows, found in ((ours, picked(ours, places)), (theirs, F.embedding(places, theirs))):
+        found.mul_(2)  # what was looked up may be written to, and the rows stay as they are
+        (found.square() * weights).sum().backward()
+        assert rows.grad is not None
+    assert ours.grad is not None
+    assert torch.equal(ours, theirs)
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    assert ours.grad.is_contiguous()
+    assert adding.call_count == (order != sorted(set(order)))
 
 
 @pytest.mark.parametrize("offsets", [None, [0, 2, 2, 7], [0], [0, 12]])
