@@ -69,4 +69,4 @@ def as_before(before: Buffers) -> Iterator[None]:
         yield
     finally:
         for owner, named in live.items():
-            vars(owner)["_buffers"] = named  # quicker than through torch
+            vars(owner)["_buffers"] = named

@@ -44,7 +44,8 @@ def _of_tables(call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
     """What servers need of a call that also names an executor and a program: they save all."""
     kwargs.pop("executor", None)
     kwargs.pop("main_program", None)
-    if kwargs.pop("filename", None) is not None:
+    fourth = args[3] if len(args) > 3 and isinstance(args[0], Executor | None) else None
+    if kwargs.pop("filename", fourth) is not None:
         raise ValueError(
             f"{call}(filename=...): every server writes files of its own, so they make a folder; "
             "leave the name out"

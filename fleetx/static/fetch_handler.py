@@ -1,6 +1,7 @@
 """``FetchHandler``: looks at variables now and then while a program goes through a data set."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from fleetx.static.variable import as_variable
 
 
-class FetchHandler:
+class FetchHandler(ABC):
     """Override ``handler``; it is called between two batches, when ``period_secs`` have passed."""
 
     def __init__(
@@ -31,9 +32,9 @@ class FetchHandler:
         self.var_dict, self.period_secs = dict(var_dict), period_secs
         self._last = time.monotonic()
 
+    @abstractmethod
     def handler(self, res_dict: Mapping[str, Any]) -> None:
         """Is given the values of the variables as arrays."""
-        raise NotImplementedError("override handler(res_dict) to say what becomes of the values")
 
     def variables(self) -> Sequence[str]:
         """The names of the variables in their program."""

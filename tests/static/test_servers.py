@@ -268,6 +268,8 @@ def test_tables_are_saved_and_loaded_before_the_first_batch(
         assert (new != head).all()
         with pytest.raises(ValueError, match="they make a folder"):
             fleet.save_persistables(job.exe, str(tmp_path), job.main, filename="all")
+        with pytest.raises(ValueError, match="they make a folder"):
+            fleet.load_persistables(job.exe, str(tmp_path), job.main, "all")
         fleet.load_persistables(job.exe, str(tmp_path / "new"), job.main)
         np.testing.assert_array_equal(job.head(), new)
     for arguments in ([True, "old"], [False, "old"]):
