@@ -20,16 +20,13 @@ class _Pick(torch.autograd.Function):
     @override
     def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
         ctx.places, ctx.count = places, rows.shape[0]
-        ctx.each_once = _each_once(places, ctx.count)
-        return rows.clone() if ctx.each_once else rows.index_select(0, places)
+        return rows.index_select(0, places)
 
     @staticmethod
     @once_differentiable
     @override
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,) = grads
-        if ctx.each_once:
-            return grad.contiguous(), None
         return summed(grad, ctx.places, ctx.count), None
 
 
@@ -50,16 +47,6 @@ class _Pool(torch.autograd.Function):
         return pooled(grad, ctx.bags, ctx.places, ctx.count), None, None, None
 
 
-def _each_once(places: Tensor, count: int) -> bool:
-    """Whether all rows are picked in their order, so that there is nothing to add up.
-
-    Not asked of a card, which would be waited for.
-    """
-    if places.device.type != "cpu" or len(places) != count:
-        return False
-    return torch.equal(places, torch.arange(count))
-
-
 def summed(rows: Tensor, targets: Tensor, count: int) -> Tensor:
     """The sum of the rows of each target."""
     total = rows.new_zeros(count, rows.shape[1])
@@ -78,6 +65,12 @@ def pooled(rows: Tensor, sources: Tensor, targets: Tensor, count: int) -> Tensor
     arrays = rows.detach().contiguous().numpy(), sources.numpy(), targets.numpy(), total.numpy()
     kernels.active.pool_rows(*arrays)
     return total
+
+
+def all_picked(rows: Tensor, shape: torch.Size) -> Tensor:
+    """All rows in their order; nothing is added up on the way back."""
+    # A copy, so that the caller may write to it in place.
+    return rows.clone().view(*shape, rows.shape[1])
 
 
 def picked(rows: Tensor, places: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from typing_extensions import override
 
-from fleetx.nn.picking import bags_of, picked, summed_in_bags
+from fleetx.nn.picking import all_picked, bags_of, picked, summed_in_bags
 from fleetx.ps.client import Batch
 from fleetx.ps.entries import CountFilterEntry, Entry, ProbabilityEntry, ShowClickEntry
-from fleetx.ps.hashing import Array, Floats
+from fleetx.ps.hashing import Array, Floats, same_ids
 from fleetx.ps.initializers import Initializer, Uniform
 from fleetx.ps.rules import Rule
 from fleetx.ps.sparse_module import Lookup, SparseModule, TableOptions
@@ -101,6 +101,8 @@ class SparseEmbedding(SparseModule):
         if train:
             leaf.requires_grad_()
             self.lookups.append(Lookup(batch, leaf, self._stats(batch, show, click)))
+        if batch.in_order and self.pooling is None and offsets is None:
+            return all_picked(leaf, ids.shape)
         place = torch.from_numpy(batch.place).to(ids.device)
         if self.padding_idx is not None:
             leaf = torch.cat([leaf, leaf.new_zeros(1, leaf.shape[1])])
@@ -133,7 +135,7 @@ class SparseEmbedding(SparseModule):
         if train:
             # What was asked for before this batch was skipped; what comes after it is still wanted.
             for number, (ids, update, coming) in enumerate(self._ahead):
-                if np.array_equal(ids, flat):
+                if same_ids(ids, flat):
                     self._ahead = deque(list(self._ahead)[number + 1 :], AHEAD)
                     carrier = self._carrier()
                     if carrier.waits_for(update):
@@ -190,7 +192,8 @@ class SparseEmbedding(SparseModule):
         Synchronous training still sees every update: the fetch waits for it at the servers.
         """
         carrier = self._carrier()
-        flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64, copy=False)
+        # A copy: the caller may fill its tensor anew before the thread has read it.
+        flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64)
         # Asked here: the thread may begin when the update is done, and would wait for the next one.
         update = carrier.step + 1
         coming = carrier.worker.fetch_ahead(self._pull, flat, True, update)

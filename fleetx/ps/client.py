@@ -41,12 +41,15 @@ class Batch:
     """Where those of each server begin; one more entry for the end."""
     place: Ids
     """Where each of the ids that were given went."""
+    in_order: bool = False
+    """Known to be the ids that were given, each once and at its place."""
 
     @staticmethod
     def of(ids: Array, servers: int) -> "Batch":
         """Sort out ids of any shape."""
         flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
-        return Batch(*kernels.active.dedupe(flat, servers))
+        once, begins, place = kernels.active.dedupe(flat, servers)
+        return Batch(once, begins, place, in_order=servers == 1 and len(once) == len(flat))
 
 
 class Client:

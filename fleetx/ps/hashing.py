@@ -26,6 +26,12 @@ def mixed(ids: Array) -> Words:
     return words
 
 
+def same_ids(some: Array, others: Array) -> bool:
+    """Whether two flat lists are equal; those that differ mostly do so at once."""
+    begin = slice(16)
+    return np.array_equal(some[begin], others[begin]) and np.array_equal(some, others)
+
+
 def servers_of(ids: Ids, servers: int) -> Ids:
     """The server of each id. The low half decides, for tables use the high half."""
     low = mixed(ids) & np.uint64(0xFFFFFFFF)

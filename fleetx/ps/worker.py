@@ -7,11 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import numpy as np
-
 from fleetx.ps.channel import Access
 from fleetx.ps.client import Batch, Client, Handle
-from fleetx.ps.hashing import Ids
+from fleetx.ps.hashing import Ids, same_ids
 from fleetx.ps.meetings import REST
 from fleetx.ps.rules import SGD, Rule
 from fleetx.ps.sparse_module import TableOptions
@@ -91,7 +89,7 @@ class Worker:
     def sorted(self, ids: Ids) -> Batch:
         """The batch of these ids; tables that are asked for the same ones share it."""
         last, batch = self._last
-        if last is None or not np.array_equal(last, ids):
+        if last is None or not same_ids(last, ids):
             batch = Batch.of(ids, self.client.servers)
             # A copy, for the caller may fill its array anew. Set at once: threads read it.
             self._last = ids.copy(), batch

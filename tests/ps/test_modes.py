@@ -5,13 +5,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import wait
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from fleetx.nn import CountFilterEntry, SparseEmbedding
+from fleetx.nn import CountFilterEntry, SparseEmbedding, picking
 from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
@@ -492,6 +494,48 @@ def test_prefetched_rows_are_those_of_the_update_before(early: bool) -> None:
     ahead, few = losses(True)
     assert ahead == plain
     assert (many, few) == (STEPS, 1)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("order", [[3, 0, 2, 1], [3, 0, 2, 0]], ids=["once each", "one twice"])
+def test_gradients_of_ids_that_come_once_are_not_added_up(
+    servers: int, order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adding = Mock(wraps=picking.summed)
+    monkeypatch.setattr(picking, "summed", adding)
+    ids, weights = torch.tensor(order).reshape(2, 2), torch.randn(2, 2, 4)
+    with team(servers) as here:
+        worker, model = here.worker(), net()
+        carried(model, worker, lr=0.1)
+        before = model.words(torch.arange(4)).detach()
+        model.words.lookups.clear()
+        (model.words(ids) * weights).sum().backward()
+        (lookup,) = model.words.lookups
+        assert lookup.rows.grad is not None
+        found = {int(i): g for i, g in zip(lookup.batch.ids, lookup.rows.grad, strict=True)}
+        worker.stop()
+    table = before.clone().requires_grad_()
+    (F.embedding(ids, table) * weights).sum().backward()
+    assert table.grad is not None
+    for i, gradient in found.items():
+        torch.testing.assert_close(gradient, table.grad[i])
+    assert set(found) == set(order)
+    assert adding.call_count == (servers > 1 or len(found) < len(order))
+
+
+def test_a_tensor_may_be_filled_anew_after_its_rows_were_asked_for() -> None:
+    with team(1) as here:
+        worker, model = here.worker(), net()
+        carried(model, worker, AsyncCarrier, lr=0.1)
+        later, other = torch.arange(5), torch.arange(5) + 7
+        buffer = later.clone()
+        model.words.prefetch(buffer)
+        model.words._ahead[-1][-1].result()
+        buffer.copy_(other)
+        looked_up = model.words(buffer)
+        torch.testing.assert_close(looked_up, model.words(other), rtol=0, atol=0)
+        assert not torch.equal(looked_up, model.words(later))
+        worker.stop()
 
 
 @pytest.mark.parametrize("merged", [1, 2], ids=["the first batch", "a part of an update"])
