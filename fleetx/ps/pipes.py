@@ -11,6 +11,8 @@ from fleetx.ps.hashing import Array
 
 STALL = 30
 """Seconds that may pass within a message."""
+LARGE = 1 << 16
+"""Bytes that more than one packet takes."""
 Bytes = bytes | bytearray | memoryview
 
 
@@ -26,8 +28,17 @@ class EndedError(ConnectionError):
 class Pipe:
     """A connected socket."""
 
-    def __init__(self, sock: socket.socket, *, stall: float = STALL) -> None:
+    def __init__(self, sock: socket.socket, *, stall: float = STALL, joins: bool = False) -> None:
+        """Take over a socket.
+
+        Args:
+            sock: connected, and encrypted if it shall be.
+            stall: seconds that may pass within a message.
+            joins: send encrypted records, which are short, in large packets: that costs less here
+                but the other end gets them later.
+        """
         self.socket = sock
+        self._joins = joins and hasattr(socket, "TCP_CORK")
         self._secure = isinstance(sock, ssl.SSLSocket)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -66,8 +77,7 @@ class Pipe:
         views = [flat(part) for part in parts if len(part)]
         try:
             if self._secure:
-                for view in views:
-                    self.socket.sendall(view)
+                self._send_sealed(views)
                 return
             while views:
                 sent = self.socket.sendmsg(views)
@@ -77,6 +87,15 @@ class Pipe:
                     views[0] = views[0][sent:]
         except (BlockingIOError, TimeoutError):
             raise ConnectionError("the other end does not read") from None
+
+    def _send_sealed(self, views: list[memoryview]) -> None:
+        joins = self._joins and sum(map(len, views)) > LARGE
+        if joins:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        for view in views:
+            self.socket.sendall(view)
+        if joins:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
     def close(self) -> None:
         """End the connection."""

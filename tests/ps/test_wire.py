@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 import socket
 import ssl
 import struct
@@ -305,6 +306,13 @@ def test_tables_that_differ_are_refused() -> None:
             client.create("sparse", [SPEC.form() | {"name": "a/b"}], 4)
 
 
+def _cipher(client: Client) -> Any:
+    pipe = client.channels[0]._pipe
+    assert pipe is not None
+    assert isinstance(pipe.socket, ssl.SSLSocket)
+    return pipe.socket.cipher()
+
+
 def test_tls_on_request() -> None:
     environ = {"FLEETX_PS_CERT": str(CERTIFICATE), "FLEETX_PS_KEY": str(KEY)}
     server = Server(("127.0.0.1", 0), Desk(Members(1)), TOKEN, tls=server_tls(environ))
@@ -314,7 +322,13 @@ def test_tls_on_request() -> None:
     client = Client([endpoint], Access(TOKEN, Claim(0, 0), client_tls(environ), patience=60))
     handle = table(client, SPEC)
     works(client, handle)
-    assert isinstance(client.channels[0]._pipe.socket, ssl.SSLSocket)  # type: ignore[union-attr]
+    assert re.search("AES_?128.GCM", _cipher(client)[0])
+    newest = ssl.create_default_context(cafile=str(CERTIFICATE))
+    newest.minimum_version = ssl.TLSVersion.TLSv1_3
+    other = Client([endpoint], Access(TOKEN, Claim(0, 0), newest, patience=60))
+    works(other, handle)
+    assert _cipher(other)[1] == "TLSv1.3"
+    other.close()
     plain = Client([endpoint], Access(TOKEN, Claim(0, 0), patience=0.5))
     with pytest.raises(ConnectionError):
         plain.call({"method": "describe"})
