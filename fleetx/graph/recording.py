@@ -77,26 +77,3 @@ class Recording:
 def recording(device: torch.device) -> bool:
     """Whether work for this device is being recorded, so that nobody may wait for it."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-class Draws:
-    """Whether work on a GPU draws random numbers, which shows only while it runs unrecorded."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self.seen = device, False
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Look at the device's generator before and after."""
-        if self._device.type != "cuda" or recording(self._device):
-            yield
-            return
-        generator = torch.cuda.default_generators[_index(self._device)]
-        before = generator.get_offset()
-        yield
-        self.seen = self.seen or generator.get_offset() != before
-
-
-def _index(device: torch.device) -> int:
-    with torch.cuda.device(device):
-        return torch.cuda.current_device()

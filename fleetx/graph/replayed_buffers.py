@@ -40,6 +40,7 @@ def _written(owner: nn.Module) -> dict[str, Tensor | None]:
     known, found = _scratch.get(owner, ({}, {}))
     if known.keys() != live.keys() or any(live[name] is not known[name] for name in live):
         found = {n: None if b is None else torch.empty_like(b) for n, b in live.items()}
+        found["num_batches_tracked"] = None  # without it nothing is counted, which saves a kernel
         _scratch[owner] = dict(live), found
     return found
 

@@ -97,7 +97,8 @@ class LayerwiseOptimizer(Optimizer, ABC):
     def _places(self, group: Group, grads: list[Tensor | None]) -> tuple[Any, ...]:
         """What decides how tensors are sorted."""
         return (
-            [None if grad is None else (grad.data_ptr(), grad.stride()) for grad in grads],
+            # Not where gradients lie: that changes with every backward.
+            [None if grad is None else (grad.stride(), grad.dtype) for grad in grads],
             [param.data_ptr() for param in group["params"]],
             group["excluded"],
             group["fused"],

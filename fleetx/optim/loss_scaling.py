@@ -98,7 +98,9 @@ def unscale_(gradients: Iterable[Tensor], scale: Tensor) -> Tensor:
 def _by_device(gradients: Iterable[Tensor]) -> dict[torch.device, list[Tensor]]:
     groups: defaultdict[torch.device, list[Tensor]] = defaultdict(list)
     for gradient in gradients:
-        part = _numbers(gradient)
+        # Asked here, not in a call for each: there are hundreds, while a GPU waits for the host.
+        usual = type(gradient) is Tensor and gradient.layout is torch.strided
+        part = gradient if usual and gradient.dtype.is_floating_point else _numbers(gradient)
         groups[part.device].append(part)
     return groups
 

@@ -260,5 +260,5 @@ def _check_weights(model: nn.Module) -> None:
 
 def _gradients(job: Job) -> list[Tensor]:
     assert job.optimizer is not None
-    held = (p for group in job.optimizer.param_groups for p in group["params"])
-    return [p.grad for p in held if p.grad is not None]
+    found = [p.grad for group in job.optimizer.param_groups for p in group["params"]]
+    return [gradient for gradient in found if gradient is not None]

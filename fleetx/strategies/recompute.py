@@ -15,9 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from fleetx.comm.host_copies import Bundle, HostCopies
+from fleetx.graph.draws import Draws, States
 from fleetx.graph.layer_kinds import runs
 from fleetx.graph.meta import said
-from fleetx.graph.recording import Draws, recording
+from fleetx.graph.recording import recording
 from fleetx.graph.replayed_buffers import Buffers, as_before, buffers
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
@@ -210,40 +211,24 @@ class _Segment:
                 output = checkpoint(forward, *args, use_reentrant=False, **kwargs)
                 self._check(output, shape)
                 return output
+            self._refuse_draws()
             values, spec = _flat(args, kwargs)
-            call = _Call(forward, spec, buffers=buffers(self._module), contexts=self._job.contexts)
+            call = _Call(forward, spec, self._draws, buffers(self._module), self._job.contexts)
             call.first = args, kwargs
-            with self._draws.watched():
-                output = checkpoint(
-                    call,
-                    *self._kept(values),
-                    use_reentrant=False,
-                    preserve_rng_state=not self._recorded(),
-                )
+            kept = values if self._host is None else [self._host.keep(values)]
+            output = checkpoint(call, *kept, use_reentrant=False, preserve_rng_state=False)
             self._check(output, shape)
             return output
 
         return run
 
-    def _recorded(self) -> bool:
-        """Whether the call becomes part of a CUDA graph; refuses what cannot be replayed there."""
-        if not recording(self._job.device):
-            return False
-        if self._draws.seen:
+    def _refuse_draws(self) -> None:
+        if self._draws.on_device and recording(self._job.device):
             raise PlanError(
                 f"recompute_configs['checkpoints'] names {self.name!r}, which draws random "
                 "numbers: its replay inside of a CUDA graph would draw others. Name submodules "
                 "without dropout, or set strategy.cuda_graph = False."
             )
-        return True
-
-    def _kept(self, values: list[Any]) -> list[Any]:
-        device = self._job.device
-        kept = [self._host.keep(values)] if self._host is not None else values
-        # torch saves the random state of those devices on which it sees arguments.
-        if not any(isinstance(value, Tensor) and value.device == device for value in kept):
-            return [*kept, torch.empty(0, device=device)]
-        return kept
 
     def _check(self, output: Any, shape: tuple[int, ...]) -> None:
         if not shape:
@@ -278,19 +263,31 @@ class _Call:
     """The arguments until they are used: the user's own lists and dicts, not rebuilt ones."""
 
     def __init__(
-        self, forward: Forward, spec: TreeSpec | int, *, buffers: Buffers, contexts: Contexts
+        self,
+        forward: Forward,
+        spec: TreeSpec | int,
+        draws: Draws,
+        buffers: Buffers,
+        contexts: Contexts,
     ) -> None:
         self._forward, self._spec, self._buffers, self._contexts = forward, spec, buffers, contexts
+        self._draws = draws
+        self._states: States | None = None
 
     def __call__(self, *values: Any) -> Any:
         if self.first is not None:
             (args, kwargs), self.first = self.first, None
-            return self._forward(*args, **kwargs)
+            before = self._draws.before()
+            output = self._forward(*args, **kwargs)
+            self._states = self._draws.drawn(before)
+            return output
         if values and isinstance(values[0], Bundle):
             values = tuple(values[0].take())
         args, kwargs = _unflat(values, self._spec)
         with ExitStack() as stack:
             for context in self._contexts:
                 stack.enter_context(context())
+            if self._states is not None:
+                stack.enter_context(self._draws.again(self._states))
             stack.enter_context(as_before(self._buffers))
             return self._forward(*args, **kwargs)

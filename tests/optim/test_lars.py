@@ -8,6 +8,7 @@ import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import torch
@@ -51,6 +52,23 @@ def one_step(p: Tensor, g: Tensor, v: Tensor, lr: float, wd: float, **options: A
         rate = lr * coeff * weight / (gradient + wd * weight + epsilon)
     v.copy_(options.get("momentum", 0.9) * v + rate * (g + wd * p))
     p.sub_(v)
+
+
+def test_layers_are_sorted_once_though_gradients_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorting = create_autospec(Lars._sort, side_effect=Lars._sort)
+    monkeypatch.setattr(Lars, "_sort", sorting)
+    params = parameters()
+    rule, held = Lars(params, lr=0.1), list[Tensor]()
+    for _ in range(3):
+        for param in params:
+            param.grad = torch.randn_like(param)
+            held.append(param.grad)  # so that the next ones lie elsewhere
+        rule.step()
+    assert sorting.call_count == 1
+    wide = next(param for param in params if param.dim() == 2)
+    wide.grad = torch.randn(wide.shape[::-1]).t()
+    rule.step()
+    assert sorting.call_count == 2
 
 
 def reference(lr: float, shapes: Any = None, **options: Any) -> list[Tensor]:

@@ -5,16 +5,19 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import fleetx as fleet
 from fleetx.engine import session
+from fleetx.graph.draws import Draws
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.strategies.recompute import Recompute, segments
@@ -221,6 +224,40 @@ def test_a_segment_keeps_its_input_alone() -> None:
     # The second layer of each part keeps an input of its own, eight times as wide.
     assert kept_bytes(copy.deepcopy(wide), x) == 4 * (size + 8 * size)
     assert kept_bytes(segmented(wide, checkpoints=["?"]), x) == 4 * size
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_random_numbers_are_restored_where_some_were_drawn(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restoring = create_autospec(Draws._put, side_effect=Draws._put)
+    monkeypatch.setattr(Draws, "_put", restoring)
+    wide = nn.Sequential(*(nn.Sequential(part, nn.Dropout(rate)) for part in feed_forward()))
+    if rate == 0:
+        wide = feed_forward()
+    segmented(wide, checkpoints=["?"])(torch.randn(16, 8)).sum().backward()
+    assert restoring.call_count == (2 * 4 if rate else 0)
+
+
+class _Calls(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_replays_count_no_batches() -> None:
+    wide = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(2)))
+    model = segmented(wide, checkpoints=["?"])
+    loss = model(torch.randn(16, 8)).sum()
+    with _Calls() as calls:
+        loss.backward()
+    assert calls.names.count("native_batch_norm") == 2
+    assert "add_" not in calls.names
+    assert int(model.get_buffer("0.1.num_batches_tracked")) == 1
 
 
 def recompute() -> Recompute:
