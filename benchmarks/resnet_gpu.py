@@ -1,10 +1,12 @@
 """ResNet50 on one GPU: fleetx against a step written by hand with the same flags.
 
 Synthetic images on the device, float16 with dynamic loss scaling, channels-last, LARS. The two
-sides take turns, so that noise hits both alike; images per second are medians over the turns.
+sides take turns, so that noise hits both alike, and the step by hand comes twice, which shows the
+noise. Images per second are medians over the turns; the host's time is that of its processors.
 
 python benchmarks/resnet_gpu.py                      # the jobs of the table in README.md
 python benchmarks/resnet_gpu.py --job 32r+graph      # batch 32, recompute, captured
+python benchmarks/resnet_gpu.py --job 32 --turns 20 --seconds 0.5
 """
 
 import argparse
@@ -215,41 +217,64 @@ def captured_by_hand(
     return replay
 
 
-def seconds(train: Train, steps: int) -> float:
-    """Wall time of some steps, the device drained before and after."""
-    torch.cuda.synchronize()
-    begun = time.perf_counter()
-    for _ in range(steps):
-        train()
-    torch.cuda.synchronize()
-    return time.perf_counter() - begun
+class Side:
+    """One of those that take turns."""
+
+    def __init__(self, train: Train) -> None:
+        self.train = train
+        self.clock: list[float] = []
+        """Seconds of a step, for each turn."""
+        self.host: list[float] = []
+        """Processor time of a step."""
+
+    def turn(self, steps: int) -> None:
+        """Some steps, the device drained before and after."""
+        torch.cuda.synchronize()
+        begun, used = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            self.train()
+        torch.cuda.synchronize()
+        self.clock.append((time.perf_counter() - begun) / steps)
+        self.host.append((time.process_time() - used) / steps)
 
 
-def measure(job: Job, turns: int) -> dict[str, object]:
-    """Images per second of both sides, in turns."""
+def measure(job: Job, turns: int, length: float) -> dict[str, object]:
+    """Images per second of both sides, in turns; the hand-written one comes twice."""
     batch = data(job.batch)
-    sides = {"by hand": by_hand(job, batch), "fleetx": with_fleetx(job, batch)}
-    for train in sides.values():
+    hand, ours, again = (Side(make(job, batch)) for make in (by_hand, with_fleetx, by_hand))
+    sides = hand, ours, again
+    for side in sides:
         for _ in range(12):
-            train()
-    one = max(seconds(train, 10) for train in sides.values()) / 10
-    steps = max(5, int(2 / one))  # so many that filling the queue of the device is nothing
-    rates: dict[str, list[float]] = {name: [] for name in sides}
+            side.train()
+        side.turn(10)
+    steps = max(5, int(length / max(side.clock[0] for side in sides)))
+    for side in sides:
+        side.clock.clear()
+        side.host.clear()
     for _ in range(turns):
-        for name, train in sides.items():
-            rates[name].append(job.batch * steps / seconds(train, steps))
-    found = {name: statistics.median(values) for name, values in rates.items()}
-    losses = {name: float(train()) for name, train in sides.items()}
+        for side in sides:
+            side.turn(steps)
+    rates = [round(job.batch / statistics.median(side.clock)) for side in sides]
     return {
         "job": job.name,
-        **{name: round(rate) for name, rate in found.items()},
-        "ratio": round(found["fleetx"] / found["by hand"], 3),
-        "losses": [round(loss, 3) for loss in losses.values()],
+        "by hand": rates[0],
+        "fleetx": rates[1],
+        "ratio": _faster(hand.clock, ours.clock),
+        "noise": _faster(hand.clock, again.clock),
+        "host ms": [round(1e3 * statistics.median(side.host), 2) for side in sides],
+        "host ratio": _faster(hand.host, ours.host),
+        "host noise": _faster(hand.host, again.host),
+        "losses": [round(float(side.train()), 3) for side in sides],
         "GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1),
     }
 
 
-def main(names: Iterable[str], turns: int) -> None:
+def _faster(usual: list[float], other: list[float]) -> float:
+    """How many times as fast the other one is; turns are compared with those beside them."""
+    return round(statistics.median(a / b for a, b in zip(usual, other, strict=True)), 3)
+
+
+def main(names: Iterable[str], turns: int, length: float) -> None:
     """Print one line of JSON per job."""
     torch.backends.cudnn.benchmark = True
     wanted = set(names)
@@ -257,7 +282,7 @@ def main(names: Iterable[str], turns: int) -> None:
         if wanted and job.name not in wanted:
             continue
         torch.cuda.reset_peak_memory_stats()
-        print(json.dumps(measure(job, turns)), flush=True)
+        print(json.dumps(measure(job, turns, length)), flush=True)
         torch._dynamo.reset()
         gc.collect()
         torch.cuda.empty_cache()
@@ -267,5 +292,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--job", action="append", default=[], choices=[j.name for j in JOBS])
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long a turn is")
     given = parser.parse_args()
-    main(given.job, given.turns)
+    main(given.job, given.turns, given.seconds)
