@@ -1,6 +1,6 @@
 """Saving and loading: values of programs as safetensors, models as torch.export archives."""
 
-from fleetx.io.checkpoints import load_checkpoint, save_checkpoint
+from fleetx.io.checkpoints import load_checkpoint, save_checkpoint, set_checkpoints_aside
 from fleetx.io.inference import load_inference_model, save_inference_model
 from fleetx.io.persistables import (
     load_params,
@@ -26,5 +26,6 @@ __all__ = [
     "save_params",
     "save_persistables",
     "save_vars",
+    "set_checkpoints_aside",
     "set_program_state",
 ]
