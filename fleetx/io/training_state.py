@@ -9,6 +9,8 @@ from torch import Tensor
 MARK = "@"
 """Between the name of a parameter and that of what an optimizer keeps for it."""
 STRATEGIES = "@strategies"
+PART = "#part"
+"""Behind the path of a tensor that is one worker's part of what is spread as a parameter is."""
 
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
@@ -99,7 +101,7 @@ def tree(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _value(tensor: Tensor, kind: str) -> Any:
-    if not kind:
+    if kind in {"", "part"}:
         return tensor
     if kind == "none":
         return None

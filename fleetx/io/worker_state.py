@@ -1,6 +1,8 @@
 """What one worker keeps for itself in a checkpoint, and how it takes that back."""
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import torch
@@ -12,7 +14,15 @@ from fleetx.engine.engine import Engine
 from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.io.agreement import CheckpointError
 from fleetx.io.random_state import random_state, set_random_state
-from fleetx.io.training_state import MARK, leaves, to_state, to_tensors, tree
+from fleetx.io.training_state import (
+    MARK,
+    PART,
+    STRATEGIES,
+    leaves,
+    to_state,
+    to_tensors,
+    tree,
+)
 
 EXTRA = f"{MARK}run"
 """Whatever else goes into a worker's file, beside the names of parameters."""
@@ -35,7 +45,7 @@ class WorkerState:
         found = to_tensors(self._optimizer.state_dict(), self._names)
         given = {**extra, "random": random_state(self._engine.job.device)}
         found |= dict(leaves(EXTRA, given)) | self._apart()
-        return {name: _local(tensor) for name, tensor in found.items()}
+        return {_marked(name, tensor): _local(tensor) for name, tensor in found.items()}
 
     def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """Take back what ``tensors`` returned, short of random numbers; return what was given."""
@@ -45,6 +55,10 @@ class WorkerState:
         for number, kept in state["state"].items():
             for key, value in kept.items():
                 kept[key] = _spread(value, held[self._names[number]])
+        for path in (name.removesuffix(PART) for name in tensors if name.endswith(PART)):
+            *way, name = path.removeprefix(STRATEGIES + MARK).split(MARK)
+            branch = reduce(getitem, way, state["strategies"])
+            branch[name] = _spread(branch[name], held[name])
         self._optimizer.load_state_dict(state)
         self._optimizer.zero_grad()  # of batches before; what waits for an update to come stays
         ours = {name: tensor for name, tensor in tensors.items() if name.startswith(EXTRA)}
@@ -78,6 +92,12 @@ def _engine_of(optimizer: DistributedOptimizer) -> Engine:
         "a checkpoint is that of an optimizer and the model that it moves; call "
         "fleet.distributed_model() and fleet.distributed_optimizer() first."
     )
+
+
+def _marked(name: str, tensor: Tensor) -> str:
+    """What an optimizer keeps lies as its parameter does; of a strategy's nobody else knows."""
+    part = isinstance(tensor, DTensor) and name.startswith(STRATEGIES)
+    return f"{name}{PART}" if part else name
 
 
 def _local(tensor: Tensor) -> Tensor:
