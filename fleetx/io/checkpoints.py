@@ -81,7 +81,14 @@ def save_checkpoint(
 
     def end() -> None:
         _check_seen(beside)
-        _set_aside(target.parent, after=min(step, _step_reached(optimizer, target.parent)))
+        reached = _reached.get(optimizer, {}).get(target.parent.resolve(), -1)
+        aside = checkpoint_folder.set_aside(target.parent, after=min(step, reached))
+        if aside is not None:
+            logger.warning(
+                "%s had checkpoints that this run did not go on from; they are in %s now",
+                target.parent,
+                aside,
+            )
         checkpoint_folder.install(target)
         checkpoint_folder.prune(target, keep)
 
@@ -105,7 +112,7 @@ def set_checkpoints_aside(folder: Folder) -> Path | None:
     Returns:
         Where they are now, on the first worker; None if there were none.
     """
-    return together(lambda: _set_aside(Path(folder)), first_only=True)
+    return together(lambda: checkpoint_folder.set_aside(Path(folder)), first_only=True)
 
 
 def load_checkpoint(
@@ -197,19 +204,3 @@ def _check_seen(beside: Path) -> None:
 def _listed(workers: list[int]) -> str:
     some = ", ".join(map(str, workers[:4])) + (", ..." if len(workers) > 4 else "")
     return f"worker{'s' if len(workers) > 1 else ''} {some}"
-
-
-def _set_aside(folder: Path, after: int = -1) -> Path | None:
-    aside = checkpoint_folder.set_aside(folder, after)
-    if aside is not None:
-        logger.warning(
-            "%s has checkpoints of another run, which this one did not go on from; they are in %s "
-            "now",
-            folder,
-            aside,
-        )
-    return aside
-
-
-def _step_reached(optimizer: DistributedOptimizer, folder: Path) -> int:
-    return _reached.get(optimizer, {}).get(folder.resolve(), -1)

@@ -57,7 +57,9 @@ def begin_anew(folder: Path) -> None:
     assert names(folder) == ["checkpoint-28", "checkpoint-32"]
     new = Job(2.0)
     for step in (8, 30):
-        written = new.save(folder, step, keep=3)
+        with patch.object(logging.getLogger("fleetx.io.checkpoints"), "warning") as said:
+            written = new.save(folder, step, keep=3)
+        assert said.call_count == (step == 8)
         assert written.is_dir(), "what was just written stays"
         assert Job().load(folder) == (step, 2.0), "and is what a run goes on from"
     assert names(folder) == ["checkpoint-30", "checkpoint-8", "earlier-1"]
@@ -99,9 +101,7 @@ def start_by_hand(folder: Path) -> None:
     fleet.init(is_collective=True)
     assert set_checkpoints_aside(folder / "none") is None
     Job(1.0).save(folder, 4)
-    with patch.object(logging.getLogger("fleetx.io.checkpoints"), "warning") as said:
-        assert set_checkpoints_aside(folder) == folder / "earlier-1"
-    assert said.call_count == 1
+    assert set_checkpoints_aside(folder) == folder / "earlier-1"
     assert Job().load(folder) is None, "a run that dies at once does not go on from another"
 
 
