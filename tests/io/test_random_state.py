@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from fleetx.io.files import load_tensors, save_tensors
@@ -33,3 +34,27 @@ def test_all_generators_go_on(tmp_path: Path) -> None:
         assert [draw() for _ in range(3)] == expected
     finally:
         set_random_state(before, CPU)
+
+
+class Device:
+    """Stands for ``torch.cuda`` with one generator, which is a number."""
+
+    def __init__(self) -> None:
+        self.states = {"cuda:1": torch.tensor([7], dtype=torch.uint8)}
+
+    def get_rng_state(self, device: torch.device) -> torch.Tensor:
+        return self.states[str(device)]
+
+    def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
+        self.states[str(device)] = state
+
+
+def test_the_generator_of_this_workers_device_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    card, module = torch.device("cuda:1"), Device()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    saved = random_state(card)
+    module.states["cuda:1"] = torch.tensor([9], dtype=torch.uint8)
+    set_random_state(saved, card)
+    assert module.states["cuda:1"].item() == 7
+    set_random_state(random_state(CPU), card)  # saved without a card: it keeps its own
+    assert module.states["cuda:1"].item() == 7
