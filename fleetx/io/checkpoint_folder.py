@@ -31,7 +31,7 @@ def found(folder: Path) -> list[Path]:
     One that was about to be replaced when the run died stands in for its successor.
     """
     replaced = {step_of(path): path for path in folder.glob(f"{HIDDEN}.previous")}
-    named = {step_of(path): path for path in folder.glob("checkpoint-*")}
+    named = {step_of(path): path for path in folder.glob("checkpoint-*[0-9]")}
     every = {step: path for step, path in (replaced | named).items() if step >= 0}
     return [every[step] for step in sorted(every)]
 

@@ -65,11 +65,17 @@ def save_checkpoint(
     """
     if keep < 1:
         raise ValueError(f"save_checkpoint(keep={keep}) would leave none; keep at least 1.")
+    own = {"step": step, "workers": roles.worker_num()}
+    if taken := sorted(own.keys() & (numbers or {}).keys()):
+        raise ValueError(
+            f"save_checkpoint(numbers=...) has {taken[0]!r}, a name under which checkpoints keep a "
+            "number of their own; choose another name."
+        )
     target = checkpoint_folder.target(Path(folder), step)
     beside = checkpoint_folder.unfinished(target)
     extra = {
         "parts": {name: part.state_dict() for name, part in (parts or {}).items()},
-        "numbers": {**(numbers or {}), "step": step, "workers": roles.worker_num()},
+        "numbers": own | (numbers or {}),
     }
     mine = WorkerState(model, optimizer).tensors(extra)
     weights = full_state_dict(model)
@@ -131,7 +137,7 @@ def load_checkpoint(
         parts: the same names as they were saved under.
 
     Returns:
-        The numbers that were saved, and "step".
+        The numbers that were saved, and "step" and "workers".
     """
     path = _chosen(Path(folder))
     if path is None:

@@ -255,7 +255,9 @@ def test_a_worker_that_cannot_write_does_not_leave_the_others_waiting(tmp_path: 
 def milestones(folder: Path) -> None:
     job = Job()
     schedule: Any = MultiStepLR(job.optimizer, [2, 4], gamma=0.5)
-    job.save(folder, 1, parts={"schedule": schedule, "numbers": schedule}, numbers={"step": 7})
+    job.save(folder, 1, parts={"schedule": schedule, "numbers": schedule})
+    with pytest.raises(ValueError, match="has 'step', a name under which"):
+        job.save(folder, 2, numbers={"step": 7})
     again = Job()
     heir: Any = MultiStepLR(again.optimizer, [9], gamma=0.1)
     assert again.load(folder, parts={"schedule": heir}) == (1, 0.0)

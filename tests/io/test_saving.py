@@ -293,11 +293,12 @@ def test_what_inference_models_refuse(tmp_path: Path) -> None:
 
 def test_a_model_that_cannot_be_written_whole_is_not_written(tmp_path: Path) -> None:
     exe, out, _ = build()
-    missing = patch.dict(sys.modules, {"onnxscript": None})
-    with missing, pytest.raises(ImportError, match=r"install 'fleetx\[onnx\]', or leave"):
-        io.check_format("onnx")
-    with missing, pytest.raises(ImportError, match="needs onnx and onnxscript"):
-        fleet.save_inference_model(exe, tmp_path / "new", ["x"], [out], format="onnx")
+    with pytest.MonkeyPatch.context() as without:
+        without.setitem(sys.modules, "onnxscript", None)
+        with pytest.raises(ImportError, match=r"install 'fleetx\[onnx\]', or leave"):
+            io.check_format("onnx")
+        with pytest.raises(ImportError, match="needs onnx and onnxscript"):
+            fleet.save_inference_model(exe, tmp_path / "new", ["x"], [out], format="onnx")
     assert not (tmp_path / "new").exists()
     old = tmp_path / "old"
     fleet.save_inference_model(exe, old, ["x"], [out])
