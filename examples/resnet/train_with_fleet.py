@@ -24,31 +24,39 @@ import fleetx as fleet
 from fleetx import applications
 from fleetx.data.images.files import labelled_files
 from fleetx.data.images.views import parsed_shape
-from fleetx.io import load_checkpoint, save_checkpoint
+from fleetx.io import check_format, load_checkpoint, save_checkpoint, set_checkpoints_aside
 from fleetx.metrics import Accuracy
+
+NEEDS = {
+    "lars_coeff": "use_lars",
+    "local_sgd_steps": "use_local_sgd",
+    "local_sgd_is_warm_steps": "use_local_sgd",
+}
+"""Option -> the switch without which it would be ignored."""
 
 
 def main() -> None:
     """Train, validate, save, export."""
     args = arguments()
+    if args.export_format != "none":
+        check_format(args.export_format)  # now, and not after days of training
     torch.manual_seed(args.seed)
     classes = args.class_dim or labelled_files(args.data_dir, "train").classes
     net = applications.build(args.model, class_dim=classes, width=args.width)
     strategy = strategy_of(args, net)
     fleet.init(is_collective=True, strategy=strategy)
+    train, val = loaders(args, net)
+    updates = len(train) / batches_of_an_update(strategy)
+    if args.use_local_sgd:
+        strategy.localsgd_configs = {"begin_step": begin_step(args, updates)}
 
     model = fleet.distributed_model(net, criterion=net.criterion)
-    decay = 0.0 if strategy.lars else args.l2_decay  # LARS brings one of its own
-    optimizer = fleet.distributed_optimizer(
-        torch.optim.SGD(
-            model.parameters(), args.lr, momentum=args.momentum_rate, weight_decay=decay
-        )
-    )
-    train, val = loaders(args, net)
-    scheduler = LambdaLR(optimizer, warm_then_cosine(args, len(train)))
+    decay = 0.0 if strategy.lars else weight_decay(args)  # LARS brings one of its own
+    sgd = torch.optim.SGD(model.parameters(), args.lr, args.momentum_rate, weight_decay=decay)
+    optimizer = fleet.distributed_optimizer(sgd)
+    scheduler = LambdaLR(optimizer, warm_then_cosine(args, updates))
     run = Run(args, model, optimizer, scheduler, (train, val))
-    if args.resume:
-        run.resume()
+    run.begin()
     for epoch in range(run.epoch, args.num_epochs):
         run.train_epoch(epoch)
         run.validate(epoch)
@@ -72,8 +80,21 @@ class Run:
         self.args, self.model, self.optimizer = args, model, optimizer
         self.scheduler, (self.train, self.val) = scheduler, loaders
         self.epoch = self.step = 0
-        first = fleet.is_first_worker()
-        self.board = SummaryWriter(args.output / "tensorboard") if first else None
+        self.board: SummaryWriter | None = None
+
+    def begin(self) -> None:
+        """Go on from a checkpoint if that is wanted, and from nothing that is not."""
+        if self.args.resume:
+            self.resume()
+        elif aside := set_checkpoints_aside(self.args.output):
+            say(
+                f"{self.args.output} had checkpoints of an earlier run, which are in {aside} now; "
+                "--resume=True would have gone on from them"
+            )
+        if fleet.is_first_worker():
+            # Points after the one from which the run goes on are those of a run that stopped.
+            kept = self.step + 1 if self.step else 0
+            self.board = SummaryWriter(self.args.output / "tensorboard", purge_step=kept)
 
     def train_epoch(self, epoch: int) -> None:
         """One pass, with a progress bar on the first worker."""
@@ -136,9 +157,11 @@ class Run:
             self.optimizer,
             parts={"train": self.train, "scheduler": self.scheduler},
         )
-        if found is not None:
-            self.step, self.epoch = found["step"], found["epoch"]
-            say(f"resumed from step {self.step}")
+        if found is None:
+            say(f"{self.args.output} has no checkpoint to resume from: training begins anew")
+            return
+        self.step, self.epoch = found["step"], found["epoch"]
+        say(f"resumed from step {self.step}")
 
     def draw(self, **scalars: float) -> None:
         """A point in each curve of TensorBoard."""
@@ -180,6 +203,11 @@ def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy
     strategy = fleet.DistributedStrategy()
     if args.strategy:
         strategy.load_from_prototxt(args.strategy)
+        if strategy.lars and not args.use_lars and args.l2_decay is not None:
+            raise ValueError(
+                f"--l2_decay={args.l2_decay} does nothing, for {args.strategy} has lars with a "
+                "decay of its own; set lars_weight_decay there, or leave --l2_decay out"
+            )
     if args.fp16:
         strategy.amp = True
         strategy.amp_configs = {"init_loss_scaling": 128.0, "use_dynamic_loss_scaling": True}
@@ -192,23 +220,48 @@ def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy
     if args.use_lars:
         strategy.lars = True
         strategy.lars_configs = {
-            "lars_coeff": args.lars_coeff,
-            "lars_weight_decay": args.l2_decay,
-            "exclude_from_weight_decay": ["batch_norm", ".b_0"],
+            "lars_coeff": 0.001 if args.lars_coeff is None else args.lars_coeff,
+            "lars_weight_decay": weight_decay(args),
+            "exclude_from_weight_decay": spared(net),
         }
+    if args.use_local_sgd:
+        strategy.localsgd = True
+        strategy.localsgd_configs = {"k_steps": args.local_sgd_steps or 4}
     for name, wanted in (
         ("dgc", args.use_dgc),
-        ("localsgd", args.use_local_sgd),
         ("fp16_allreduce", args.use_fp16_allreduce),
         ("sync_batch_norm", args.use_sync_batch_norm),
         ("sharding", args.use_sharding),
     ):
         if wanted:
             setattr(strategy, name, True)
-    if args.gradient_merge_steps > 1:
-        strategy.gradient_merge = True
+    if args.gradient_merge_steps is not None:
         strategy.gradient_merge_configs = {"k_steps": args.gradient_merge_steps}
+        strategy.gradient_merge = args.gradient_merge_steps > 1
     return strategy
+
+
+def weight_decay(args: argparse.Namespace) -> float:
+    """The one that was given, or the usual one."""
+    return 1e-4 if args.l2_decay is None else float(args.l2_decay)
+
+
+def spared(net: torch.nn.Module) -> list[str]:
+    """What LARS leaves alone: batch norms and biases, as far as the network has them."""
+    norms = any(isinstance(module, torch.nn.BatchNorm2d) for module in net.modules())
+    biases = any(name.endswith("bias") for name, _ in net.named_parameters())
+    return ["batch_norm"] * norms + [".b_0"] * biases
+
+
+def batches_of_an_update(strategy: fleet.DistributedStrategy) -> int:
+    """The switches and a strategy file have their say before anybody counts updates."""
+    return int(strategy.gradient_merge_configs["k_steps"]) if strategy.gradient_merge else 1
+
+
+def begin_step(args: argparse.Namespace, updates: float) -> int:
+    """Updates after each of which workers meet: until the learning rate falls, if none is given."""
+    given = args.local_sgd_is_warm_steps
+    return max(1, round(updates * (args.warm_up_epochs if given is None else given)))
 
 
 def loaders(
@@ -229,9 +282,8 @@ def loaders(
     return train, net.get_val_dataloader(args.data_dir, args.batch_size, **options)
 
 
-def warm_then_cosine(args: argparse.Namespace, per_epoch: int) -> Callable[[int], float]:
-    """A learning rate that rises for some epochs and falls along a cosine to 0."""
-    updates = per_epoch / args.gradient_merge_steps
+def warm_then_cosine(args: argparse.Namespace, updates: float) -> Callable[[int], float]:
+    """A learning rate that rises for some epochs, of so many updates, and falls along a cosine."""
     warm, last = args.warm_up_epochs * updates, args.num_epochs * updates
 
     def share(update: int) -> float:
@@ -266,8 +318,15 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
 
-    def add(name: str, kind: Callable[[str], Any], default: Any, text: str) -> None:
-        parser.add_argument(f"--{name}", type=kind, default=default, help=f"{text} (%(default)s)")
+    def add(
+        name: str,
+        kind: Callable[[str], Any],
+        default: Any,
+        text: str,
+        choices: list[str] | None = None,
+    ) -> None:
+        help = text if default is None else f"{text} (%(default)s)"
+        parser.add_argument(f"--{name}", type=kind, default=default, choices=choices, help=help)
 
     add("model", str, "ResNet50", f"one of {', '.join(applications.names()[:6])}")
     add("data_dir", Path, Path("./ImageNet"), "train.txt and val.txt, or Flowers-102")
@@ -278,11 +337,11 @@ def arguments() -> argparse.Namespace:
     add("lr", float, 0.1, "highest learning rate")
     add("warm_up_epochs", float, 5, "epochs in which it rises")
     add("momentum_rate", float, 0.9, "of the optimizer")
-    add("l2_decay", float, 1e-4, "weight decay")
+    add("l2_decay", float, None, "weight decay; by default 1e-4")
     add("seed", int, 0, "of weights, orders and crops")
     add("log_steps", int, 10, "batches between two points of a curve")
     add("save_steps", int, 0, "batches between two checkpoints inside an epoch; 0: none")
-    add("export_format", str, "torch", "torch, onnx for both, or none")
+    add("export_format", str, "torch", "torch, onnx for both, or none", ["torch", "onnx", "none"])
     # The model and what it sees.
     add("class_dim", int, 0, "classes; 0: as many as the data has")
     add("width", int, 64, "channels of the first stage; smaller for small machines")
@@ -291,21 +350,39 @@ def arguments() -> argparse.Namespace:
     add("lower_ratio", float, 3 / 4, "smallest width per height of a random crop")
     add("upper_ratio", float, 4 / 3, "largest width per height of a random crop")
     add("resize_short_size", int, 0, "short side before the centre is cut out; 0: 8/7 of it")
-    add("reader_thread", int, None, "processes that decode; None: as many as there are cores")
+    add("reader_thread", int, None, "processes that decode; by default as many as there are cores")
     add("on_broken", str, "skip", "skip or raise, when an image is broken")
     # Strategies.
     add("strategy", Path, None, "a DistributedStrategy saved as prototxt")
     add("fp16", switch, False, "mixed precision")
     add("use_recompute", switch, False, "compute activations again in backward")
     add("use_lars", switch, False, "a rate for every layer, for large batches")
-    add("lars_coeff", float, 0.001, "of LARS")
+    add("lars_coeff", float, None, "of LARS; by default 0.001")
     add("use_dgc", switch, False, "send the largest gradients alone")
     add("use_local_sgd", switch, False, "average weights now and then instead of gradients")
+    add("local_sgd_steps", above_zero, None, "updates between two averagings; by default 4")
+    add(
+        "local_sgd_is_warm_steps", above_zero, None, "epochs before; by default as --warm_up_epochs"
+    )
     add("use_fp16_allreduce", switch, False, "send gradients as float16")
     add("use_sync_batch_norm", switch, False, "statistics over all workers")
     add("use_sharding", switch, False, "spread the state over the workers")
-    add("gradient_merge_steps", int, 1, "batches of one update")
-    return parser.parse_args()
+    add("gradient_merge_steps", int, None, "batches of one update; by default 1")
+    args = parser.parse_args()
+    for option, needed in NEEDS.items():
+        if getattr(args, option) is not None and not getattr(args, needed):
+            parser.error(
+                f"--{option} does nothing without --{needed}=True; set that as well, or leave "
+                f"--{option} out (a --strategy file has options of its own)"
+            )
+    return args
+
+
+def above_zero(text: str) -> int:
+    """A number of at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return int(text)
 
 
 def switch(text: str) -> bool:

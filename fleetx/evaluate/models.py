@@ -31,6 +31,11 @@ class Vectors:
 def usual_shape(model: str) -> tuple[int, int, int]:
     """Channels, height and width of the images that an exported folder takes; else ImageNet's."""
     signature = Path(model) / SIGNATURE
+    if (Path(model) / EXPORTED).is_file() and not signature.is_file():
+        raise ValueError(
+            f"--model {model} has {EXPORTED} and no {SIGNATURE}, which says what it takes: its "
+            "export did not end. Export it again, or say --image_shape."
+        )
     if signature.is_file():
         first = next(iter(json.loads(signature.read_text(encoding="utf-8"))["inputs"].values()))
         if len(first["shape"]) == 4 and all(first["shape"][1:]):

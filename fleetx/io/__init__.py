@@ -1,7 +1,7 @@
 """Saving and loading: values of programs as safetensors, models as torch.export archives."""
 
-from fleetx.io.checkpoints import load_checkpoint, save_checkpoint
-from fleetx.io.inference import load_inference_model, save_inference_model
+from fleetx.io.checkpoints import load_checkpoint, save_checkpoint, set_checkpoints_aside
+from fleetx.io.inference import check_format, load_inference_model, save_inference_model
 from fleetx.io.persistables import (
     load_params,
     load_persistables,
@@ -13,6 +13,7 @@ from fleetx.io.persistables import (
 from fleetx.io.program_state import load, load_program_state, save, set_program_state
 
 __all__ = [
+    "check_format",
     "load",
     "load_checkpoint",
     "load_inference_model",
@@ -26,5 +27,6 @@ __all__ = [
     "save_params",
     "save_persistables",
     "save_vars",
+    "set_checkpoints_aside",
     "set_program_state",
 ]

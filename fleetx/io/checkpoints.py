@@ -1,28 +1,32 @@
 """Checkpoints of eager training: everything a run needs to go on as if it had not stopped."""
 
-import re
+import logging
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
-import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import nn
 
 from fleetx import roles
 from fleetx.engine.layout import full_state_dict, load_full_state_dict
 from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.io import checkpoint_folder
+from fleetx.io.agreement import CheckpointError, together
 from fleetx.io.files import Folder, load_tensors, save_tensors
-from fleetx.io.training_state import MARK, leaves, to_state, to_tensors, tree
+from fleetx.io.worker_state import WorkerState
 from fleetx.roles.collectives import util
+
+logger = logging.getLogger(__name__)
 
 WEIGHTS = "model.safetensors"
 """The plain model's names, complete, whatever the layout."""
 STATE = "worker-{}.safetensors"
 """What a worker keeps for itself: its optimizer's state, where it stands in the data."""
-EXTRA = f"{MARK}run"
-"""Whatever else goes into a worker's file, beside the names of parameters."""
-PATTERN = re.compile(r"checkpoint-(\d+)")
+
+_reached: WeakKeyDictionary[DistributedOptimizer, dict[Path, int]] = WeakKeyDictionary()
+"""Folder -> the step that a run has saved there last, or that it went on from."""
 
 
 class Stateful(Protocol):
@@ -47,7 +51,8 @@ def save_checkpoint(
 ) -> Path:
     """Write ``folder/checkpoint-<step>``; all workers must call it, and see the same folder.
 
-    It appears complete or not at all.
+    It appears complete or not at all. Checkpoints in the folder that the run has neither written
+    nor gone on from are another one's, and are moved into ``folder/earlier-N`` before.
 
     Args:
         folder: where checkpoints are gathered.
@@ -56,30 +61,64 @@ def save_checkpoint(
         step: a number that grows; the highest one is loaded.
         parts: loaders, schedulers and the like by name.
         numbers: plain values by name, which ``load_checkpoint`` returns.
-        keep: how many of the latest ones stay.
+        keep: how many of the latest ones of this run stay.
     """
-    target = Path(folder) / f"checkpoint-{step}"
-    beside = target.with_name(f".{target.name}")
-    extra = {name: part.state_dict() for name, part in (parts or {}).items()}
-    extra |= {"numbers": {"step": step, "workers": roles.worker_num(), **(numbers or {})}}
-    mine = to_tensors(optimizer.state_dict(), _names(model, optimizer))
-    mine |= dict(leaves(EXTRA, extra))
-    local = {name: _local(tensor) for name, tensor in mine.items()}
+    if keep < 1:
+        raise ValueError(f"save_checkpoint(keep={keep}) would leave none; keep at least 1.")
+    own = {"step": step, "workers": roles.worker_num()}
+    if taken := sorted(own.keys() & (numbers or {}).keys()):
+        raise ValueError(
+            f"save_checkpoint(numbers=...) has {taken[0]!r}, a name under which checkpoints keep a "
+            "number of their own; choose another name."
+        )
+    target = checkpoint_folder.target(Path(folder), step)
+    beside = checkpoint_folder.unfinished(target)
+    extra = {
+        "parts": {name: part.state_dict() for name, part in (parts or {}).items()},
+        "numbers": own | (numbers or {}),
+    }
+    mine = WorkerState(model, optimizer).tensors(extra)
     weights = full_state_dict(model)
-    if roles.is_first_worker():
+
+    def begin() -> None:
         shutil.rmtree(beside, ignore_errors=True)  # of a run that was killed while it saved
         beside.mkdir(parents=True)
         save_tensors(beside / WEIGHTS, weights)
-    util.barrier()
-    save_tensors(beside / STATE.format(roles.worker_index()), local)
-    util.barrier()
-    if roles.is_first_worker():
-        shutil.rmtree(target, ignore_errors=True)
-        beside.rename(target)
-        for old in _found(Path(folder))[:-keep]:
-            shutil.rmtree(old, ignore_errors=True)
-    util.barrier()
+
+    def end() -> None:
+        _check_seen(beside)
+        reached = _reached.get(optimizer, {}).get(target.parent.resolve(), -1)
+        aside = checkpoint_folder.set_aside(target.parent, after=min(step, reached))
+        if aside is not None:
+            logger.warning(
+                "%s had checkpoints that this run did not go on from; they are in %s now",
+                target.parent,
+                aside,
+            )
+        checkpoint_folder.install(target)
+        checkpoint_folder.prune(target, keep)
+
+    try:
+        together(begin, first_only=True)
+        together(lambda: save_tensors(beside / STATE.format(roles.worker_index()), mine))
+        together(end, first_only=True)
+    except Exception:
+        shutil.rmtree(beside, ignore_errors=True)  # on each machine, if they do not share it
+        raise
+    _reached.setdefault(optimizer, {})[target.parent.resolve()] = step
     return target
+
+
+def set_checkpoints_aside(folder: Folder) -> Path | None:
+    """Begin anew in a folder that may have checkpoints: move them into ``folder/earlier-N``.
+
+    All workers must call it. Without it, the first ``save_checkpoint`` of a run does the same, and
+    a run that dies before would go on from the checkpoint of another.
+
+    Returns:
+        Where they are now, on the first worker; None if there were none.
+    """
+    return together(lambda: checkpoint_folder.set_aside(Path(folder)), first_only=True)
 
 
 def load_checkpoint(
@@ -98,45 +137,58 @@ def load_checkpoint(
         parts: the same names as they were saved under.
 
     Returns:
-        The numbers that were saved, and "step".
+        The numbers that were saved, and "step" and "workers".
     """
-    path = Path(folder)
-    if not (path / WEIGHTS).is_file():
-        found = _found(path)
-        if not found:
-            return None
-        path = found[-1]
+    path = _chosen(Path(folder))
+    if path is None:
+        return None
+    tensors = together(lambda: load_tensors(_own_file(path)))
+    assert tensors is not None
     load_full_state_dict(model, load_tensors(path / WEIGHTS))
-    tensors = load_tensors(_own_file(path))
-    names = _names(model, optimizer)
-    state = to_state(tensors, optimizer.state_dict(), names)
-    held = dict(zip(names, optimizer.parameters, strict=True))
-    for number, kept in state["state"].items():
-        for key, value in kept.items():
-            kept[key] = _spread(value, held[names[number]])
-    optimizer.load_state_dict(state)
-    optimizer.zero_grad()  # of batches before; what was held for an update to come stays
-    extra = tree({n: t for n, t in tensors.items() if n.startswith(EXTRA)})[""]["run"]
-    for name, part in (parts or {}).items():
-        part.load_state_dict(extra[name])
-        if rates := getattr(part, "get_last_lr", None):
-            for group, rate in zip(optimizer.param_groups, rates(), strict=True):
-                group["lr"] = rate
+    worker = WorkerState(model, optimizer)
+    extra = worker.take(tensors)
+    _load_parts(parts or {}, extra["parts"], optimizer)
+    worker.draw_as(extra)
     numbers: dict[str, Any] = extra["numbers"]
+    _reached.setdefault(optimizer, {})[path.parent.resolve()] = numbers["step"]
     return numbers
 
 
-def _found(folder: Path) -> list[Path]:
-    """The complete checkpoints, the latest one last."""
-    every = [path for path in folder.glob("checkpoint-*") if PATTERN.fullmatch(path.name)]
-    return sorted(every, key=lambda path: int(path.name.partition("-")[2]))
+def _load_parts(
+    parts: Mapping[str, Stateful], states: Mapping[str, Any], optimizer: DistributedOptimizer
+) -> None:
+    for name, part in parts.items():
+        if name not in states:
+            raise CheckpointError(
+                f"load_checkpoint(parts=...) has {name!r}, which was not saved; the checkpoint has "
+                f"{', '.join(sorted(states)) or 'none'}. Give the parts that were saved."
+            )
+        part.load_state_dict(states[name])
+        if rates := getattr(part, "get_last_lr", None):
+            for group, rate in zip(optimizer.param_groups, rates(), strict=True):
+                group["lr"] = rate
+
+
+def _chosen(folder: Path) -> Path | None:
+    """The checkpoint to load, as the first worker sees it."""
+    if (folder / WEIGHTS).is_file():
+        name = "."
+    else:
+        name = next((path.name for path in reversed(checkpoint_folder.found(folder))), "")
+    name = util.all_gather(name)[0]
+    return folder / name if name else None
 
 
 def _own_file(path: Path) -> Path:
-    own = path / STATE.format(roles.worker_index())
+    own, weights = path / STATE.format(roles.worker_index()), path / WEIGHTS
     saved = len(list(path.glob(STATE.format("*"))))
+    if not weights.is_file():
+        raise CheckpointError(
+            f"worker {roles.worker_index()} does not see {str(weights)!r}: the checkpoint is not "
+            "whole, or the machines do not share the folder. Load from one that all of them see."
+        )
     if saved != roles.worker_num():
-        raise ValueError(
+        raise CheckpointError(
             f"{str(path)!r} was written by {saved} workers, and there are {roles.worker_num()} "
             "now: what each of them kept for itself cannot be dealt anew. Start as many, or load "
             f"{WEIGHTS} alone with fleet.load_full_state_dict()."
@@ -144,24 +196,17 @@ def _own_file(path: Path) -> Path:
     return own
 
 
-def _names(model: nn.Module, optimizer: DistributedOptimizer) -> list[str]:
-    """The names of the optimizer's parameters, in its order."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    return [names[parameter] for parameter in optimizer.parameters]  # type: ignore[index]
+def _check_seen(beside: Path) -> None:
+    """What all workers wrote must be in one folder, or nothing could be loaded later."""
+    every = range(roles.worker_num())
+    if missing := [at for at in every if not (beside / STATE.format(at)).is_file()]:
+        raise CheckpointError(
+            f"save_checkpoint() wrote to {str(beside.parent)!r} on every worker, and worker 0 does "
+            f"not see what {_listed(missing)} wrote there: the folder is not the same one on all "
+            "machines. Give a folder that they share, such as one on a network file system."
+        )
 
 
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _spread(value: Any, parameter: Tensor) -> Any:
-    """As its parameter lies, where that is spread over workers."""
-    if not (isinstance(value, torch.Tensor) and isinstance(parameter, DTensor) and value.dim()):
-        return value
-    return DTensor.from_local(
-        value.to(parameter.device),
-        parameter.device_mesh,
-        parameter.placements,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+def _listed(workers: list[int]) -> str:
+    some = ", ".join(map(str, workers[:4])) + (", ..." if len(workers) > 4 else "")
+    return f"worker{'s' if len(workers) > 1 else ''} {some}"

@@ -3,7 +3,7 @@
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,14 +17,31 @@ Folder = str | os.PathLike[str]
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
     """A path to write to that becomes ``path`` at the end; readers never see half a file."""
-    # Several workers may write the same file at once; the last one stays.
-    folder = path.parent / f".{uuid.uuid4().hex}"
-    folder.mkdir(parents=True)
-    try:
+    with written_together(path.parent) as folder:
         yield folder / path.name
-        os.replace(folder / path.name, path)
+        assert (folder / path.name).exists(), "whoever asks for a path writes to it"
+
+
+@contextmanager
+def written_together(folder: Path, *, unless_written: Sequence[str] = ()) -> Iterator[Path]:
+    """A folder to write to, whose files move to ``folder`` at the end; none if anything fails.
+
+    Args:
+        folder: where they shall be.
+        unless_written: files there that make no sense beside the new ones.
+    """
+    # Several workers may write the same file at once; the last one stays.
+    beside = folder / f".{uuid.uuid4().hex}"
+    beside.mkdir(parents=True)
+    try:
+        yield beside
+        fresh = sorted(beside.iterdir())
+        for path in fresh:
+            os.replace(path, folder / path.name)
+        for name in set(unless_written) - {path.name for path in fresh}:
+            (folder / name).unlink(missing_ok=True)
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(beside)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -11,7 +11,7 @@ from torch.export import Dim, ExportedProgram
 from typing_extensions import override
 
 from fleetx.engine import servers
-from fleetx.io.files import Folder, written
+from fleetx.io.files import Folder, written_together
 from fleetx.io.persistables import checked
 from fleetx.io.table_rows import attach, describe, tables_of
 from fleetx.static.codegen import mark_regions
@@ -45,8 +45,9 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     """Save what leads from the feeds to the targets, weights included.
 
     ``model.pt2`` is loaded by ``torch.export.load`` without fleetx; ``signature.json`` names inputs
-    and outputs. In a job with parameter servers the first worker writes; tables that the targets
-    depend on go beside the archive, in ``tables``, and dense parameters in ``dense.safetensors``.
+    and outputs. All files appear together, or none if one of them cannot be written. In a job with
+    parameter servers the first worker writes; tables that the targets depend on go beside the
+    archive, in ``tables``, and dense parameters in ``dense.safetensors``.
 
     Args:
         executor: the one that runs the program.
@@ -62,8 +63,7 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
         The names of the outputs.
     """
     program = checked(executor, main_program)
-    if format not in {"torch", "onnx"}:
-        raise ValueError(f"save_inference_model() writes format 'torch' or 'onnx', got {format!r}")
+    check_format(format)
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
     one = isinstance(target_vars, Tensor | str)
     targets: list[Any] = [target_vars] if one else list(target_vars)
@@ -76,6 +76,21 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
         module, pruned, Path(dirname), executor.device, also_onnx=format == "onnx", outputs=names
     )
     return names
+
+
+def check_format(format: str) -> None:
+    """Refuse a format that cannot be written here; worth a call before a long training."""
+    if format not in {"torch", "onnx"}:
+        raise ValueError(f"save_inference_model() writes format 'torch' or 'onnx', got {format!r}")
+    if format == "onnx":
+        try:
+            import onnx  # noqa: F401
+            import onnxscript  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                "save_inference_model(format='onnx') needs onnx and onnxscript; install "
+                "'fleetx[onnx]', or leave the format at 'torch'."
+            ) from error
 
 
 def _serve(module: fx.GraphModule, folder: Path, format: str) -> bool:
@@ -139,14 +154,15 @@ def _export(
     with torch.no_grad():
         exported = torch.export.export(module, example, dynamic_shapes=shapes, strict=False)
     exported.example_inputs = None  # torch would pickle them
-    with written(folder / MODEL) as beside:
-        torch.export.save(exported, beside)
-    if also_onnx:
-        names = list(inputs), [name.replace(".", "_") for name in outputs]
-        _write_onnx(module, example, shapes, folder / ONNX, names)
     signature = {"inputs": {n: _declared(node) for n, node in inputs.items()}, "outputs": outputs}
-    with written(folder / SIGNATURE) as beside:
-        beside.write_text(json.dumps(signature, indent=2), encoding="utf-8")
+    # All are written before one of them is seen: a model without its signature is of no use.
+    with written_together(folder, unless_written=[ONNX]) as beside:
+        torch.export.save(exported, beside / MODEL)
+        if also_onnx:
+            names = list(inputs), [name.replace(".", "_") for name in outputs]
+            _write_onnx(module, example, shapes, beside / ONNX, names)
+        text = json.dumps(signature, indent=2)
+        (beside / SIGNATURE).write_text(text, encoding="utf-8")
 
 
 def _write_onnx(
@@ -156,25 +172,17 @@ def _write_onnx(
     path: Path,
     names: tuple[list[str], list[str]],
 ) -> None:
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "save_inference_model(format='onnx') needs onnx and onnxscript; install "
-            "'fleetx[onnx]', or leave the format at 'torch'."
-        ) from error
-    with written(path) as beside:
-        torch.onnx.export(
-            module,
-            example,
-            beside,
-            input_names=names[0],
-            output_names=names[1],
-            dynamic_shapes=shapes,
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+    torch.onnx.export(
+        module,
+        example,
+        path,
+        input_names=names[0],
+        output_names=names[1],
+        dynamic_shapes=shapes,
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
 
 
 def _example(node: fx.Node, device: torch.device) -> Tensor:

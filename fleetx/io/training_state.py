@@ -9,6 +9,8 @@ from torch import Tensor
 MARK = "@"
 """Between the name of a parameter and that of what an optimizer keeps for it."""
 STRATEGIES = "@strategies"
+PART = "#part"
+"""Behind the path of a tensor that is one worker's part of what is spread as a parameter is."""
 
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
@@ -45,12 +47,24 @@ def leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, (list, tuple, Mapping)):
-        named = isinstance(value, Mapping)
-        yield f"{path}#{'dict' if named else 'list'}", torch.tensor(len(value))
+        yield f"{path}#{_kind(path, value)}", torch.tensor(len(value))
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from leaves(f"{path}{MARK}{key}", item)
     else:
         yield _number(path, value)
+
+
+def _kind(path: str, value: Any) -> str:
+    """Numbers must come back as numbers where they are keys, as milestones of a schedule are."""
+    if not isinstance(value, Mapping):
+        return "list"
+    kinds = {type(key) for key in value}
+    if kinds <= {str}:
+        return "dict"
+    if kinds == {int}:
+        return "numbered"
+    names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise TypeError(f"{path} has keys of the kind {names}; name all by strings, or all by numbers")
 
 
 def _number(path: str, value: Any) -> tuple[str, Tensor]:
@@ -66,7 +80,7 @@ def _number(path: str, value: Any) -> tuple[str, Tensor]:
 def tree(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The inverse: what the tensors were before ``leaves``, by the first part of their paths."""
     root: dict[str, Any] = {}
-    lists: list[tuple[dict[str, Any], str]] = []
+    counted: list[tuple[dict[str, Any], str, str]] = []
     for full, tensor in sorted(tensors.items(), key=lambda item: item[0].count(MARK)):
         path, _, kind = full.partition("#")
         lead = STRATEGIES if path.startswith(STRATEGIES) else path.split(MARK)[0]
@@ -74,19 +88,20 @@ def tree(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         branch = root
         for key in keys[:-1]:
             branch = branch.setdefault(key, {})
-        if kind in {"dict", "list"}:
+        if kind in {"dict", "list", "numbered"}:
             branch.setdefault(keys[-1], {})
-            if kind == "list":
-                lists.append((branch, keys[-1]))
+            if kind != "dict":
+                counted.append((branch, keys[-1], kind))
         else:
             branch[keys[-1]] = _value(tensor, kind)
-    for branch, key in reversed(lists):
-        branch[key] = [branch[key][str(at)] for at in range(len(branch[key]))]
+    for branch, key, kind in reversed(counted):
+        items = {int(at): item for at, item in branch[key].items()}
+        branch[key] = [items[at] for at in range(len(items))] if kind == "list" else items
     return root
 
 
 def _value(tensor: Tensor, kind: str) -> Any:
-    if not kind:
+    if kind in {"", "part"}:
         return tensor
     if kind == "none":
         return None

@@ -52,7 +52,7 @@ def excluded_positions(
         matching = [name for name in names if _matches(pattern, name, model)]
         # A layer on another rank cannot be looked at.
         if not matching and (pattern not in LAYERS or held.issuperset(names)):
-            raise ValueError(_no_match(pattern, names, label))
+            raise ValueError(_no_match(pattern, names, model, label))
         found.update(matching)
     if names and found.issuperset(names):
         raise ValueError(
@@ -77,9 +77,11 @@ def _owner(name: str, model: nn.Module) -> nn.Module | None:
         return None
 
 
-def _no_match(pattern: str, names: list[str], label: str) -> str:
+def _no_match(pattern: str, names: list[str], model: nn.Module, label: str) -> str:
     words = {word for name in names for word in (name, *name.split("."))}
-    near = get_close_matches(pattern, [*words, *LAYERS], n=3, cutoff=0.5)
+    # Only layers that the model has: the word that is refused must not be recommended.
+    words |= {word for word in LAYERS if any(_matches(word, name, model) for name in names)}
+    near = get_close_matches(pattern, sorted(words), n=3, cutoff=0.5)
     known = ", ".join(repr(word) for word in near or names[:3])
     which = "the nearest names are" if near else "parameters are called"
     return (

@@ -71,6 +71,25 @@ def test_it_trains_with_the_documents_strategies_and_resumes(place: Path) -> Non
     assert accuracy.local() == pytest.approx(float(said[-1]), abs=0.051), "one image in 20"
 
 
+def test_a_second_run_in_the_same_folder_begins_anew(place: Path) -> None:
+    merging = place / "merging.prototxt"
+    merging.write_text("gradient_merge: true\ngradient_merge_configs {\n  k_steps: 4\n}\n")
+    line = [sys.executable, str(FOLDER / "train_with_fleet.py"), *SMALL, "--export_format=none"]
+    line += ["--output=twice", "--lr=0.5", f"--strategy={merging}"]
+    output = run([*line, "--num_epochs=2", "--resume=True"], place)
+    assert "twice has no checkpoint to resume from: training begins anew" in output
+    assert (place / "twice" / "checkpoint-16").is_dir()
+    output = run([*line, "--num_epochs=1"], place)
+    assert "--resume=True would have gone on from them" in output
+    assert [path.name for path in (place / "twice").glob("checkpoint-*")] == ["checkpoint-8"]
+    assert (place / "twice" / "earlier-1" / "checkpoint-16").is_dir()
+    curves = EventAccumulator(str(place / "twice" / "tensorboard")).Reload()
+    assert [point.step for point in curves.Scalars("acc1")] == [8], "of the second run alone"
+    # Two updates of four batches: half an epoch is warm, and then the rate falls to nothing.
+    rates = [(point.step, point.value) for point in curves.Scalars("lr")]
+    assert rates == [(2, 0.25), (4, 0.5), (6, 0.5), (8, 0.0)]
+
+
 def script(**settings: str) -> tuple[int, str]:
     """The exit code of the shell script and what it would start."""
     environment = {"PATH": os.environ["PATH"], "PYTHON": "echo", **settings}

@@ -17,8 +17,33 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "plain": {},
     "lars_amp": {"lars": True, "amp": True},
     "sharding": {"sharding": True},
-    "gradient_merge": {"gradient_merge": True, "gradient_merge_configs": {"k_steps": 2}},
+    "gradient_merge": {"gradient_merge": True, "gradient_merge_configs": {"k_steps": 3}},
+    "sharding_merge": {
+        "sharding": True,
+        "gradient_merge": True,
+        "gradient_merge_configs": {"k_steps": 3},
+    },
+    # Saved between two meetings, where workers have weights of their own.
+    "localsgd": {"localsgd": True, "localsgd_configs": {"k_steps": 4, "begin_step": 1}},
+    "adaptive_localsgd": {
+        "adaptive_localsgd": True,
+        "adaptive_localsgd_configs": {"init_k_steps": 16, "begin_step": 2},
+    },
 }
+
+
+class Drift(nn.Module):
+    """Subtracts a mean of what it saw, which is each worker's own until workers exchange it."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean = 0.5 * self.mean + 0.5 * x.detach().mean()
+        return x - self.mean
 
 
 class Job:
@@ -30,13 +55,17 @@ class Job:
             setattr(strategy, name, value)
         fleet.init(is_collective=True, strategy=strategy)
         torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+        net = nn.Sequential(
+            *(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3)),
+            *(Drift(), nn.Linear(8, 3)),
+        )
         self.model: Any = fleet.distributed_model(net, criterion=nn.functional.cross_entropy)
         self.optimizer = fleet.distributed_optimizer(
             torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
         )
         self.scheduler = LambdaLR(self.optimizer, lambda update: 1 / (update + 1))
         x = torch.randn(36, 6)
+        torch.manual_seed(fleet.worker_index())  # dropout differs from worker to worker
         generator = torch.Generator().manual_seed(5)
         self.loader = fleet.distributed_loader(
             DataLoader(TensorDataset(x, x.argmax(1) % 3), 3, shuffle=True, generator=generator)

@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -288,6 +289,35 @@ def test_what_inference_models_refuse(tmp_path: Path) -> None:
         fleet.save_inference_model(None, tmp_path, ["x"], [out])
     with pytest.raises(FileNotFoundError, match=r"signature\.json"):
         fleet.load_inference_model(tmp_path / "nowhere", exe)
+
+
+def test_a_model_that_cannot_be_written_whole_is_not_written(tmp_path: Path) -> None:
+    exe, out, _ = build()
+    with pytest.MonkeyPatch.context() as without:
+        without.setitem(sys.modules, "onnxscript", None)
+        with pytest.raises(ImportError, match=r"install 'fleetx\[onnx\]', or leave"):
+            io.check_format("onnx")
+        with pytest.raises(ImportError, match="needs onnx and onnxscript"):
+            fleet.save_inference_model(exe, tmp_path / "new", ["x"], [out], format="onnx")
+    assert not (tmp_path / "new").exists()
+    old = tmp_path / "old"
+    fleet.save_inference_model(exe, old, ["x"], [out])
+    before = {path.name: path.read_bytes() for path in old.iterdir()}
+    broken = patch("torch.onnx.export", side_effect=RuntimeError("no such operator"))
+    for folder in (old, tmp_path / "new"):
+        with broken, pytest.raises(RuntimeError, match="no such operator"):
+            fleet.save_inference_model(exe, folder, ["x"], [out], format="onnx")
+    assert {path.name: path.read_bytes() for path in old.iterdir()} == before
+    assert list((tmp_path / "new").iterdir()) == [], "no archive without a signature"
+
+
+def test_an_onnx_file_does_not_outlive_the_model_that_it_was(tmp_path: Path) -> None:
+    exe, out, _ = build()
+    (tmp_path / "model.onnx").write_text("of the model that was here before")
+    (tmp_path / "notes.txt").write_text("mine")
+    fleet.save_inference_model(exe, tmp_path, ["x"], [out])
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == ["model.pt2", "notes.txt", "signature.json"]
 
 
 def test_onnx_gives_the_same_numbers(tmp_path: Path) -> None:

@@ -109,8 +109,11 @@ def test_documented_patterns_mean_what_they_meant(patterns: list[str], expected:
 def test_a_pattern_without_effect_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'backbnoe', which matches no parameter.*'backbone'"):
         built(["backbnoe"])
-    with pytest.raises(ValueError, match="'batch_norm', which matches no parameter"):
+    with pytest.raises(ValueError, match="'batch_norm', which matches no parameter") as error:
         built(["batch_norm"], model=nn.Linear(2, 2))
+    assert str(error.value).count("'batch_norm'") == 1, "what is refused is not recommended"
+    with pytest.raises(ValueError, match=r"'batchnorm', .* names are 'batch_norm'"):
+        built(["batchnorm"], model=nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     with pytest.raises(ValueError, match="excludes every parameter"):
         built(["e"], model=nn.Sequential(nn.Linear(2, 2, bias=False)))
 
