@@ -68,8 +68,8 @@ class RestService:
             ) from error
         except HTTPException as error:
             raise ServiceError(
-                f"{self._endpoint} does not speak HTTP ({error!r:.80}); give the port for REST, or "
-                "grpc://host:port if this is the one for gRPC."
+                f"{self._endpoint} does not speak HTTP ({type(error).__name__}); give the port for "
+                "REST, or grpc://host:port if this is the one for gRPC."
             ) from error
         except ValueError as error:
             raise ServiceError(

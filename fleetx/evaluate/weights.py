@@ -23,9 +23,10 @@ def load_weights(model: nn.Module, path: Path, hint: str) -> None:
     try:
         found = model.load_state_dict(state, strict=False)
     except RuntimeError as error:
-        sizes = "; ".join(line.strip().rstrip(".") for line in str(error).splitlines()[1:3])
+        why = str(error).splitlines()  # a headline, and a line for each value of another size
+        told = "; ".join(line.strip().rstrip(".") for line in why[1:3] or why)
         raise ValueError(
-            f"--pretrained_model {path} is not one of this model ({sizes}); give the weights of "
+            f"--pretrained_model {path} is not one of this model ({told}); give the weights of "
             f"the same model{hint}."
         ) from error
     if found.missing_keys or found.unexpected_keys:

@@ -36,7 +36,8 @@ class Tally:
 
     def __len__(self) -> int:
         """How many scores are told apart."""
-        return self.counts.shape[1]
+        self._settle()
+        return len(self._keys)
 
     def add(self, scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> None:
         """Count some more."""

@@ -83,6 +83,17 @@ def test_other_files_are_no_vectors(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert words in told(capsys)
 
 
+def test_a_fault_of_ours_is_no_disagreement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr("fleetx.evaluate.verify.answers", broken)
+    assert verify(tmp_path, "--endpoint", "http://127.0.0.1:1") == 2
+    assert "KeyError: 'ours'" in capsys.readouterr().err
+
+
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     images(tmp_path / "data", 2)
     save_file(Resnet18(class_dim=10).state_dict(), tmp_path / "ten.safetensors")

@@ -91,7 +91,7 @@ class Downloader:
 def _meet(problem: Exception | None) -> None:
     """Wait for the workers that bring the other parts; where one failed, all do."""
     found = []
-    if started() and identity().worker_num > 1:
+    if started() and identity().is_worker and identity().worker_num > 1:
         found = util.all_gather("" if problem is None else str(problem) or repr(problem))
     if problem is not None:
         raise problem
