@@ -50,8 +50,9 @@ class Downloader:
             fs_yaml: a YAML file, or its address, with the key ``bos_path``: the folder of
                 ``filelist.txt`` (lines of 'name md5').
             local_path: where to.
-            shard_num: into how many parts the files are dealt; -1: each machine gets all. All
-                workers of a job must call it then, and return when all parts are there.
+            shard_num: into how many parts the files are dealt; -1: each machine gets all. Where
+                they are dealt, all workers of a job must call it; they go on when all parts are
+                there.
             shard_id: which part this is.
             process_num: downloads at a time.
         """
