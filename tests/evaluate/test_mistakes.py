@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -120,13 +121,14 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
 def trained(folder: str) -> list[list[float]]:
     """Write a checkpoint after one step; what its model answers."""
     fleet.init(is_collective=True)
-    model = fleet.distributed_model(net(seed=8), criterion=nn.functional.cross_entropy)
+    model: Any = fleet.distributed_model(net(seed=8), criterion=nn.functional.cross_entropy)
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), 0.1))
     model.train_batch((torch.randn(4, 3, SIDE, SIDE), torch.tensor([0, 1, 2, 3])))
     save_checkpoint(folder, model, optimizer, step=1)
     model.eval()
     with torch.no_grad():
-        return model(torch.ones(1, 3, SIDE, SIDE)).tolist()
+        found: list[list[float]] = model(torch.ones(1, 3, SIDE, SIDE)).tolist()
+    return found
 
 
 def test_a_checkpoint_gives_the_weights_of_the_model(tmp_path: Path) -> None:
