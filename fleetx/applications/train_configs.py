@@ -10,7 +10,8 @@ def parse_train_configs(argv: Sequence[str] | None = None) -> argparse.Namespace
     Args:
         argv: the words to parse; those of the process if None.
     """
-    parser = argparse.ArgumentParser(add_help=False)
+    # Without abbreviations: a script's own --beta is none of ours.
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name, default, text in (
         ("lr", 1e-4, "learning rate"),
         ("momentum", 0.9, "of the Momentum optimizer"),

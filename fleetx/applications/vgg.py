@@ -79,6 +79,7 @@ def _in_stages(module: nn.Module, state: dict[str, Any], prefix: str, *_: object
     places = [(at, place) for at, count in enumerate(STAGES) for place in range(2 * count + 1)]
     flat = re.compile(rf"{re.escape(prefix)}features\.(\d+)\.(weight|bias)")
     for name in [*state]:
-        if found := flat.fullmatch(name):
+        # Those behind our last layer are of another network; load_state_dict says so.
+        if (found := flat.fullmatch(name)) and int(found[1]) < len(places):
             stage, place = places[int(found[1])]
             state[f"{prefix}features.{stage}.{place}.{found[2]}"] = state.pop(name)

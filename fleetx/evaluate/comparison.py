@@ -17,7 +17,8 @@ class Limits:
     cosine: float = 0.9999
     """The smallest cosine of the two vectors of an input."""
     top_k: int = 5
-    """How many of the largest entries must be the same, in any order."""
+    """How many of the largest entries must be the same, in any order; entries that are offline no
+    farther than ``max_abs`` below the last of them are as good as it."""
     agreement: float = 1.0
     """The share of inputs for which they must be."""
 
@@ -32,7 +33,7 @@ class Comparison:
     """The same, divided by the largest number of the vector where that is above one."""
     cosine: Array
     top_k: Array
-    """Share of the largest entries that are the same."""
+    """Share of the service's largest entries that are among the largest offline."""
 
     @property
     def top_k_agreement(self) -> float:
@@ -74,7 +75,7 @@ def compare(offline: Array, online: Array, limits: Limits) -> Comparison:
         max_abs=difference.astype(np.float32),
         relative=(difference / largest).astype(np.float32),
         cosine=_cosine(offline, online),
-        top_k=_shared(offline, online, min(limits.top_k, offline.shape[1])),
+        top_k=_shared(offline, online, limits, largest),
     )
 
 
@@ -87,8 +88,14 @@ def _cosine(one: Array, other: Array) -> Array:
     return np.where(both_zero, 1.0, cosine).astype(np.float32)
 
 
-def _shared(one: Array, other: Array, k: int) -> Array:
-    first, second = (np.argsort(-scores, axis=1, kind="stable")[:, :k] for scores in (one, other))
-    pairs = zip(first.tolist(), second.tolist(), strict=True)
-    shares = [len(set(a) & set(b)) / k for a, b in pairs]
-    return np.array(shares, np.float32)
+def _shared(offline: Array, online: Array, limits: Limits, largest: Array) -> Array:
+    """Of the service's largest entries, those that are large enough offline.
+
+    Between entries that differ by less than a number may be off, the order says nothing.
+    """
+    k = min(limits.top_k, offline.shape[1])
+    chosen = np.argsort(-online, axis=1, kind="stable")[:, :k]
+    last = np.sort(offline, axis=1)[:, -k].astype(np.float64)
+    enough = last - limits.max_abs * largest
+    found: Array = (np.take_along_axis(offline, chosen, axis=1) >= enough[:, None]).mean(axis=1)
+    return found.astype(np.float32)

@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="a name of fleetx.applications, module:factory, or a folder of save_inference_model",
     )
-    parser.add_argument("--pretrained_model", help="a safetensors file, or a folder of them")
+    parser.add_argument(
+        "--pretrained_model", help="a safetensors file, a checkpoint, or a folder of such files"
+    )
     parser.add_argument(
         "--class_dim", type=int, help="classes of a model by name (default: its usual number)"
     )

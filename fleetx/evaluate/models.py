@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fleetx.applications import catalogue
-from fleetx.io.files import load_tensors
+from fleetx.evaluate.precision import full_float32
+from fleetx.evaluate.weights import load_weights
 
 EXPORTED, SIGNATURE = "model.pt2", "signature.json"
 
@@ -52,26 +53,44 @@ def vectors_of(
     Args:
         model: a name of ``fleetx.applications``, ``module:factory``, or a folder that
             ``save_inference_model`` wrote.
-        pretrained: a safetensors file with the weights, or a folder with one file per value; None
-            for a folder that was exported, which has its own, or for fresh weights.
+        pretrained: a safetensors file with the weights, a checkpoint of training, or a folder with
+            one file per value; None for a folder that was exported and for a factory, which have
+            their own.
         device: where it runs.
         class_dim: the classes of a model of ``fleetx.applications``; None for its usual number.
     """
-    if (Path(model) / EXPORTED).is_file():
-        if pretrained is not None:
-            raise ValueError(
-                f"--model {model} is an exported model with its own weights, and "
-                "--pretrained_model would replace them; leave one of the two out."
-            )
-        run: Any = torch.export.load(Path(model) / EXPORTED).module()
-    else:
+    run: Any = _exported(model, pretrained, class_dim)
+    if run is None:
         run = _built(model, class_dim)
         if pretrained is not None:
-            _load(run, Path(pretrained))
+            load_weights(run, Path(pretrained), _hint(model))
+        elif not _is_factory(model):
+            raise ValueError(
+                f"--model {model} begins with random weights, and no service has the same; give "
+                "those it was trained to with --pretrained_model."
+            )
         run.eval()
     found = _fingerprint(run)
     run.to(device)
-    return Vectors(lambda batch: _last(run(batch.to(device))), found)
+
+    def vectors(batch: Tensor) -> Tensor:
+        with full_float32():
+            return _last(run(batch.to(device)))
+
+    return Vectors(vectors, found)
+
+
+def _exported(model: str, pretrained: str | None, class_dim: int | None) -> Any:
+    """The model of a folder; None if it is no folder of an exported model."""
+    if not (Path(model) / EXPORTED).is_file():
+        return None
+    for flag, value in (("--pretrained_model", pretrained), ("--class_dim", class_dim)):
+        if value is not None:
+            raise ValueError(
+                f"--model {model} is an exported model with its own weights and classes, and "
+                f"{flag} {value} would change them; leave one of the two out."
+            )
+    return torch.export.load(Path(model) / EXPORTED).module()
 
 
 def _fingerprint(model: nn.Module) -> str:
@@ -84,7 +103,13 @@ def _fingerprint(model: nn.Module) -> str:
 
 def _built(model: str, class_dim: int | None) -> nn.Module:
     where, _, factory = model.partition(":")
-    made: Any = _from_module(where, factory) if factory else _application(model, class_dim)
+    is_factory = _is_factory(model)
+    if is_factory and class_dim is not None:
+        raise ValueError(
+            f"--class_dim {class_dim} is for models of fleetx.applications, and --model {model} "
+            f"makes its own; leave it out, and set the number of classes in {factory}."
+        )
+    made: Any = _from_module(where, factory) if is_factory else _application(model, class_dim)
     if not isinstance(made, nn.Module):
         raise TypeError(f"--model {model} gave {made!r}; it must make a torch.nn.Module.")
     return made
@@ -114,20 +139,14 @@ def _application(name: str, class_dim: int | None) -> Any:
     return catalogue.build(name, **({} if class_dim is None else {"class_dim": class_dim}))
 
 
-def _load(model: nn.Module, path: Path) -> None:
-    if path.is_dir():
-        files = [file for file in sorted(path.iterdir()) if file.is_file()]
-        state = {name: value for file in files for name, value in load_tensors(file).items()}
-    else:
-        state = load_tensors(path)
-    known = model.state_dict()
-    missing, surplus = sorted(known.keys() - state.keys()), sorted(state.keys() - known.keys())
-    if missing or surplus:
-        raise ValueError(
-            f"--pretrained_model {path} is not one of this model: it lacks {missing[:3]} and has "
-            f"{surplus[:3]}, which the model does not know; give the weights of the same model."
-        )
-    model.load_state_dict(state)
+def _is_factory(model: str) -> bool:
+    return ":" in model
+
+
+def _hint(model: str) -> str:
+    return (
+        "" if _is_factory(model) else ", or set --class_dim to the number of classes they are for"
+    )
 
 
 def _last(outputs: Any) -> Tensor:

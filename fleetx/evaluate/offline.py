@@ -37,6 +37,8 @@ def evaluate(
         class_dim: see ``vectors_of``.
     """
     worker, workers = roles.worker_index(), roles.worker_num()
+    if pretrained is None and worker == 0 and ":" in model:
+        logger.warning("without --pretrained_model, %s must have loaded its weights itself", model)
     vectors = vectors_of(model, pretrained, roles.device(), class_dim)
     if len(set(roles.util.all_gather(vectors.fingerprint))) > 1:
         raise ValueError(

@@ -3,6 +3,7 @@
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote
 
@@ -64,6 +65,11 @@ class RestService:
             raise ServiceError(
                 f"nothing answers at {self._endpoint} ({reason}); start the service, or correct "
                 "--endpoint."
+            ) from error
+        except HTTPException as error:
+            raise ServiceError(
+                f"{self._endpoint} does not speak HTTP ({type(error).__name__}); give the port for "
+                "REST, or grpc://host:port if this is the one for gRPC."
             ) from error
         except ValueError as error:
             raise ServiceError(

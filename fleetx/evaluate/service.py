@@ -29,19 +29,28 @@ def service_at(endpoint: str, model: str, *, input_name: str | None, timeout: fl
         input_name: that of the model's input; the service is asked for it if None.
         timeout: seconds that one answer may take.
     """
-    scheme = urlsplit(endpoint).scheme
+    scheme = _scheme_of(endpoint)
     if scheme in {"http", "https"}:
         from fleetx.evaluate.rest import RestService
 
         return RestService(endpoint, model, input_name=input_name, timeout=timeout)
-    if scheme == "grpc":
-        from fleetx.evaluate.grpc_service import GrpcService
+    from fleetx.evaluate.grpc_service import GrpcService
 
-        return GrpcService(endpoint, model, input_name=input_name, timeout=timeout)
-    raise ValueError(
-        f"--endpoint {endpoint} is no address; give http://host:port for REST or "
-        "grpc://host:port for gRPC."
-    )
+    return GrpcService(endpoint, model, input_name=input_name, timeout=timeout)
+
+
+def _scheme_of(endpoint: str) -> str:
+    try:
+        found = urlsplit(endpoint)
+        is_address = found.hostname is not None and (found.port is None or found.port > 0)
+    except ValueError:  # a port that is no number
+        is_address = False
+    if not is_address or found.scheme not in {"http", "https", "grpc"}:
+        raise ValueError(
+            f"--endpoint {endpoint} is no address; give http://host:port for REST or "
+            "grpc://host:port for gRPC."
+        )
+    return found.scheme
 
 
 def vectors_in(values: Array, shape: list[int], rows: int, endpoint: str) -> Array:

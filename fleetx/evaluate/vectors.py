@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -45,10 +45,19 @@ class VectorFile:
             raise FileNotFoundError(
                 f"there is no file {str(path)!r}; write it with 'fleetx evaluate --output {path}'."
             )
-        with safe_open(path, framework="pt") as opened:
-            metadata = opened.metadata() or {}
+        try:
+            with safe_open(path, framework="pt") as opened:
+                metadata = opened.metadata() or {}
+        except SafetensorError as error:
+            raise ValueError(
+                f"{str(path)!r} is no safetensors file ({error}); give what 'fleetx evaluate "
+                "--output' wrote."
+            ) from error
         if "reading" not in metadata:
-            raise ValueError(f"{str(path)!r} was not written by 'fleetx evaluate'; give it one.")
+            raise ValueError(
+                f"{str(path)!r} was not written by 'fleetx evaluate'; give the file that its "
+                "--output named."
+            )
         return cls(
             names=json.loads(metadata["names"]),
             reading=Reading.from_json(metadata["reading"]),

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import traceback
 from pathlib import Path
 
 from fleetx.evaluate.comparison import Limits
@@ -67,6 +68,9 @@ def run(args: argparse.Namespace) -> int:
         files = write(report, args.report)
     except (ServiceError, ValueError, ImportError, OSError) as error:
         print(f"fleetx verify: error: {error}", file=sys.stderr)
+        return 2
+    except Exception:
+        traceback.print_exc()  # a fault of ours; Python's own exit code would be that of "no"
         return 2
     print(report.sentence)
     print(f"The report is in {' and '.join(str(path) for path in files)}.")

@@ -1,50 +1,59 @@
-"""The area under the curve over the predictions of all workers, from two histograms."""
+"""The area under the curve over the predictions of all workers."""
 
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fleetx.metrics.tally import Counts, Tally
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
 
-Counts = NDArray[np.int64]
-
 
 class AUC:
-    """Counts predictions; workers add their counts up when they are asked."""
+    """Counts predictions; workers put their counts together when they are asked.
 
-    def __init__(self, bins: int = 4096) -> None:
-        if bins < 2:
-            raise ValueError(f"AUC(bins={bins}) cannot tell predictions apart; pass 2 or more")
-        self._bins = bins
+    Args:
+        limit: how many different predictions of all workers together are told apart exactly. Of
+            more, those that agree in their leading digits count as equal; memory stays bounded.
+    """
+
+    def __init__(self, limit: int = 1 << 20) -> None:
+        if limit < 2:
+            raise ValueError(f"AUC(limit={limit}) cannot tell predictions apart; pass 2 or more")
+        self._limit = limit
         self.reset()
 
     def reset(self) -> None:
         """Begin anew."""
-        self.positive: Counts = np.zeros(self._bins, np.int64)
-        self.negative: Counts = np.zeros(self._bins, np.int64)
+        self._tally = Tally(self._limit)
 
     @torch.no_grad()
     def update(self, predictions: Tensor, labels: Tensor) -> None:
         """Count a batch: probabilities between 0 and 1, and what was true."""
-        values = predictions.detach().reshape(-1).float().cpu()
+        values = predictions.detach().reshape(-1).cpu().double()
         if values.numel() and not bool(((values >= 0) & (values <= 1)).all()):
             raise ValueError("predictions are not between 0 and 1; pass probabilities (sigmoid)")
-        bins = (values * (self._bins - 1)).round().long().numpy()
         true = labels.detach().reshape(-1).cpu().numpy() > 0.5
-        self.positive += np.bincount(bins[true], minlength=self._bins)
-        self.negative += np.bincount(bins[~true], minlength=self._bins)
+        if len(true) != len(values):
+            raise ValueError(f"there are {len(values)} predictions for {len(true)} labels")
+        self._tally.add(values.numpy(), true)
 
     def local(self) -> float:
         """Of this worker's predictions."""
-        return area(self.positive, self.negative)
+        return area(*self._tally.counts)
 
     def compute(self) -> float:
         """Of all workers' predictions; all of them must ask."""
-        return auc(self.positive, self.negative)
+        if not (started() and identity().worker_num > 1):
+            return self.local()
+        sizes = util.all_gather(len(self._tally))
+        share = self._limit if sum(sizes) <= self._limit else self._limit // len(sizes)
+        every = Tally(self._limit)
+        for packed in util.all_gather(self._tally.packed(max(share, 1))):
+            every.add_packed(packed)
+        return area(*every.counts)
 
 
 def auc(stat_pos: Any, stat_neg: Any) -> float:

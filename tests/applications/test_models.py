@@ -216,6 +216,8 @@ def test_train_configs_are_those_of_fleetx() -> None:
         "download_config": None,
     }
     assert fleet.parse_train_configs(["--lr", "0.5", "--mine", "x"]).lr == 0.5
+    theirs = ["--beta", "0.5", "--m", "3", "--l=2", "--batch", "7"]
+    assert fleet.parse_train_configs(theirs) == fleet.parse_train_configs([])
 
 
 def as_on_cards(options: dict[str, Any]) -> tuple[list[float], bool]:

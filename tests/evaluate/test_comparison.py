@@ -45,6 +45,26 @@ def test_each_limit_can_fail(online: list[list[float]], words: str) -> None:
     assert any(words in line for line in judged([[1, 2]], online).complaints)
 
 
+def test_near_ties_may_change_places_and_others_may_not() -> None:
+    offline = [[9, 8, 0.0004, 0, -1]]  # numbers may be off by 9e-3 here
+    assert judged(offline, [[9, 8, 0, 0.0004, -1]], top_k=3).complaints == []
+    apart = judged([[9, 8, 0.01, 0, -1]], [[9, 8, 0.004, 0.006, -1]], top_k=3)
+    assert apart.relative.max() < apart.limits.max_abs
+    assert apart.complaints == ["the top 3 agree for 0.00% of the inputs only"]
+    np.testing.assert_allclose(apart.top_k, [2 / 3], rtol=1e-6)
+    assert judged([[9, 8, 0.01, 0, -1]], [[9, 8, 0, 0.01, -1]], top_k=5).top_k.tolist() == [1]
+
+
+def test_noise_of_the_last_bits_is_no_disagreement() -> None:
+    numbers = np.random.default_rng(0)
+    offline = (numbers.normal(size=(2000, 1000)) * 2).astype(np.float32)
+    online = offline + numbers.normal(size=offline.shape).astype(np.float32) * 2e-4
+    ranks = [np.argsort(-each, axis=1)[:, :5] for each in (offline, online)]
+    assert (np.sort(ranks[0]) != np.sort(ranks[1])).any(), "there are near ties among them"
+    found = compare(offline, online, Limits(max_abs=5e-3))
+    assert found.complaints == []
+
+
 def test_vectors_of_another_length_are_another_model() -> None:
     with pytest.raises(ValueError, match="vectors of 3 numbers, and the file has 2"):
         judged([[1, 2]], [[1, 2, 3]])

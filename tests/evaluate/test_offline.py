@@ -139,6 +139,10 @@ def test_faults_are_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         "must make a torch.nn.Module": arguments(tmp_path, "builtins:list"),
         "is not one of this model": [*arguments(tmp_path, MODEL), *other],
         "with its own weights": [*arguments(tmp_path, str(tmp_path / "exported")), *other],
+        "--class_dim 7 would change": [
+            *arguments(tmp_path, str(tmp_path / "exported")),
+            *("--class_dim", "7"),
+        ],
         "there is no list": [*arguments(tmp_path, MODEL), "--list", "none.txt"],
         "must be like '3,224,224'": [*arguments(tmp_path, MODEL), "--image_shape", "3"],
         "and none of ResNet18": arguments(tmp_path, "ResNet19"),

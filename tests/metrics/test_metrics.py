@@ -49,7 +49,7 @@ def measured(counts: tuple[int, int]) -> dict[str, float]:
     total = sum(counts)
     metrics: dict[str, Any] = {"acc1": Accuracy(), "acc3": Accuracy(topk=3)}
     errors: dict[str, Any] = {"mae": MAE(), "mse": MSE(), "rmse": RMSE()}
-    area = AUC(bins=2)  # the scores are 0 or 1, so that two bins lose nothing
+    area = AUC()
     scores, labels = share(scored(total), counts)
     given, targets = share(numbers(total), counts)
     for part in range(3):  # in batches, the last of which may be empty
@@ -57,7 +57,7 @@ def measured(counts: tuple[int, int]) -> dict[str, float]:
             metric.update(scores[part::3], labels[part::3])
         for metric in errors.values():
             metric.update(given[part::3], targets[part::3])
-        area.update((scores[part::3, 0] > 0).float(), (labels[part::3] == 0).float())
+        area.update(scores[part::3, 0].sigmoid() / 1000, (labels[part::3] == 0).float())
     every = {**metrics, **errors, "auc": area}
     return {name: metric.compute() for name, metric in every.items()}
 
@@ -72,7 +72,7 @@ def test_two_workers_agree_with_scikit_learn(counts: tuple[int, int]) -> None:
         "mae": mean_absolute_error(targets, given),
         "mse": mean_squared_error(targets, given),
         "rmse": root_mean_squared_error(targets.reshape(-1), given.reshape(-1)),
-        "auc": roc_auc_score(labels == 0, scores[:, 0] > 0),
+        "auc": roc_auc_score(labels == 0, scores[:, 0]),
     }
     for found in world(2).run(measured, counts):
         assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)

@@ -1,14 +1,18 @@
 """Files with a sum: fetched beside their place, checked, and only then put there."""
 
 import hashlib
+import logging
 import re
 import tarfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fleetx.data.downloads.sources import PastTheEndError, Source, SourceError
+
+logger = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
 PART = ".part"
@@ -52,35 +56,34 @@ def listed(text: str, place: str) -> list[Listed]:
 
 
 def fetch(file: Listed, sources: Sequence[Source], folder: Path, bar: Any) -> None:
-    """Bring one file here from the first source that has it."""
+    """Bring one file here from the first source that has it, and has the right one."""
     part = folder / (file.name + PART)
     part.parent.mkdir(parents=True, exist_ok=True)
-    begun = part.is_file()
-    if not begun or md5_of(part) != file.md5:
-        _copy(file, sources, part, bar)
-    if begun and md5_of(part) != file.md5:  # the rest of another file; a new one may be right
-        part.unlink()
-        _copy(file, sources, part, bar)
-    if (got := md5_of(part)) != file.md5:
-        part.unlink()
-        raise ChecksumError(
-            f"{file.name} has the md5 sum {got}, and {file.md5} was announced, so it is damaged or "
-            "another file; nothing of it was kept. Try again, or correct the list."
-        )
+    for at, source in enumerate(sources, 1):
+        try:
+            _complete(file, source, part, bar)
+        except (SourceError, ChecksumError) as error:
+            if at == len(sources):
+                raise
+            if isinstance(error, ChecksumError):
+                logger.warning("%s It is fetched from %s.", error, sources[at])
+        else:
+            break
     part.replace(folder / file.name)
 
 
-def unpack(file: Listed, folder: Path, *, anew: bool) -> None:
-    """Unpack an archive into the folder, unless that was done; a mark beside it says so."""
+def unpack(file: Listed, folder: Path) -> None:
+    """Unpack an archive into the folder; other files are left alone."""
     if not file.name.endswith(ARCHIVES):
         return
-    mark = folder / f".{file.name.replace('/', '_')}.unpacked"
-    if not anew and mark.is_file() and mark.read_text(encoding="utf-8") == file.md5:
-        return
-    mark.unlink(missing_ok=True)
-    with tarfile.open(folder / file.name) as archive:
-        archive.extractall(folder, filter="data")
-    mark.write_text(file.md5, encoding="utf-8")
+    try:
+        with tarfile.open(folder / file.name) as archive:
+            archive.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"{str(folder / file.name)!r} is no archive ({type(error).__name__}); its sum is the "
+            "announced one, so correct it where it comes from."
+        ) from error
 
 
 def md5_of(path: Path) -> str:
@@ -89,16 +92,32 @@ def md5_of(path: Path) -> str:
         return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _copy(file: Listed, sources: Sequence[Source], part: Path, bar: Any) -> None:
-    """From the first source that has it; a line that breaks is taken up again a few times."""
-    attempts = [source for source in sources for _ in range(TRIES)]
-    for attempt, source in enumerate(attempts, 1):
+def _complete(file: Listed, source: Source, part: Path, bar: Any) -> None:
+    """All of a file from one source, going on from what is there if that is its beginning."""
+    begun = part.is_file()
+    if begun and md5_of(part) == file.md5:
+        return
+    _copy(file, source, part, bar)
+    if begun and md5_of(part) != file.md5:  # the rest of another file; a new one may be right
+        part.unlink()
+        _copy(file, source, part, bar)
+    if (got := md5_of(part)) != file.md5:
+        part.unlink()
+        raise ChecksumError(
+            f"{file.name} of {source} has the md5 sum {got}, and {file.md5} was announced, so it "
+            "is damaged or another file; nothing of it was kept. Correct it there, or in the list."
+        )
+
+
+def _copy(file: Listed, source: Source, part: Path, bar: Any) -> None:
+    """A line that breaks is taken up again a few times."""
+    for attempt in range(1, TRIES + 1):
         try:
             _append(file, source, part, bar)
         except SourceError as error:
             if isinstance(error, PastTheEndError):
                 part.unlink(missing_ok=True)
-            if attempt == len(attempts):
+            if attempt == TRIES:
                 raise
         else:
             return

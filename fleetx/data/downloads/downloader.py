@@ -9,10 +9,12 @@ from typing import Any
 from tqdm import tqdm
 
 from fleetx.data.downloads.checked_files import Listed, fetch, listed, unpack
-from fleetx.data.downloads.sources import Source, source_of
+from fleetx.data.downloads.marks import Marks
+from fleetx.data.downloads.sources import Source, SourceError, source_of
 from fleetx.data.locks import only_one
 from fleetx.data.requirements import require
-from fleetx.data.team import find_team
+from fleetx.roles import identity, started
+from fleetx.roles.collectives import util
 
 logger = logging.getLogger(__name__)
 
@@ -48,33 +50,62 @@ class Downloader:
             fs_yaml: a YAML file, or its address, with the key ``bos_path``: the folder of
                 ``filelist.txt`` (lines of 'name md5').
             local_path: where to.
-            shard_num: into how many parts the files are dealt; -1: each machine gets all.
+            shard_num: into how many parts the files are dealt; -1: each machine gets all. Where
+                they are dealt, all workers of a job must call it; they go on when all parts are
+                there.
             shard_id: which part this is.
             process_num: downloads at a time.
         """
-        _check_shard(shard_num, shard_id)
-        folder = Path(local_path)
+        if shard_num <= 0:
+            self._bring(fs_yaml, Path(local_path), slice(None), process_num)
+            return str(local_path)
+        problem = None
+        try:
+            _check_shard(shard_num, shard_id)
+            part = slice(shard_id, None, shard_num)
+            self._bring(fs_yaml, Path(local_path), part, process_num)
+        except Exception as error:
+            problem = error
+        _meet(problem)
+        return str(local_path)
+
+    def _bring(
+        self, fs_yaml: str | Path | None, folder: Path, part: slice, process_num: int
+    ) -> None:
         origin = source_of(_described(fs_yaml))
-        files = listed(origin.text(LIST), f"{origin}/{LIST}")
-        if shard_num > 0:
-            files = files[shard_id::shard_num]
+        files = listed(origin.text(LIST), f"{origin}/{LIST}")[part]
+        marks = Marks(folder)
+        if not marks.missing(files):
+            return
         with only_one(folder / LOCK):
-            missing = [file for file in files if not file.is_in(folder)]
+            unsure = marks.missing(files)  # another worker may have been here meanwhile
+            missing = [file for file in unsure if not file.is_in(folder)]
             if missing:
                 sources = [origin] if self._mirror is None else [self._mirror, origin]
                 _fetch_all(missing, sources, folder, process_num)
-            for file in files:
-                unpack(file, folder, anew=file in missing)
-        return str(local_path)
+            for file in unsure:
+                unpack(file, folder)
+            if unsure:
+                marks.add(unsure)
+
+
+def _meet(problem: Exception | None) -> None:
+    """Wait for the workers that bring the other parts; where one failed, all do."""
+    found = []
+    if started() and identity().is_worker and identity().worker_num > 1:
+        found = util.all_gather("" if problem is None else str(problem) or repr(problem))
+    if problem is not None:
+        raise problem
+    for worker, text in enumerate(found):
+        if text:
+            raise SourceError(f"worker {worker} could not bring its part of the files: {text}")
 
 
 def _fetch_all(
     files: Sequence[Listed], sources: Sequence[Source], folder: Path, at_once: int
 ) -> None:
     """All of them, or none that is half done under its own name."""
-    bar = tqdm(
-        unit="B", unit_scale=True, desc="download", disable=find_team(None).rank > 0, leave=False
-    )
+    bar = tqdm(unit="B", unit_scale=True, desc="download", leave=False)
     with bar, ThreadPoolExecutor(max(1, at_once)) as pool:
         jobs = [pool.submit(fetch, file, sources, folder, bar) for file in files]
         try:
@@ -96,9 +127,9 @@ def _described(fs_yaml: str | Path | None) -> str:
             f"download_from_bos(fs_yaml={fs_yaml!r}) needs a .yaml or .yml file, or its address, "
             f"with the key {KEY}."
         )
-    place, _, name = str(fs_yaml).rpartition("/")
+    place, slash, name = str(fs_yaml).rpartition("/")
     try:
-        found: Any = yaml.safe_load(source_of(place or ".").text(name))
+        found: Any = yaml.safe_load(source_of(place + slash or ".").text(name))
     except yaml.YAMLError as error:
         raise ValueError(f"{str(fs_yaml)!r} is no YAML: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get(KEY), str):

@@ -41,7 +41,7 @@ class Source(ABC):
     """A place with files."""
 
     def __init__(self, place: str) -> None:
-        self.place = place.rstrip("/")
+        self.place = place.rstrip("/") or place[:1]  # the root of a disk has no other name
 
     @override
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fleetx.data.images.jpeg import JpegHeader, jpeg_header, without_rows_below
+from fleetx.data.images.jpeg import JpegHeader, is_complete, jpeg_header, without_rows_below
 from fleetx.data.images.laying import Pixels, lay_pixels
 from fleetx.data.images.views import Box
 
@@ -53,7 +53,7 @@ def _part_of_jpeg(
 ) -> tuple[Pixels, Box]:
     """The same, without decoding more than that takes."""
     # OpenCV fills what is missing of a file with grey and says nothing.
-    if data.rfind(b"\xff\xd9") < len(data) // 2:
+    if not is_complete(data, header):
         raise BrokenImageError("it ends too early")
     left, top, across, down = choose(header.width, header.height)
     reduction = _reduction(across / size[0], down / size[1])

@@ -27,6 +27,8 @@ class JpegHeader:
     height: int
     frame: int
     """Where the segment with the size begins."""
+    pixels: int
+    """Where all that is told of the pixels ends, a small image for a preview included."""
     scan: int | None
     """Where the pixels begin, if all of them are in one unbroken run from top to bottom."""
 
@@ -48,7 +50,12 @@ def jpeg_header(data: bytes) -> JpegHeader | None:
             at += 1 if marker == 0xFF else 2
         else:
             at += 2 + (data[at + 2] << 8 | data[at + 3])
-    return None if frame is None else _header(data, frame, at if is_run else None)
+    return None if frame is None else _header(data, frame, at, is_run)
+
+
+def is_complete(data: bytes, header: JpegHeader) -> bool:
+    """Whether the pixels have an end; a file that was cut off has none, wherever that was."""
+    return data.rfind(_END) > header.pixels
 
 
 def without_rows_below(data: bytes, header: JpegHeader, bottom: int, reduction: int = 1) -> bytes:
@@ -72,11 +79,11 @@ def without_rows_below(data: bytes, header: JpegHeader, bottom: int, reduction: 
     return b"".join((data[:size], struct.pack(">H", rows), kept, _NO_END))
 
 
-def _header(data: bytes, frame: int, scan: int | None) -> JpegHeader | None:
+def _header(data: bytes, frame: int, pixels: int, is_run: bool) -> JpegHeader | None:
     height, width, colours = struct.unpack_from(">HHB", data, frame + 5)
     if not (width and height):
         return None
     # Otherwise each colour has a run of its own, or they come in ever finer layers.
-    together = data[frame + 1] in _BASELINE and scan and data[scan + 1 : scan + 5 : 3]
+    together = data[frame + 1] in _BASELINE and is_run and data[pixels + 1 : pixels + 5 : 3]
     is_plain = together == bytes((_SCAN, colours))
-    return JpegHeader(width, height, frame, scan if is_plain else None)
+    return JpegHeader(width, height, frame, pixels, pixels if is_plain else None)

@@ -48,10 +48,16 @@ def run(args: argparse.Namespace) -> int:
     try:
         recipe = Recipe(**{field.name: getattr(args, field.name) for field in fields(Recipe)})
         with tqdm(total=recipe.total, desc="drawing", unit="image", leave=False) as bar:
-            fresh = make(args.folder, recipe, bar.update)
-    except (ValueError, FileExistsError, ImportError) as error:
-        print(f"fleetx data make: error: {error}", file=sys.stderr)
+            fresh = make(args.folder.resolve(), recipe, bar.update)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"fleetx data make: error: {_told(args.folder, error)}", file=sys.stderr)
         return 2
     verb = "holds" if fresh else "already holds"
     print(f"{args.folder} {verb} {recipe.total} images of {recipe.classes} kinds of flowers")
     return 0
+
+
+def _told(folder: Path, error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:  # the system's own words
+        return f"{folder} cannot be made ({error.strerror}); name a place where you may write."
+    return str(error)

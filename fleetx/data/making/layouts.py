@@ -62,9 +62,12 @@ class Recipe:
 def make(folder: Path, recipe: Recipe, progress: Progress = lambda: None) -> bool:
     """Draw a data set; False if the same one is there already.
 
-    It is written beside the folder and moved there at the end, so that there is never a part.
+    It is written elsewhere and moved there at the end, so that there is never a part.
     """
-    if folder.exists() and any(folder.iterdir()):
+    exists = folder.exists()
+    if exists and not folder.is_dir():
+        raise FileExistsError(f"{str(folder)!r} is a file; name a folder.")
+    if exists and any(folder.iterdir()):
         if _recipe_of(folder) == asdict(recipe):
             return False
         raise FileExistsError(
@@ -72,17 +75,24 @@ def make(folder: Path, recipe: Recipe, progress: Progress = lambda: None) -> boo
             "a folder that does not exist, or remove this one."
         )
     require("cv2", "drawing images")
-    beside = folder.with_name(f".{folder.name}-{uuid.uuid4().hex[:8]}")
+    drawn = (folder if exists else folder.parent) / f".{folder.name}-{uuid.uuid4().hex[:8]}"
     try:
-        beside.mkdir(parents=True)
-        LAYOUTS[recipe.layout](beside, recipe, progress)
-        (beside / RECIPE).write_text(json.dumps(asdict(recipe), indent=2), encoding="utf-8")
-        if folder.exists():
-            folder.rmdir()
-        beside.rename(folder)
+        drawn.mkdir(parents=True)
+        LAYOUTS[recipe.layout](drawn, recipe, progress)
+        (drawn / RECIPE).write_text(json.dumps(asdict(recipe), indent=2), encoding="utf-8")
+        if exists:
+            _move(drawn, folder)
+        else:
+            drawn.rename(folder)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(drawn, ignore_errors=True)
     return True
+
+
+def _move(drawn: Path, folder: Path) -> None:
+    """Into a folder that stays the same one: somebody may stand in it. The recipe comes last."""
+    for path in sorted(drawn.iterdir(), key=lambda path: path.name == RECIPE):
+        path.rename(folder / path.name)
 
 
 def _imagenet(folder: Path, recipe: Recipe, progress: Progress) -> None:

@@ -5,6 +5,7 @@ import http.server
 import io
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 import fleetx
+from fleetx import roles
+from fleetx.data.downloads import checked_files
 from fleetx.data.downloads.checked_files import ChecksumError
 from fleetx.data.downloads.sources import SourceError
 from fleetx.testing import world
@@ -90,7 +93,7 @@ def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-WHOLE = {"big.bin", "sub.tgz", "c.txt", "inside/hello.txt", ".sub.tgz.unpacked", ".download.lock"}
+WHOLE = {"big.bin", "sub.tgz", "c.txt", "inside/hello.txt", ".download.json", ".download.lock"}
 
 
 def test_a_server_is_asked_once_and_archives_are_unpacked(
@@ -149,7 +152,7 @@ def test_a_download_that_gave_up_is_resumed_by_the_next(
 def test_a_wrong_sum_leaves_nothing(remote: Path, tmp_path: Path) -> None:
     (remote / "c.txt").write_bytes(b"damaged")
     local = tmp_path / "local"
-    with pytest.raises(ChecksumError, match=r"c\.txt has the md5 sum .* was announced"):
+    with pytest.raises(ChecksumError, match=r"c\.txt of .* has the md5 sum .* was announced"):
         fleetx.utils.Downloader().download_from_bos(described(tmp_path, str(remote)), local)
     assert "c.txt" not in names(local)
     assert "c.txt.part" not in names(local)
@@ -167,6 +170,87 @@ def test_a_mirror_is_asked_first_and_the_rest_comes_from_afar(
     )
     assert names(local) == WHOLE
     assert "/big.bin" not in {path for path, _ in server.asked}
+
+
+def test_a_mirror_with_another_file_is_passed_over(
+    remote: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "c.txt").write_bytes(b"an old one")
+    (mirror / "big.bin").write_bytes(bytes(5000))
+    local, where = tmp_path / "local", described(tmp_path, str(remote))
+    load = fleetx.utils.Downloader(mirror=mirror).download_from_bos
+    load(where, local)
+    assert names(local) == WHOLE
+    assert (local / "c.txt").read_bytes() == b"c"
+    assert (local / "big.bin").read_bytes() == (remote / "big.bin").read_bytes()
+    assert f"c.txt of {mirror} has the md5 sum" in caplog.text
+    assert f"It is fetched from {remote}" in caplog.text
+    for place in (local, remote):
+        (place / "c.txt").write_bytes(b"wrong everywhere")
+    with pytest.raises(ChecksumError, match=f"of {remote} has the md5 sum"):
+        load(where, local)
+
+
+def test_what_was_checked_is_not_read_again(
+    remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[str]()
+
+    def counted(path: Path) -> str:
+        read.append(path.name)
+        return hashlib.md5(path.read_bytes()).hexdigest()
+
+    monkeypatch.setattr(checked_files, "md5_of", counted)
+    unpacked = list[str]()
+    extract = tarfile.TarFile.extractall
+
+    def watched(archive: Any, *args: Any, **options: Any) -> None:
+        unpacked.append(Path(archive.name).name)
+        extract(archive, *args, **options)
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", watched)
+    local, where = tmp_path / "local", described(tmp_path, str(remote))
+    load = fleetx.utils.Downloader().download_from_bos
+    load(where, local)
+    assert sorted(read) == ["big.bin.part", "c.txt.part", "sub.tgz.part"]
+    load(where, local)
+    assert (len(read), unpacked) == (3, ["sub.tgz"])
+    (local / "c.txt").write_bytes(b"x")  # as long as the right one
+    load(where, local)
+    assert read[3:] == ["c.txt", "c.txt.part"]
+    assert (local / "c.txt").read_bytes() == b"c"
+    (local / "big.bin").touch()
+    load(where, local)
+    assert read[5:] == ["big.bin"], "it was touched, and is right"
+    (local / ".download.json").write_text("[")
+    load(where, local)
+    assert sorted(read[6:]) == ["big.bin", "c.txt", "sub.tgz"]
+
+
+def test_an_archive_that_is_none_is_a_sentence(remote: Path, tmp_path: Path) -> None:
+    (remote / "sub.tgz").write_bytes(b"no archive")
+    (remote / "filelist.txt").write_text(f"sub.tgz {hashlib.md5(b'no archive').hexdigest()}\n")
+    with pytest.raises(ValueError, match=r"sub\.tgz' is no archive .* its sum is the ann"):
+        fleetx.utils.Downloader().download_from_bos(described(tmp_path, str(remote)), tmp_path)
+
+
+@pytest.mark.parametrize("place", ["/data.yaml", "file:///data.yaml", "data.yaml", "a/data.yaml"])
+def test_a_path_begins_where_it_says(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened = list[Path]()
+
+    def watched(self: Path, *args: Any) -> Any:
+        opened.append(self)
+        raise FileNotFoundError(2, "none")
+
+    monkeypatch.setattr(Path, "open", watched)
+    with pytest.raises(SourceError, match="cannot be read"):
+        fleetx.utils.Downloader().download_from_bos(place)
+    assert opened == [Path(place.removeprefix("file://"))]
 
 
 def test_parts_are_dealt(remote: Path, tmp_path: Path) -> None:
@@ -223,3 +307,43 @@ def test_workers_of_a_machine_download_once(server: Any, tmp_path: Path) -> None
     assert world(2).run(fetched, where, str(local)) == [str(local)] * 2
     assert names(local) == WHOLE
     assert [path for path, _ in server.asked].count("/big.bin") == 1
+
+
+def fetched_part(where: str, local: str) -> set[str] | str:
+    """What is there when this worker goes on."""
+    roles.start(is_collective=True)
+    if roles.worker_index() == 1:
+        time.sleep(0.5)  # the other one is done long before
+    load = fleetx.utils.Downloader().download_from_bos
+    try:
+        load(where, local, shard_num=2, shard_id=roles.worker_index())
+    except (SourceError, ChecksumError) as error:
+        return str(error)
+    return names(Path(local))
+
+
+def test_workers_wait_for_the_parts_of_the_others(remote: Path, tmp_path: Path) -> None:
+    where, local = described(tmp_path, str(remote)), tmp_path / "local"
+    assert world(2).run(fetched_part, where, str(local)) == [WHOLE, WHOLE]
+    (remote / "sub.tgz").write_bytes(b"damaged")
+    found = world(2).run(fetched_part, where, str(tmp_path / "other"))
+    assert "worker 1 could not bring its part of the files: sub.tgz of" in found[0]
+    assert found[1].startswith("sub.tgz of")
+
+
+def progress_of_the_second(where: str, local: str) -> str:
+    import contextlib
+    import io
+
+    roles.start(is_collective=True)
+    if roles.worker_index() == 0:
+        return ""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        fleetx.utils.Downloader().download_from_bos(where, local)
+    return said.getvalue()
+
+
+def test_whoever_downloads_shows_how_far_it_is(remote: Path, tmp_path: Path) -> None:
+    where = described(tmp_path, str(remote))
+    _, said = world(2).run(progress_of_the_second, where, str(tmp_path / "local"))
+    assert "download: " in said

@@ -51,8 +51,30 @@ def test_broken_bytes_are_told(data: bytes) -> None:
         fill(np.zeros((8, 8, 3), np.uint8), data, whole)
 
 
-def test_bytes_behind_the_end_do_no_harm() -> None:
-    fill(np.zeros((8, 8, 3), np.uint8), encoded(gradient(200, 200)) + b"\0" * 50, whole)
+def with_preview(data: bytes) -> bytes:
+    """A JPEG that has a small JPEG in its header, as cameras write it."""
+    told = b"Exif\0\0" + bytes(30000) + encoded(gradient(40, 40))
+    return data[:2] + b"\xff\xe1" + (len(told) + 2).to_bytes(2, "big") + told + data[2:]
+
+
+@pytest.mark.parametrize("progressive", [0, 1])
+@pytest.mark.parametrize("preview", [False, True])
+def test_a_file_cut_off_below_the_part_is_told(progressive: int, preview: bool) -> None:
+    """Rows that nobody looks at are not decoded, and the end of the file must still be there."""
+    data = cv2.imencode(".jpg", gradient(400, 400), [cv2.IMWRITE_JPEG_PROGRESSIVE, progressive])[
+        1
+    ].tobytes()
+    data = with_preview(data) if preview else data
+    out = np.zeros((8, 8, 3), np.uint8)
+    fill(out, data, lambda w, h: (0, 0, w, h / 8))
+    for lost in (2, 100, 2000):
+        with pytest.raises(BrokenImageError, match="ends too early"):
+            fill(out, data[:-lost], lambda w, h: (0, 0, w, h / 8))
+
+
+@pytest.mark.parametrize("more", [50, 1 << 20])
+def test_bytes_behind_the_end_do_no_harm(more: int) -> None:
+    fill(np.zeros((8, 8, 3), np.uint8), encoded(gradient(200, 200)) + bytes(more), whole)
 
 
 @settings(max_examples=200, deadline=None)

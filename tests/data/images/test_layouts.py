@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from fleetx.data.images import flowers
 from fleetx.data.images.files import labelled_files
 from fleetx.data.making.layouts import Recipe, make
 from fleetx.testing import world
@@ -122,6 +123,36 @@ def test_a_damaged_archive_leaves_no_images(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be unpacked"):
         labelled_files(folder, "train")
     assert not [path for path in folder.iterdir() if path.is_dir()]
+
+
+def read_only(path: Path) -> None:
+    raise PermissionError(13, "Permission denied", str(path))
+
+
+def test_a_folder_that_allows_no_writing_needs_its_images_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "made"
+    make(folder, Recipe(**SMALL))
+    monkeypatch.setattr(flowers, "only_one", read_only)
+    with pytest.raises(ValueError, match=r"only in 102flowers\.tgz, .*Permission denied.* copy"):
+        labelled_files(folder, "train")
+    monkeypatch.undo()
+    labelled_files(folder, "train")
+    monkeypatch.setattr(flowers, "only_one", read_only)
+    assert labelled_files(folder, "val").path(0).is_file()
+
+
+def test_images_that_were_unpacked_in_part_are_told(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    make(folder, Recipe(**SMALL))
+    labelled_files(folder, "train")
+    (folder / "jpg" / "image_00002.jpg").unlink()
+    with pytest.raises(ValueError, match=r"lacks 1 images, image_00002\.jpg .* remove the folder"):
+        labelled_files(folder, "train")
+    assert len(labelled_files(folder, "val")) == 6, "none of these is missing"
+    (folder / "102flowers.tgz").unlink()
+    assert len(labelled_files(folder, "train")) == 12, "the reader reports it"
 
 
 @pytest.mark.parametrize("wrong", [{"layout": "coco"}, {"classes": 1}, {"size": 4}])
