@@ -76,9 +76,13 @@ class DenseTable:
         self.filled = False
         """Whether somebody has given the values with which training begins."""
         self._values = torch.nn.Parameter(torch.zeros(spec.size))
-        options = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.options.items()}
-        make: Any = OPTIMIZERS[spec.optimizer]
-        self._optimizer: Optimizer = make([self._values], **options)
+        self._optimizer = self._fresh()
+
+    def _fresh(self) -> Optimizer:
+        options = {k: tuple(v) if isinstance(v, list) else v for k, v in self.spec.options.items()}
+        make: Any = OPTIMIZERS[self.spec.optimizer]
+        made: Optimizer = make([self._values], **options)
+        return made
 
     @property
     def values(self) -> Floats:
@@ -117,9 +121,10 @@ class DenseTable:
         return {"values": self.values.copy()} | copies
 
     def put(self, arrays: Mapping[str, Array]) -> None:
-        """Take what ``arrays`` gave."""
+        """Take what ``arrays`` gave; state that it does not have begins anew."""
         self.values[:] = arrays["values"]
         self.filled = True
+        self._optimizer = self._fresh()
         for name, array in arrays.items():
             if name.startswith("state."):
                 tensor = torch.from_numpy(np.array(array, np.float32))
