@@ -112,13 +112,30 @@ class DenseTable:
         self.values[:] += delta
         self.updates += 1
 
-    def arrays(self) -> dict[str, Array]:
-        """Copies of everything: values, and each tensor of the optimizer's state."""
+    def arrays(self, room: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Copies of everything: values, and each tensor of the optimizer's state.
+
+        Args:
+            room: arrays that earlier copies lie in, to be written over where they fit.
+        """
+        room, copies = room or {}, {}
+        for name, array in self._views().items():
+            target = room.get(name)
+            if target is None or target.shape != array.shape:
+                target = np.empty_like(array)
+            np.copyto(target, array)
+            copies[name] = target
+        return copies
+
+    def room(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what ``arrays`` gives."""
+        return {name: array.shape for name, array in self._views().items()}
+
+    def _views(self) -> dict[str, Array]:
         state = self._optimizer.state.get(self._values, {})
         kept = {f"state.{name}": value for name, value in state.items() if value is not None}
         tensors = {name: torch.as_tensor(value) for name, value in kept.items()}
-        copies = {name: value.float().numpy().copy() for name, value in tensors.items()}
-        return {"values": self.values.copy()} | copies
+        return {"values": self.values} | {n: t.float().numpy() for n, t in tensors.items()}
 
     def put(self, arrays: Mapping[str, Array]) -> None:
         """Take what ``arrays`` gave; state that it does not have begins anew."""

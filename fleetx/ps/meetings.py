@@ -54,19 +54,21 @@ class Meetings:
             self._members.rest(worker, resting=event == REST)
 
     def _log(self, **said: object) -> None:
-        if self._journal is not None:
-            self._journal.append(0, [to_json(said)])
+        self._write(**said)
         self._note(said)
+
+    def _write(self, **said: object) -> None:
+        if self._journal is not None:
+            try:
+                self._journal.append(0, [to_json(said)])
+            except OSError as error:  # workers must be able to meet and to end all the same
+                logger.warning("%s is in no log: %s", said, error)
 
     def _witness(self, event: str, worker: int) -> None:
         """Remember who died: a server that is started again would wait for them."""
         with self._changed:
+            self._write(event=event, worker=worker)
             self._changed.notify_all()
-            assert self._journal is not None
-            try:
-                self._journal.append(0, [to_json({"event": event, "worker": worker})])
-            except OSError as error:
-                logger.warning("that worker %d is %s is in no log: %s", worker, event, error)
 
     def finish(self, worker: int) -> None:
         """A worker is done."""

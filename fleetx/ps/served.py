@@ -5,7 +5,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fleetx.ps.journal import Journal, Record
 from fleetx.ps.members import Members
 from fleetx.ps.pipes import Bytes
 from fleetx.ps.sparse_table import SparseTable
+from fleetx.ps.staleness import Staleness
 
 logger = logging.getLogger(__name__)
 
@@ -29,31 +30,6 @@ POLL = 0.5
 
 class TableLostError(RuntimeError):
     """A change failed half way: what the table holds is neither the old nor the new."""
-
-
-@dataclass
-class Staleness:
-    """Updates by others between what a worker read and what it pushes on that ground."""
-
-    pushes: int = 0
-    total: int = 0
-    largest: int = 0
-    read_at: dict[int, int] = field(default_factory=dict)
-
-    def read(self, worker: int, version: int) -> None:
-        """A worker has seen this version."""
-        self.read_at[worker] = version
-
-    def pushed(self, worker: int, version: int) -> None:
-        """A worker pushes onto this version."""
-        age = version - self.read_at.get(worker, version)
-        self.pushes += 1
-        self.total += age
-        self.largest = max(self.largest, age)
-
-    def describe(self) -> dict[str, float]:
-        """Largest and mean."""
-        return {"largest": self.largest, "mean": self.total / max(1, self.pushes)}
 
 
 @dataclass(frozen=True)
@@ -101,7 +77,7 @@ class Served(ABC):
             with self.logged(CHANGE, [claim.packed(), frame.packed(), body]):
                 self._take(claim.worker, frame, change)
             self.seen[claim.client] = frame.seq
-            self._try_close_short()
+            self.try_close_short()
 
     @property
     def lost(self) -> bool:
@@ -193,8 +169,8 @@ class Served(ABC):
             with self.logged(SHORT, [np.array([self.version], np.int64)]):
                 self._finish_round()
 
-    def _try_close_short(self) -> None:
-        """The same after a push, which is safe by then: the server looks again by itself."""
+    def try_close_short(self) -> None:
+        """The same where nobody can do anything about a full disk: the server looks again soon."""
         try:
             self.close_short()
         except OSError as error:

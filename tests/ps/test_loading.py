@@ -258,6 +258,25 @@ def test_a_load_undoes_the_state_of_the_optimizer(tmp_path: Path) -> None:
     assert step_dense(other, 3, 1).arrays()["state.step"] == 1, "of Adam nothing but the values"
 
 
+def test_a_copy_of_dense_numbers_lies_where_there_was_room() -> None:
+    """So that a save need not ask for memory while pushes wait."""
+    desk = made_dense(3)
+    step_dense(desk, 3, 1, Flag.FIRST)
+    table = step_dense(desk, 3, 2)
+    room: dict[str, Any] = {n: np.full(shape, 7, np.float32) for n, shape in table.room().items()}
+    copies = table.arrays(room)
+    assert (
+        room.keys()
+        == copies.keys()
+        == {"values", "state.step", "state.exp_avg"} | {"state.exp_avg_sq"}
+    )
+    assert all(copies[name] is room[name] for name in room)
+    before = {name: copy.copy() for name, copy in copies.items()}
+    step_dense(desk, 3, 3)
+    assert all((copies[name] == before[name]).all() for name in room), "they are copies"
+    assert table.arrays({"values": np.empty(9)})["values"].shape == (3,)
+
+
 def test_a_numbered_shrink_ends_one_day_however_often_it_is_sent(tmp_path: Path) -> None:
     here = Small(tmp_path)
     here.up([1, 2])

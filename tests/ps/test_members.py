@@ -171,3 +171,19 @@ def test_a_full_disk_does_not_end_the_watch(
 
     served(desk, work)
     assert members.over
+
+
+def test_workers_meet_and_end_with_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, members = opened(tmp_path, workers=1)
+
+    def full(file: int, parts: list[Any]) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fleetx.ps.journal.os.writev", full)
+    said = {"topic": "opened", "number": 1, "value": 4.0, "strict": True}
+    assert desk.call(Claim(0, 5), {"method": "agree"} | said) == {"value": 4.0}
+    desk.call(Claim(0, 5), {"method": "rest", "resting": True})
+    desk.call(Claim(0, 5), {"method": "finish"})
+    assert members.ended.is_set()

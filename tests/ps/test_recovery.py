@@ -335,7 +335,7 @@ def test_a_server_that_died_while_it_began_begins_again(
         dying = desk(tmp_path / point)
         dying.preload(folder, None)
         with monkeypatch.context() as patch:
-            patch.setattr(dying, point, killed)
+            patch.setattr(dying._shelf, point, killed)
             with pytest.raises(KilledError):
                 sparse(dying, **SLOW)
         back = desk(tmp_path / point)
