@@ -122,9 +122,9 @@ class Served(ABC):
         if self._waits(frame) and frame.step < self.version:
             raise ValueError(
                 f"worker {worker} pushed update {frame.step} of table {self.spec.name!r}, which "
-                f"has seen {self.version}: it was started again, or trains a second model over "
-                "this table, and counts updates for itself. Begin with the version of the table, "
-                "give each model tables of its own, or start all workers and servers anew"
+                f"has seen {self.version}: another model of this job trains the same table, or "
+                "this worker was started again and the others were not; give each model tables of "
+                "its own, or start all workers and servers anew"
             )
 
     def _waits(self, frame: Frame) -> bool:
