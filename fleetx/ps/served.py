@@ -191,7 +191,7 @@ class Served(ABC):
         while not self.changed.wait_for(ready, POLL):
             self.require_whole()
             self.members.require()
-            self.close_short()
+            self.try_close_short()
             waited += POLL
             if waited > patience:
                 raise TimeoutError(

@@ -14,7 +14,7 @@ from fleetx.ps.journal import Record
 from fleetx.ps.members import Members
 from fleetx.ps.served import Change, Served
 from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.sparse_table import SparseTable
+from fleetx.ps.sparse_table import ONE_SHOW, SparseTable
 from fleetx.ps.wire import widened, width_of
 
 ADMIT, SHRINK = 2, 3
@@ -106,11 +106,7 @@ class ServedSparse(Served):
         ids = np.concatenate([change.ids for change in changes])
         share = np.float32(1 / len(changes))
         values = np.concatenate([change.values for change in changes]) * share
-        stats = [change.stats for change in changes if change.stats is not None]
-        once, totals, counts = self.table.summed(
-            ids, values, np.concatenate(stats) if stats else None
-        )
-        return Change(once, totals, counts)
+        return Change(*self.table.summed(ids, values, _all_stats(changes)))
 
     def shrink(self, threshold: int, call: Call | None = None) -> int:
         """End a day, once for each call that has a number; returns how many rows were dropped."""
@@ -145,7 +141,8 @@ class ServedSparse(Served):
     def redo(self, record: Record) -> None:
         self._redone = record.number
         if record.kind == ADMIT:
-            self.table.admit(np.frombuffer(record.data, np.int64))
+            ids: Ids = np.frombuffer(record.data, np.int64)
+            self.table.admit(ids[self._late(ids)])
         elif record.kind == SHRINK:
             self._redo_shrink(record.data)
         else:
@@ -174,3 +171,11 @@ class ServedSparse(Served):
         parts = parts_of(ids, bits) if bits else np.zeros(len(ids), np.int64)
         late: Array = self.saved_at[parts] < self._redone
         return late
+
+
+def _all_stats(changes: list[Change]) -> Floats | None:
+    """Shows and clicks of all ids, as far as any worker knows them: else an id was shown once."""
+    if all(change.stats is None for change in changes):
+        return None
+    each = [np.tile(ONE_SHOW, (len(c.ids), 1)) if c.stats is None else c.stats for c in changes]
+    return np.concatenate(each)

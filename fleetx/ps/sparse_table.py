@@ -16,7 +16,8 @@ from fleetx.ps.sparse_spec import SparseSpec
 
 LAST_DAY = 1 << 13
 LAST_MARK = 1 << 16
-_ONE_SHOW = np.array([1, 0], np.float32)
+ONE_SHOW: Floats = np.array([1, 0], np.float32)
+"""What is counted for an id that came without shows and clicks."""
 
 
 class SparseTable:
@@ -135,7 +136,7 @@ class SparseTable:
         tables = self._rows.weights.array, self._rows.state.array
         self.spec.rule.apply(self._kernels, tables, slots, gradients, rate)
         if self._counted:
-            self._rows.stats.array[slots] += _ONE_SHOW if stats is None else stats
+            self._rows.stats.array[slots] += ONE_SHOW if stats is None else stats
 
     def add(self, ids: Ids, delta: Floats, *, unique: bool = False) -> None:
         """``w += delta``, for workers that train copies of their own."""
@@ -163,7 +164,7 @@ class SparseTable:
         totals = np.zeros((len(once), self.spec.dim), np.float32)
         self._kernels.sum_rows(np.ascontiguousarray(gradients), place, totals)
         if self._counted:
-            each = np.tile(_ONE_SHOW, (len(ids), 1)) if stats is None else stats
+            each = np.tile(ONE_SHOW, (len(ids), 1)) if stats is None else stats
             stats = np.zeros((len(once), 2), np.float32)
             self._kernels.sum_rows(np.ascontiguousarray(each), place, stats)
         return once, totals, stats

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fleetx.ps import snapshot
 from fleetx.ps.desk import Desk
-from fleetx.ps.entries import CountFilterEntry
+from fleetx.ps.entries import CountFilterEntry, ShowClickEntry
 from fleetx.ps.frames import Flag, Frame, Op
 from fleetx.ps.handshake import Claim
 from fleetx.ps.initializers import Constant
@@ -531,3 +532,37 @@ def test_a_change_that_fails_half_way_loses_the_table_and_not_the_log(
     assert (back.sparse(Frame(Op.PULL, 0)).version, look(back, [1])) == (1, [1])
     step_down(back, 2, [1], 2)
     assert look(back, [1]) == look(desk(tmp_path), [1]) == [3]
+
+
+def test_who_was_let_in_and_dropped_while_a_save_ran_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = sparse(here := desk(tmp_path), entry=CountFilterEntry(1), **SLOW)
+    out = np.empty((1, DIM), np.float32)
+    frame = Frame(Op.PULL, 0, Flag.TRAIN, count=1, body=8)
+    plain = snapshot._parts
+
+    def parts(*args: Any) -> Any:
+        """Both fall between the begin of the save and its only part, which knows of both."""
+        served.pull(Claim(0, 1), frame, memoryview(np.array([3]).tobytes()), out)
+        assert served.shrink(1) == 1
+        yield from plain(*args)
+
+    monkeypatch.setattr(snapshot, "_parts", parts)
+    here.checkpoint(force=True)
+    assert len(served.table) == len(desk(tmp_path).sparse(frame).table) == 0
+
+
+def test_workers_that_count_shows_and_those_that_do_not_make_one_round() -> None:
+    here = desk(workers=2)
+    served = sparse(here, entry=ShowClickEntry(), pace=Pace(workers=2), **SLOW)
+    step_down(here, 1, [1, 2], 2, worker=0)
+    ids, stats = np.array([2]), np.array([[5, 3]], np.float32)
+    body = ids.tobytes() + np.full((1, DIM), -4, np.float32).tobytes() + stats.tobytes()
+    flags = Flag.UNIQUE | Flag.COUNTS
+    frame = Frame(Op.PUSH, 0, flags, 1, 1, DIM, 0, -1.0, len(body))
+    served.change(Claim(1, 101), frame, memoryview(body))
+    found = served.table.part(0, 0)
+    counted = dict(zip(found.ids.tolist(), found.stats.tolist(), strict=True))
+    assert counted == {1: [1, 0], 2: [6, 3]}
+    assert look(here, [1, 2]) == [1, 3]
