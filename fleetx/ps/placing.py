@@ -1,22 +1,30 @@
 """Folders that appear complete or not at all, also where one of the same name lies already."""
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 MANIFEST = "manifest.json"
 """What is written last, so that a folder without it is not complete."""
 
 
-def begin(folder: Path) -> Path:
-    """An empty folder to fill, which ``put_in_place`` will give this name."""
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[Path]:
+    """An empty folder to fill, which gets this name when that has succeeded."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    return partial
+    try:
+        yield partial
+        _put_in_place(partial, folder)
+    except Exception:
+        shutil.rmtree(partial, ignore_errors=True)  # the disk may be full because of it
+        raise
 
 
-def put_in_place(partial: Path, folder: Path) -> None:
+def _put_in_place(partial: Path, folder: Path) -> None:
     """Let a complete folder take the place of another; killed at any point, one of them is found.
 
     A folder cannot be replaced in one step as a file can, so the old one steps aside.

@@ -36,15 +36,14 @@ def save(served: Served, folder: Path, *, delta: bool = False, mark: bool = True
         mark: later deltas begin here; else they do not know of this save.
     """
     served.require_whole()
-    partial = placing.begin(folder)
-    if isinstance(served, ServedSparse):
-        moment = _Moment.of(served, delta, mark)
-        manifest = _save_sparse(served, partial, moment)
-    else:
-        assert isinstance(served, ServedDense)
-        manifest = _save_dense(served, partial)
-    write_json(partial / MANIFEST, manifest)
-    placing.put_in_place(partial, folder)
+    with placing.filled(folder) as partial:
+        if isinstance(served, ServedSparse):
+            moment = _Moment.of(served, delta, mark)
+            manifest = _save_sparse(served, partial, moment)
+        else:
+            assert isinstance(served, ServedDense)
+            manifest = _save_dense(served, partial)
+        write_json(partial / MANIFEST, manifest)
     if isinstance(served, ServedSparse) and mark:
         served.mark_saved(*moment.mark, removed=moment.dropped)
     return manifest

@@ -113,9 +113,10 @@ def test_a_save_that_failed_takes_nothing_from_the_next_delta(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fleetx.ps.placing.put_in_place", fail)
+        patch.setattr("fleetx.ps.snapshot.write_json", fail)
         with pytest.raises(OSError, match="No space"):
             here.save(tmp_path / "broken", delta=True)
+    assert list((tmp_path / "broken" / "t").iterdir()) == [], "what is half done takes no room"
     delta = here.save(tmp_path / "delta", delta=True)
     assert chained(full, delta) == here.rows() == {1: 9}
 
