@@ -164,6 +164,7 @@ def _save_dense(served: ServedDense, folder: Path) -> dict[str, Any]:
     # Fresh memory costs more than the copy into it: it is touched before pushes have to wait.
     room: dict[str, Array] = {n: np.full(shape, 0, np.float32) for n, shape in shapes.items()}
     with served.changed:
+        served.require_whole()
         manifest = _start(served, "dense")
         arrays = served.table.arrays(room)
         filled = served.table.filled

@@ -566,3 +566,21 @@ def test_workers_that_count_shows_and_those_that_do_not_make_one_round() -> None
     counted = dict(zip(found.ids.tolist(), found.stats.tolist(), strict=True))
     assert counted == {1: [1, 0], 2: [6, 3]}
     assert look(here, [1, 2]) == [1, 3]
+
+
+def test_a_worker_is_told_that_a_table_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with team() as here:
+        client = here.client()
+        handle = table(client, SparseSpec(name="t", dim=DIM))
+        served = here.desks[0].sparse(Frame(Op.PULL, handle.numbers[0]))
+
+        def fail(*args: Any, **options: Any) -> None:
+            raise IndexError("no such row")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(served.table, "push", fail)
+            with pytest.raises(RuntimeError, match="table 't' is lost"):
+                push(client, handle, [1], np.ones((1, DIM)))
+        with pytest.raises(RuntimeError, match=r"failed half way \(IndexError: no such row\)"):
+            rows(client, handle, [1])
+        assert client.call({"method": "heartbeat"}) == {}, "the connection is kept"
