@@ -70,16 +70,19 @@ class Candidates:
         kept = day - ((words & DAY) >> DAY_SHIFT) < threshold
         self._keep(ids[kept], words[kept])
 
-    def waiting(self) -> tuple[Ids, Ids, Ids]:
-        """Every id that waits, how often it was met, and the last day on which it was."""
-        ids, words = self._index.words()
+    def __len__(self) -> int:
+        return self._index.size
+
+    def part(self, number: int, bits: int) -> tuple[Ids, Ids, Ids]:
+        """Ids that wait, in one part of the hash range, how often they were met, and when last."""
+        ids, words = self._index.part(number, bits)
         found = self._counts.array[rows_of(words), 0]
         waiting = found != LET_IN
         days = (words & DAY) >> DAY_SHIFT
         return ids[waiting], found[waiting], days[waiting]
 
     def put(self, ids: Ids, counts: Ids, days: Ids) -> None:
-        """Take what ``waiting`` gave, here or on another server."""
+        """Take what ``part`` gave, here or on another server."""
         for day in np.unique(days):
             chosen = days == day
             self._counts.array[self._seats(ids[chosen], int(day)), 0] = counts[chosen]

@@ -76,9 +76,13 @@ class DenseTable:
         self.filled = False
         """Whether somebody has given the values with which training begins."""
         self._values = torch.nn.Parameter(torch.zeros(spec.size))
-        options = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.options.items()}
-        make: Any = OPTIMIZERS[spec.optimizer]
-        self._optimizer: Optimizer = make([self._values], **options)
+        self._optimizer = self._fresh()
+
+    def _fresh(self) -> Optimizer:
+        options = {k: tuple(v) if isinstance(v, list) else v for k, v in self.spec.options.items()}
+        make: Any = OPTIMIZERS[self.spec.optimizer]
+        made: Optimizer = make([self._values], **options)
+        return made
 
     @property
     def values(self) -> Floats:
@@ -108,18 +112,36 @@ class DenseTable:
         self.values[:] += delta
         self.updates += 1
 
-    def arrays(self) -> dict[str, Array]:
-        """Copies of everything: values, and each tensor of the optimizer's state."""
+    def arrays(self, room: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Copies of everything: values, and each tensor of the optimizer's state.
+
+        Args:
+            room: arrays that earlier copies lie in, to be written over where they fit.
+        """
+        room, copies = room or {}, {}
+        for name, array in self._views().items():
+            target = room.get(name)
+            if target is None or target.shape != array.shape:
+                target = np.empty_like(array)
+            np.copyto(target, array)
+            copies[name] = target
+        return copies
+
+    def room(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what ``arrays`` gives."""
+        return {name: array.shape for name, array in self._views().items()}
+
+    def _views(self) -> dict[str, Array]:
         state = self._optimizer.state.get(self._values, {})
         kept = {f"state.{name}": value for name, value in state.items() if value is not None}
         tensors = {name: torch.as_tensor(value) for name, value in kept.items()}
-        copies = {name: value.float().numpy().copy() for name, value in tensors.items()}
-        return {"values": self.values.copy()} | copies
+        return {"values": self.values} | {n: t.float().numpy() for n, t in tensors.items()}
 
     def put(self, arrays: Mapping[str, Array]) -> None:
-        """Take what ``arrays`` gave."""
+        """Take what ``arrays`` gave; state that it does not have begins anew."""
         self.values[:] = arrays["values"]
         self.filled = True
+        self._optimizer = self._fresh()
         for name, array in arrays.items():
             if name.startswith("state."):
                 tensor = torch.from_numpy(np.array(array, np.float32))

@@ -1,32 +1,29 @@
 """What a server does for its workers, apart from sockets."""
 
 import logging
-import threading
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fleetx.ps import restoring, snapshot
-from fleetx.ps.dense_table import DenseSpec
 from fleetx.ps.frames import BadFrameError, Frame
 from fleetx.ps.handshake import Claim
 from fleetx.ps.hashing import Floats
 from fleetx.ps.meetings import Meetings
 from fleetx.ps.members import Members
+from fleetx.ps.once import Once
 from fleetx.ps.served import Served
 from fleetx.ps.served_dense import ServedDense
-from fleetx.ps.served_sparse import ServedSparse
-from fleetx.ps.sparse_spec import SparseSpec
+from fleetx.ps.served_sparse import Call, ServedSparse
+from fleetx.ps.shelf import LOG_LIMIT, Keeping, Shelf
 
 logger = logging.getLogger(__name__)
 
 Message = dict[str, Any]
-LOG_LIMIT = 1 << 30
-"""Bytes of log of one table after which the table is saved and the log begins anew."""
 
 
 class Desk:
-    """The tables of one server."""
+    """Answers requests, each by what it is about."""
 
     def __init__(
         self,
@@ -40,13 +37,20 @@ class Desk:
         log_limit: int = LOG_LIMIT,
     ) -> None:
         self.members = members
-        self._server, self._servers = server, servers
-        self._folder, self._durable, self._log_limit = folder, durable, log_limit
         self.patience = patience
-        self._lock = threading.Lock()
-        self._tables: list[Served] = []
-        self._saving = threading.Lock()
-        self.meetings = Meetings(members, folder / "meetings" if folder else None)
+        members.patience = patience
+        keeping = Keeping(folder=folder, durable=durable, log_limit=log_limit)
+        self._folder = None if folder is None else folder / "meetings"
+        self._shelf = Shelf(members, server, servers, keeping)
+        self._tables = self._shelf.tables
+        self._once = Once()
+        self.meetings = Meetings(members, self._folder)
+        if members.over:
+            logger.warning(
+                "the job whose state is in %s is over: this server ends, and empties the folder, "
+                "so that the next job begins anew",
+                folder,
+            )
         self._calls: dict[str, Callable[[Claim, Message], Message]] = {
             "agree": self._agree,
             "await": self._await,
@@ -54,20 +58,16 @@ class Desk:
             "describe": self._describe,
             "finish": self._finish,
             "heartbeat": lambda claim, said: {},
-            "load": self._load,
+            "load": lambda claim, said: self._only_once(claim, said, self._load),
             "rest": self._rest,
-            "save": self._save,
-            "shrink": self._shrink,
+            "save": lambda claim, said: self._only_once(claim, said, self._save),
+            "shrink": lambda claim, said: self._only_once(claim, said, self._shrink),
             "tick": self._tick,
         }
-        self._preload: Path | None = None
-        self._preloaded: list[str] | None = None
-        if folder is not None:
-            self._recover(folder)
 
     def preload(self, folder: Path | None, tables: list[str] | None) -> None:
         """Let tables begin with what a save holds; those that came back from death do not."""
-        self._preload, self._preloaded = folder, tables
+        self._shelf.preload(folder, tables)
 
     def call(self, claim: Claim, message: Message) -> Message:
         """Answer one of the rare requests."""
@@ -107,53 +107,19 @@ class Desk:
         served.pull(claim, frame, body, out)
 
     def _create(self, claim: Claim, said: Message) -> Message:
-        with self._lock:
-            form = said["spec"]
-            for number, served in enumerate(self._tables):
-                if served.spec.name == form["name"]:
-                    _same(served, said)
-                    return {"table": number}
-            number = len(self._tables)
-            if self._folder is not None:
-                place = self._folder / f"{number:04d}"
-                place.mkdir(parents=True, exist_ok=True)
-                kept = {"kind": said["kind"], "spec": form}
-                made = self._make(said["kind"], form, place)
-                snapshot.write_json(place / "spec.json", kept)
-            else:
-                made = self._make(said["kind"], form, None)
-            self._tables.append(made)
-            if self._preload is not None:
-                self._fill(made, self._preload, self._preloaded)
-            return {"table": number}
-
-    def _make(self, kind: str, form: Message, place: Path | None) -> Served:
-        log = place / "log" if place else None
-        if kind == "sparse":
-            return ServedSparse(SparseSpec.of(form), self.members, log, self._durable)
-        return ServedDense(DenseSpec.of(form), self.members, log, self._durable)
-
-    def _recover(self, folder: Path) -> None:
-        for path in sorted(folder.glob("[0-9]*/spec.json")):
-            kept = snapshot.read_json(path)
-            served = self._make(kept["kind"], kept["spec"], path.parent)
-            restoring.recover(served, path.parent / "saved")
-            self._tables.append(served)
-            logger.warning("table %s is back with %s", served.spec.name, served.describe())
+        number, served = self._shelf.create(str(said["kind"]), said["spec"])
+        return {"table": number, "version": served.version}
 
     def checkpoint(self, *, force: bool = False) -> None:
         """Save tables whose log has become long, and begin their logs anew."""
-        if self._folder is None:
-            return
-        with self._saving:
-            for number, served in enumerate(self._tables):
-                assert served.journal is not None
-                if force or served.journal.bytes > self._log_limit:
-                    with served.changed:
-                        served.journal.cut()
-                    place = self._folder / f"{number:04d}" / "saved"
-                    manifest = snapshot.save(served, place, own=True)
-                    served.journal.forget(manifest["after"])
+        self._shelf.checkpoint(force=force)
+
+    def clear(self) -> None:
+        """After a job that came to its end: the next one in this folder begins anew."""
+        if self._folder is not None and self.members.over:
+            self._shelf.clear()
+            # What says that the job is over goes last, for a server that dies here.
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _agree(self, claim: Claim, said: Message) -> Message:
         value = self.meetings.agree(
@@ -177,7 +143,8 @@ class Desk:
         """What nobody asks for: rounds that wait for workers which are done, and long logs."""
         for served in self._tables:
             with served.changed:
-                served.close_short()
+                if not served.lost:
+                    served.try_close_short()
         self.checkpoint()
 
     def _tick(self, claim: Claim, said: Message) -> Message:
@@ -192,7 +159,7 @@ class Desk:
         self.meetings.rest(claim.worker, bool(said["resting"]))
         for served in self._tables:
             with served.changed:
-                served.close_short()
+                served.try_close_short()
         return {}
 
     def _describe(self, claim: Claim, said: Message) -> Message:
@@ -203,52 +170,32 @@ class Desk:
             "dead": self.members.dead(),
         }
 
+    def _only_once(
+        self, claim: Claim, said: Message, work: Callable[[Claim, Message], Message]
+    ) -> Message:
+        number = said.get("call")
+        number = None if number is None else int(number)
+        return self._once.answer(claim.client, number, lambda: work(claim, said))
+
     def _shrink(self, claim: Claim, said: Message) -> Message:
-        gone = 0
-        for served in self._tables:
-            wanted = said.get("table") in (None, served.spec.name)
-            if wanted and isinstance(served, ServedSparse):
-                gone += served.shrink(int(said["threshold"]))
-        return {"removed": gone}
+        number = said.get("call")
+        call = None if number is None else Call(claim.client, int(number))
+        tables = {each.spec.name: each for each in self._tables if isinstance(each, ServedSparse)}
+        if (name := said.get("table")) is not None:
+            if name not in tables:
+                raise ValueError(f"there is no table {name!r} of rows; name one of {[*tables]}")
+            tables = {name: tables[name]}
+        gone = [served.shrink(int(said["threshold"]), call) for served in tables.values()]
+        return {"removed": sum(gone)}
 
     def _save(self, claim: Claim, said: Message) -> Message:
-        root, delta = Path(str(said["folder"])), bool(said["delta"])
-        names = []
-        with self._saving:
-            for served in self._tables:
-                place = root / served.spec.name / f"server-{self._server}"
-                snapshot.save(served, place, delta=delta)
-                names.append(served.spec.name)
-        return {"tables": names}
+        folder, mark = Path(str(said["folder"])), bool(said.get("mark", True))
+        return {"tables": self._shelf.save(folder, delta=bool(said["delta"]), mark=mark)}
 
     def _load(self, claim: Claim, said: Message) -> Message:
         self.load(Path(str(said["folder"])), said.get("tables"))
         return {}
 
     def load(self, root: Path, tables: list[str] | None = None) -> None:
-        """Take this server's share of a save into the tables that exist."""
-        for served in self._tables:
-            self._fill(served, root, tables)
-        self.checkpoint(force=True)  # what was loaded is in no log
-
-    def _fill(self, served: Served, root: Path, tables: list[str] | None) -> None:
-        manifest, name = snapshot.read_json(root / snapshot.MANIFEST), served.spec.name
-        if name not in manifest["tables"] or (tables is not None and name not in tables):
-            return
-        folders = [root / name / f"server-{i}" for i in range(manifest["servers"])]
-        if isinstance(served, ServedSparse):
-            restoring.load_sparse(served, folders, self._server, self._servers)
-        elif isinstance(served, ServedDense):
-            restoring.load_dense(served, folders)
-
-
-def _same(served: Served, said: Message) -> None:
-    """Workers must agree on what a table is."""
-    kind = SparseSpec if said["kind"] == "sparse" else DenseSpec
-    asked = kind.of(said["spec"])
-    if asked != served.spec:
-        raise ValueError(
-            f"table {asked.name!r} exists already and differs: it is {served.spec}, and "
-            f"{asked} was asked for; give one of them another name, or the same options on every "
-            "worker"
-        )
+        """Set the tables that exist to this server's share of a save."""
+        self._shelf.load(root, tables)

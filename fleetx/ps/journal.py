@@ -36,6 +36,9 @@ class Journal:
         self.number = 0
         """The number of the last record."""
         self._file: int | None = None
+        self._end, self._last = 0, 0
+        """Where the file ends, and how long its last record is."""
+        self._spoiled = ""
         self.bytes = 0
         """What was written since the last cut."""
 
@@ -51,18 +54,43 @@ class Journal:
                 data = data[_size(record) :]
 
     def append(self, kind: int, parts: list[Bytes | Array]) -> int:
-        """Write a record and return its number."""
+        """Write a record and return its number; one that cannot be written leaves nothing behind.
+
+        Half a record would hide all later ones from recovery, which stops at it.
+        """
+        if self._spoiled:
+            raise OSError(self._spoiled)
         views = [flat(part) for part in parts if len(part)]
         length = sum(len(view) for view in views)
-        self.number += 1
+        number = self.number + 1
         if self._file is None:
-            self._file = self._open()
-        pieces: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, kind, self.number, length), *views]
-        _write(self._file, [*pieces, _TAIL.pack(~self.number & 0xFFFFFFFFFFFFFFFF)])
-        if self._durable:
-            os.fdatasync(self._file)
-        self.bytes += _HEAD.size + length + _TAIL.size
-        return self.number
+            self._file, self._end = self._open(number), 0
+        pieces: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, kind, number, length), *views]
+        try:
+            _write(self._file, [*pieces, _TAIL.pack(~number & 0xFFFFFFFFFFFFFFFF)])
+            if self._durable:
+                os.fdatasync(self._file)
+        except BaseException:
+            self._truncate(self._end)
+            raise
+        self._last = _HEAD.size + length + _TAIL.size
+        self.number, self._end, self.bytes = number, self._end + self._last, self.bytes + self._last
+        return number
+
+    def take_back(self) -> None:
+        """Remove the last record: what it speaks of did not happen."""
+        assert self._last, "one record can be taken back, right after it was written"
+        self._end, self.bytes = self._end - self._last, self.bytes - self._last
+        self.number, self._last = self.number - 1, 0
+        self._truncate(self._end)
+
+    def _truncate(self, end: int) -> None:
+        assert self._file is not None
+        try:
+            os.ftruncate(self._file, end)
+        except OSError as error:
+            self._spoiled = f"the log in {self._folder} ends in half a record ({error})"
+            raise
 
     def cut(self) -> int:
         """End the file: later records go to another one. Returns the number of the last record."""
@@ -81,11 +109,11 @@ class Journal:
         """Let go of the file."""
         if self._file is not None:
             os.close(self._file)
-            self._file = None
+            self._file, self._last = None, 0
 
-    def _open(self) -> int:
-        path = self._folder / f"{self.number:020d}.log"
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    def _open(self, number: int) -> int:
+        path = self._folder / f"{number:020d}.log"
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
 
     def _paths(self) -> list[Path]:
         return sorted(self._folder.glob("*.log"))

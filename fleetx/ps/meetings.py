@@ -1,11 +1,14 @@
 """Where workers wait for each other, on the first server."""
 
+import logging
 import threading
 from pathlib import Path
 
 from fleetx.ps.frames import from_json, to_json
 from fleetx.ps.journal import Journal
-from fleetx.ps.members import Members
+from fleetx.ps.members import BACK, DEAD, Members
+
+logger = logging.getLogger(__name__)
 
 POLL = 0.5
 REST = "rest"
@@ -28,6 +31,7 @@ class Meetings:
         if self._journal is not None:
             for record in self._journal.records():
                 self._note(from_json(record.data))
+            members.witness = self._witness
 
     def _note(self, said: dict[str, object]) -> None:
         if "event" in said:
@@ -40,15 +44,31 @@ class Meetings:
             del self._said[old]
 
     def _happened(self, event: str, worker: int) -> None:
+        if worker >= self._members.workers:
+            return  # of a job in this folder that had more of them
         if event == "finish":
             self._members.finish(worker)
+        elif event in (BACK, DEAD):
+            self._members.recall(worker, event)
         else:
             self._members.rest(worker, resting=event == REST)
 
     def _log(self, **said: object) -> None:
-        if self._journal is not None:
-            self._journal.append(0, [to_json(said)])
+        self._write(**said)
         self._note(said)
+
+    def _write(self, **said: object) -> None:
+        if self._journal is not None:
+            try:
+                self._journal.append(0, [to_json(said)])
+            except OSError as error:  # workers must be able to meet and to end all the same
+                logger.warning("%s is in no log: %s", said, error)
+
+    def _witness(self, event: str, worker: int) -> None:
+        """Remember who died: a server that is started again would wait for them."""
+        with self._changed:
+            self._write(event=event, worker=worker)
+            self._changed.notify_all()
 
     def finish(self, worker: int) -> None:
         """A worker is done."""

@@ -1,25 +1,29 @@
 """Loading tables: a server's own save after its death, or a save of any number of servers."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fleetx.ps import safetensors_file
+from fleetx.ps import placing, safetensors_file
 from fleetx.ps.dense_table import Block
 from fleetx.ps.hashing import Array, Ids, servers_of
+from fleetx.ps.placing import MANIFEST
 from fleetx.ps.row_store import Rows
 from fleetx.ps.served import Served
 from fleetx.ps.served_dense import ServedDense
 from fleetx.ps.served_sparse import ServedSparse
-from fleetx.ps.snapshot import MANIFEST, read_json
+from fleetx.ps.snapshot import read_json
 from fleetx.ps.sparse_table import SparseTable
+
+logger = logging.getLogger(__name__)
 
 
 def recover(served: Served, folder: Path) -> None:
     """Take back this server's own last save and every change logged after it."""
-    after = 0
+    after, folder = 0, placing.found(folder)
     if (folder / MANIFEST).exists():
         manifest = read_json(folder / MANIFEST)
         after = manifest["after"]
@@ -35,15 +39,24 @@ def _restore(served: Served, folder: Path, manifest: dict[str, Any]) -> None:
     if isinstance(served, ServedSparse):
         served.table.reserve(manifest["rows"])
         for name in manifest["files"]:
-            served.table.put(_rows(served.table, folder / name))
+            served.table.put(_rows(folder / name))
         if "waiting" in manifest:
             served.table.put_waiting(*_waiting(folder, manifest))
+        if "removed" in manifest:
+            served.removed = [_removed(folder, manifest)]
         served.table.updates, served.table.day = manifest["updates"], manifest["day"]
         served.saved_at = np.array(manifest["saved_at"], np.int64)
+        shrunk = manifest["shrunk"].items()
+        served.shrunk = {int(client): (call, gone) for client, (call, gone) in shrunk}
     elif isinstance(served, ServedDense):
         if manifest["filled"]:
             served.table.put(safetensors_file.read(folder / manifest["files"][0]))
         served.table.updates = manifest["updates"]
+
+
+def _removed(folder: Path, manifest: dict[str, Any]) -> Ids:
+    ids: Ids = safetensors_file.read(folder / manifest["removed"])["ids"]
+    return ids
 
 
 def _waiting(folder: Path, manifest: dict[str, Any]) -> tuple[Array, Array, Array]:
@@ -51,54 +64,86 @@ def _waiting(folder: Path, manifest: dict[str, Any]) -> tuple[Array, Array, Arra
     return arrays["ids"], arrays["counts"], arrays["days"]
 
 
-def _rows(table: SparseTable, path: Path) -> Rows:
+def _rows(path: Path) -> Rows:
     arrays = safetensors_file.read(path)
     n = len(arrays["ids"])
     none = np.empty((n, 0), np.float32)
-    rows = Rows(
+    return Rows(
         arrays["ids"],
         arrays["rows"],
         arrays.get("state", none),
         arrays.get("stats", none),
         arrays.get("days", np.zeros(n, np.int32)),
     )
-    if rows.weights.shape != (n, table.spec.dim):
-        raise ValueError(
-            f"{path} holds rows of {rows.weights.shape[1]} floats, and table {table.spec.name!r} "
-            f"has {table.spec.dim}; load it into a table of the same width"
-        )
-    return rows
 
 
 def load_sparse(served: ServedSparse, folders: list[Path], server: int, servers: int) -> int:
-    """Take those rows of a save that belong to this server; returns how many there were."""
-    count = 0
-    for folder in folders:
-        manifest = read_json(folder / MANIFEST)
-        with served.changed:
-            share = len(folders) * manifest["rows"] // servers
-            served.table.reserve(max(len(served.table), share))
-        for name in manifest["files"]:
-            count += _load(served, folder / name, lambda ids: servers_of(ids, servers) == server)
-        if "waiting" in manifest:
-            _load_waiting(served, _waiting(folder, manifest), server, servers)
-        if "removed" in manifest:
-            gone = safetensors_file.read(folder / manifest["removed"])["ids"]
-            with served.changed:
-                served.table.drop(gone)
+    """Set a table to this server's share of a save; returns how many rows there were.
+
+    A full save takes the place of all rows. What a delta dropped goes before its rows come: an id
+    may have been met again after that.
+    """
+    manifests = [read_json(folder / MANIFEST) for folder in folders]
+    _check(served.table, folders, manifests)
+    count, share = 0, sum(manifest["rows"] for manifest in manifests) // servers
+    ours = _share(server, servers)
+    with served.vital():
+        _make_room(served, manifests, share)
+        for folder, manifest in zip(folders, manifests, strict=True):
+            if "removed" in manifest:
+                _drop(served, _removed(folder, manifest))
+            for name in manifest["files"]:
+                count += _load(served, folder / name, ours)
+            if "waiting" in manifest:
+                _load_waiting(served, _waiting(folder, manifest), ours)
     return count
 
 
+def _check(table: SparseTable, folders: list[Path], manifests: list[dict[str, Any]]) -> None:
+    """Refuse what cannot be loaded before anything is changed."""
+    for folder, manifest in zip(folders, manifests, strict=True):
+        if (width := manifest["spec"]["dim"]) != table.spec.dim:
+            raise ValueError(
+                f"{folder} holds rows of {width} floats, and table {table.spec.name!r} has "
+                f"{table.spec.dim}; load it into a table of the same width"
+            )
+        more = [manifest[key] for key in ("waiting", "removed") if key in manifest]
+        for name in [*manifest["files"], *more]:
+            safetensors_file.check(folder / name)
+
+
+def _make_room(served: ServedSparse, manifests: list[dict[str, Any]], share: int) -> None:
+    day = max(manifest["day"] for manifest in manifests)
+    with served.changed:
+        if all(manifest["mode"] == "full" for manifest in manifests):
+            served.removed.append(served.table.ids())
+            served.table.clear()
+            served.table.begin_day(day)
+        else:
+            served.table.begin_day(max(day, served.table.day))
+        served.table.reserve(max(len(served.table), share))
+
+
+def _drop(served: ServedSparse, ids: Ids) -> None:
+    with served.changed:
+        served.table.drop(ids)
+        served.removed.append(ids)
+
+
+def _share(server: int, servers: int) -> Callable[[Ids], Array]:
+    return lambda ids: servers_of(ids, servers) == server
+
+
 def _load_waiting(
-    served: ServedSparse, found: tuple[Array, Array, Array], server: int, servers: int
+    served: ServedSparse, found: tuple[Array, Array, Array], ours: Callable[[Ids], Array]
 ) -> None:
-    mine = servers_of(found[0], servers) == server
+    mine = ours(found[0])
     with served.changed:
         served.table.put_waiting(*(array[mine] for array in found))
 
 
 def _load(served: ServedSparse, path: Path, ours: Callable[[Ids], Array]) -> int:
-    rows = _rows(served.table, path)
+    rows = _rows(path)
     mine = ours(rows.ids)
     chosen = Rows(*(array[mine] for array in vars(rows).values()))
     with served.changed:
@@ -113,6 +158,9 @@ def load_dense(served: ServedDense, folders: list[Path]) -> None:
         manifest = read_json(folder / MANIFEST)
         if manifest["filled"]:
             arrays = safetensors_file.read(folder / manifest["files"][0])
+            if (rule := manifest["spec"]["optimizer"]) != served.table.spec.optimizer:
+                logger.warning("%s holds state of %s, which is not taken", folder, rule)
+                arrays = {"values": arrays["values"]}
             _collect(whole, manifest["spec"]["blocks"], arrays)
     wanted = served.table.spec.blocks
     if missing := {name for name, _, _ in wanted} - whole.keys():
@@ -122,7 +170,7 @@ def load_dense(served: ServedDense, folders: list[Path]) -> None:
         )
     keys = {key for arrays in whole.values() for key in arrays}
     cut = {key: _cut(whole, wanted, key) for key in keys}
-    with served.changed:
+    with served.changed, served.vital():
         served.table.put(cut)
 
 
@@ -146,8 +194,11 @@ def _collect(
 
 
 def _cut(whole: dict[str, dict[str, Array]], blocks: tuple[Block, ...], key: str) -> Array:
+    # A number beside the parameters, such as how many updates there were, is the same for all; a
+    # server without a block needs it too.
+    example = next(arrays[key] for arrays in whole.values() if key in arrays)
+    if example.ndim == 0:
+        return example
     pieces = [whole[name][key] for name, _, _ in blocks]
-    if pieces and pieces[0].ndim == 0:
-        return pieces[0]
     cut = [piece[begin:end] for piece, (_, begin, end) in zip(pieces, blocks, strict=True)]
     return np.concatenate(cut) if cut else np.empty(0, np.float32)

@@ -39,20 +39,30 @@ def write(path: Path, arrays: Mapping[str, Array], notes: Mapping[str, str] | No
 
 def read(path: Path) -> dict[str, Array]:
     """All arrays of a file, checked against its size; they live as long as they are used."""
-    data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+    views = _views(path)
+    return {name: np.array(view) for name, view in views.items()}
+
+
+def check(path: Path) -> None:
+    """Raise ``ValueError`` where ``read`` would; costs no more than reading the header."""
+    _views(path)
+
+
+def _views(path: Path) -> dict[str, Array]:
     try:
+        data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
         (length,) = struct.unpack("<Q", bytes(data[:8]))
         header: dict[str, Any] = json.loads(bytes(data[8 : 8 + length]))
         body = data[8 + length :]
         header.pop("__metadata__", None)
-        return {name: _array(body, entry) for name, entry in header.items()}
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+        return {name: _view(body, entry) for name, entry in header.items()}
+    except (OSError, struct.error, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a whole safetensors file ({error})") from None
 
 
-def _array(body: Array, entry: Mapping[str, Any]) -> Array:
+def _view(body: Array, entry: Mapping[str, Any]) -> Array:
     begin, end = entry["data_offsets"]
     kind, shape = _TYPES[entry["dtype"]], tuple(entry["shape"])
     if not 0 <= begin <= end <= len(body):
         raise ValueError("an array lies outside of it")
-    return np.frombuffer(body[begin:end].tobytes(), kind).reshape(shape)
+    return np.frombuffer(body[begin:end], kind).reshape(shape)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fleetx.ps import safetensors_file, snapshot
+from fleetx.ps import placing, safetensors_file, snapshot
 from fleetx.ps.client import Batch
 from fleetx.ps.hashing import Array, Floats, Ids
 from fleetx.ps.row_store import Rows
@@ -55,7 +55,10 @@ class SavedRows:
                 f"{self._folder} holds no table {name!r}, only {self._manifest['tables']}; give "
                 "the layer the name that it was trained with"
             )
-        folders = [self._folder / name / f"server-{i}" for i in range(self._manifest["servers"])]
+        folders = [
+            placing.found(self._folder / name / f"server-{i}")
+            for i in range(self._manifest["servers"])
+        ]
         manifests = [snapshot.read_json(folder / snapshot.MANIFEST) for folder in folders]
         spec = SparseSpec.of(manifests[0]["spec"])
         if spec.dim != dim:

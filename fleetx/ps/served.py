@@ -1,47 +1,35 @@
 """A table as a server offers it: changes once each, in rounds or as they come, and logged."""
 
+import contextlib
+import logging
 import threading
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fleetx.ps.dense_table import DenseTable
 from fleetx.ps.frames import HEADER, REQUESTS, Flag, Frame, unpacked
 from fleetx.ps.handshake import Claim
-from fleetx.ps.hashing import Floats, Ids
+from fleetx.ps.hashing import Array, Floats, Ids
 from fleetx.ps.journal import Journal, Record
 from fleetx.ps.members import Members
+from fleetx.ps.pipes import Bytes
 from fleetx.ps.sparse_table import SparseTable
+from fleetx.ps.staleness import Staleness
+
+logger = logging.getLogger(__name__)
 
 CHANGE, SHORT = 1, 4
 """Kinds of records: a push, and the end of a round that lacks some."""
 POLL = 0.5
 
 
-@dataclass
-class Staleness:
-    """Updates by others between what a worker read and what it pushes on that ground."""
-
-    pushes: int = 0
-    total: int = 0
-    largest: int = 0
-    read_at: dict[int, int] = field(default_factory=dict)
-
-    def read(self, worker: int, version: int) -> None:
-        """A worker has seen this version."""
-        self.read_at[worker] = version
-
-    def pushed(self, worker: int, version: int) -> None:
-        """A worker pushes onto this version."""
-        age = version - self.read_at.get(worker, version)
-        self.pushes += 1
-        self.total += age
-        self.largest = max(self.largest, age)
-
-    def describe(self) -> dict[str, float]:
-        """Largest and mean."""
-        return {"largest": self.largest, "mean": self.total / max(1, self.pushes)}
+class TableLostError(RuntimeError):
+    """A change failed half way: what the table holds is neither the old nor the new."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +59,7 @@ class Served(ABC):
         self._waiting_since: dict[int, int] = {}
         """Version -> the number of the first record of its round."""
         self._plain = table
+        self._lost = ""
 
     @property
     def version(self) -> int:
@@ -81,22 +70,76 @@ class Served(ABC):
         """Apply a push once, however often it is sent; on return it is in the log."""
         change = self.parsed(frame, body)
         with self.changed:
+            self.require_whole()
             if frame.seq <= self.seen.get(claim.client, 0):
                 return
-            if self.journal is not None:
-                self.journal.append(CHANGE, [claim.packed(), frame.packed(), body])
+            self._check_step(claim.worker, frame)
+            with self.logged(CHANGE, [claim.packed(), frame.packed(), body]):
+                self._take(claim.worker, frame, change)
             self.seen[claim.client] = frame.seq
-            self._take(claim.worker, frame, change)
-            self.close_short()
+            self.try_close_short()
+
+    @property
+    def lost(self) -> bool:
+        """Whether a change has failed half way."""
+        return bool(self._lost)
+
+    def require_whole(self) -> None:
+        """Raise when a change has failed half way."""
+        if self._lost:
+            raise TableLostError(self._lost)
+
+    @contextlib.contextmanager
+    def logged(self, kind: int, parts: list[Bytes | Array]) -> Iterator[None]:
+        """Log a change, and make it inside; one that fails is not acknowledged and not repeated."""
+        if self.journal is not None:
+            self.journal.append(kind, parts)
+        try:
+            with self.vital():
+                yield
+        except TableLostError:
+            if self.journal is not None:
+                with contextlib.suppress(OSError):  # then the log takes no more records
+                    self.journal.take_back()
+            raise
+
+    @contextlib.contextmanager
+    def vital(self) -> Iterator[None]:
+        """Inside, a failure leaves the table in nobody knows what state: nothing is served then."""
+        try:
+            yield
+        except Exception as error:
+            logger.exception("table %s is lost", self.spec.name)
+            self._lost = (
+                f"table {self.spec.name!r} is lost, for a change of it failed half way "
+                f"({type(error).__name__}: {error}); mend the cause and start this server again: "
+                "it comes back with all that was acknowledged before"
+            )
+            raise TableLostError(self._lost) from error
+
+    def _check_step(self, worker: int, frame: Frame) -> None:
+        """Pushes that were sent twice are known by their numbers; another old one is a mistake."""
+        if self._waits(frame) and frame.step < self.version:
+            raise ValueError(
+                f"worker {worker} pushed update {frame.step} of table {self.spec.name!r}, which "
+                f"has seen {self.version}: another model of this job trains the same table, or "
+                "this worker was started again and the others were not; give each model tables of "
+                "its own, or start all workers and servers anew"
+            )
+
+    def _waits(self, frame: Frame) -> bool:
+        """Whether a push is one of a round."""
+        return self.spec.pace.workers > 0 and not frame.flags & Flag.FIRST
 
     def _take(self, worker: int, frame: Frame, change: Change) -> None:
-        if frame.flags & Flag.FIRST or self.spec.pace.workers == 0:
-            if not frame.flags & Flag.FIRST:
-                self.staleness.pushed(worker, self.version)
-            self.apply(frame, change)
-            self.changed.notify_all()
-        elif frame.step >= self.version:
-            self._join(worker, frame, change)
+        if self._waits(frame):
+            if frame.step >= self.version:  # older ones in a log are in the save before it
+                self._join(worker, frame, change)
+            return
+        if not frame.flags & Flag.FIRST:
+            self.staleness.pushed(worker, self.version)
+        self.apply(frame, change)
+        self.changed.notify_all()
 
     def _join(self, worker: int, frame: Frame, change: Change) -> None:
         """Keep a push for its round, and end the rounds that are complete."""
@@ -122,9 +165,16 @@ class Served(ABC):
     def close_short(self) -> None:
         """End rounds that only lack workers which have no data, for ever or for now."""
         while self.version in self._rounds and not {*self._missing()} - {*self.members.idle()}:
-            if self.journal is not None:
-                self.journal.append(SHORT, [])
-            self._finish_round()
+            self.require_whole()
+            with self.logged(SHORT, [np.array([self.version], np.int64)]):
+                self._finish_round()
+
+    def try_close_short(self) -> None:
+        """The same where nobody can do anything about a full disk: the server looks again soon."""
+        try:
+            self.close_short()
+        except OSError as error:
+            logger.warning("a round of table %s stays open: %s", self.spec.name, error)
 
     def oldest_needed(self) -> int:
         """The last record that no open round needs."""
@@ -139,8 +189,9 @@ class Served(ABC):
 
         waited = 0.0
         while not self.changed.wait_for(ready, POLL):
+            self.require_whole()
             self.members.require()
-            self.close_short()
+            self.try_close_short()
             waited += POLL
             if waited > patience:
                 raise TimeoutError(
@@ -163,7 +214,9 @@ class Served(ABC):
     def redo(self, record: Record) -> None:
         """Repeat what a record says."""
         if record.kind == SHORT:
-            self._finish_round()
+            (version,) = np.frombuffer(record.data, np.int64)
+            if version >= self.version:  # else the save knows it; another round may be open
+                self._finish_round()
             return
         assert record.kind == CHANGE, f"record {record.number} is of kind {record.kind}"
         claim, rest = Claim.unpacked(record.data)

@@ -28,6 +28,7 @@ class ServedDense(Served):
         """A copy of all values and its version, once the table has come to the one asked for."""
         with self.changed:
             self.await_version(frame.step, patience)
+            self.require_whole()
             self.staleness.read(claim.worker, self.version)
             return self.table.values.copy(), self.version
 

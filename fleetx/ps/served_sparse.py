@@ -1,6 +1,8 @@
 """A sparse table as a server offers it."""
 
+import struct
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -12,11 +14,19 @@ from fleetx.ps.journal import Record
 from fleetx.ps.members import Members
 from fleetx.ps.served import Change, Served
 from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.sparse_table import SparseTable
+from fleetx.ps.sparse_table import ONE_SHOW, SparseTable
 from fleetx.ps.wire import widened, width_of
 
 ADMIT, SHRINK = 2, 3
 """Kinds of records beside pushes."""
+_SHRUNK = struct.Struct("<qQQ")
+
+
+class Call(NamedTuple):
+    """Which request of which client, so that a repeated one is noticed."""
+
+    client: int
+    number: int
 
 
 class ServedSparse(Served):
@@ -29,10 +39,12 @@ class ServedSparse(Served):
         super().__init__(self.table, members, folder, durable)
         self.saved_at: Array | None = None
         """While a log is replayed: the last record that each part of the table knows."""
-        self.saved_mark = 0
-        """Rows with this mark or a later one are not in the last save of the user."""
+        self._saved_mark = 0, 0
+        """Of the last save of the user: rows with this mark or a later one are not in it."""
         self.removed: list[Ids] = []
-        """Ids dropped since then."""
+        """Ids dropped since then; some may be back."""
+        self.shrunk: dict[int, tuple[int, int]] = {}
+        """Client -> the number of its last call that ended a day, and how many rows went."""
         self._redone = 0
 
     def pull(self, claim: Claim, frame: Frame, body: memoryview, out: Floats) -> None:
@@ -42,10 +54,20 @@ class ServedSparse(Served):
         met = np.frombuffer(body, np.uint32, n, 8 * n) if frame.flags & Flag.COUNTS else None
         train = bool(frame.flags & Flag.TRAIN)
         with self.changed:
-            admitted = self.table.pull(ids, out, met, train=train)
-            if admitted is not None and len(admitted) and self.journal is not None:
-                self.journal.append(ADMIT, [admitted])
+            self.require_whole()
+            with self.vital():
+                admitted = self.table.pull(ids, out, met, train=train)
+            if admitted is not None and len(admitted):
+                self._note_admitted(admitted)
             self.staleness.read(claim.worker, self.version)
+
+    def _note_admitted(self, ids: Ids) -> None:
+        if self.journal is not None:
+            try:
+                self.journal.append(ADMIT, [ids])
+            except OSError:
+                self.table.drop(ids)  # a row that no log knows would not come back
+                raise
 
     @override
     def parsed(self, frame: Frame, body: memoryview) -> Change:
@@ -84,38 +106,56 @@ class ServedSparse(Served):
         ids = np.concatenate([change.ids for change in changes])
         share = np.float32(1 / len(changes))
         values = np.concatenate([change.values for change in changes]) * share
-        stats = [change.stats for change in changes if change.stats is not None]
-        once, totals, counts = self.table.summed(
-            ids, values, np.concatenate(stats) if stats else None
-        )
-        return Change(once, totals, counts)
+        return Change(*self.table.summed(ids, values, _all_stats(changes)))
 
-    def shrink(self, threshold: int) -> int:
-        """End a day; returns how many rows were dropped."""
+    def shrink(self, threshold: int, call: Call | None = None) -> int:
+        """End a day, once for each call that has a number; returns how many rows were dropped."""
         with self.changed:
-            gone = self.table.shrink(threshold)
-            if self.journal is not None:
-                self.journal.append(SHRINK, [np.array([self.table.day], np.int64), gone])
-            self.removed.append(gone)
+            self.require_whole()
+            if call is not None and call.number <= self.shrunk.get(call.client, (0, 0))[0]:
+                return self.shrunk[call.client][1]
+            gone, call = self.table.leaving(threshold), call or Call(0, 0)
+            head = _SHRUNK.pack(self.table.day + 1, call.client, call.number)
+            with self.logged(SHRINK, [head, gone]):
+                self.table.end_day(gone, threshold)
+            self._note_shrunk(call, gone)
             return len(gone)
+
+    def _note_shrunk(self, call: Call, gone: Ids) -> None:
+        self.removed.append(gone)
+        if call.number:
+            self.shrunk[call.client] = call.number, len(gone)
+
+    def unsaved_since(self) -> int:
+        """The mark of the oldest changes that no save of the user holds; 0 if all rows count."""
+        era, mark = self._saved_mark
+        return mark if era == self.table.era else 0
+
+    def mark_saved(self, era: int, mark: int, removed: int) -> None:
+        """A save that began with this mark is complete, and names so many of the lists dropped."""
+        with self.changed:
+            self._saved_mark = era, mark
+            del self.removed[:removed]
 
     @override
     def redo(self, record: Record) -> None:
         self._redone = record.number
         if record.kind == ADMIT:
-            self.table.admit(np.frombuffer(record.data, np.int64))
+            ids: Ids = np.frombuffer(record.data, np.int64)
+            self.table.admit(ids[self._late(ids)])
         elif record.kind == SHRINK:
-            self._redo_shrink(np.frombuffer(record.data, np.int64))
+            self._redo_shrink(record.data)
         else:
             super().redo(record)
 
-    def _redo_shrink(self, said: Ids) -> None:
-        day, gone = int(said[0]), said[1:]
+    def _redo_shrink(self, said: memoryview) -> None:
+        day, client, number = _SHRUNK.unpack(said[: _SHRUNK.size])
+        gone: Ids = np.frombuffer(said[_SHRUNK.size :], np.int64)
         self.table.begin_day(max(day, self.table.day))
         everyone = self.table.ids()
         self.table.decay(everyone[self._late(everyone)])
         self.table.drop(gone[self._late(gone)])
-        self.removed.append(gone)
+        self._note_shrunk(Call(client, number), gone)
 
     def _unsaved(self, change: Change) -> Change:
         """What a change does to those parts of the table that were saved before it."""
@@ -131,3 +171,11 @@ class ServedSparse(Served):
         parts = parts_of(ids, bits) if bits else np.zeros(len(ids), np.int64)
         late: Array = self.saved_at[parts] < self._redone
         return late
+
+
+def _all_stats(changes: list[Change]) -> Floats | None:
+    """Shows and clicks of all ids, as far as any worker knows them: else an id was shown once."""
+    if all(change.stats is None for change in changes):
+        return None
+    each = [np.tile(ONE_SHOW, (len(c.ids), 1)) if c.stats is None else c.stats for c in changes]
+    return np.concatenate(each)

@@ -5,6 +5,7 @@ import socket
 import socketserver
 import ssl
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from fleetx.ps.handshake import Claim, RefusedError, receive
 from fleetx.ps.hashing import Array
 from fleetx.ps.members import PeerLostError
 from fleetx.ps.pipes import EndedError, Pipe
+from fleetx.ps.served import TableLostError
 from fleetx.ps.wire import shortened
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ class Server(socketserver.ThreadingTCPServer):
         self.desk, self.token, self.tls = desk, token, tls
         self.open_connections = 0
         self._count = threading.Lock()
+        self._trouble = ""
         super().__init__(address, Connection)
 
     def run(self) -> None:
@@ -65,13 +68,23 @@ class Server(socketserver.ThreadingTCPServer):
         watch.start()
         self.serve_forever(poll_interval=0.1)
         watch.join()
+        self.desk.clear()
 
     def _watch(self) -> None:
         while not self.desk.members.ended.wait(WATCH):
-            self.desk.members.look()
-            self.desk.tidy()
-        self.desk.tidy()
+            self._try(self.desk.members.look)
+            self._try(self.desk.tidy)
+        self._try(self.desk.tidy)
         self.shutdown()
+
+    def _try(self, task: Callable[[], object]) -> None:
+        """A full disk must not end the watch: nobody would notice dead workers, or the end."""
+        try:
+            task()
+        except Exception as error:
+            if str(error) != self._trouble:  # it comes twice a second
+                self._trouble = str(error)
+                logger.exception("the watch goes on")
 
     def count(self, change: int) -> int:
         """Note that a connection opened or closed."""
@@ -154,7 +167,7 @@ class _Talk:
         self._desk.members.heard(self._claim.worker)
         try:
             self._answer(frame, body)
-        except (ValueError, TimeoutError, PeerLostError, OSError) as error:
+        except (ValueError, TimeoutError, PeerLostError, TableLostError, OSError) as error:
             if isinstance(error, ConnectionError):
                 raise
             self.refuse(error)

@@ -2,16 +2,16 @@
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fleetx.ps import safetensors_file
-from fleetx.ps.hashing import Array
+from fleetx.ps import placing, safetensors_file
+from fleetx.ps.hashing import Array, Ids
 from fleetx.ps.row_store import Rows
 from fleetx.ps.served import Served
 from fleetx.ps.served_dense import ServedDense
@@ -22,62 +22,86 @@ PART_ROWS = 8192
 FILE_ROWS = 1 << 16
 BREATH = 0.001
 """Seconds between two parts. Locks are not fair: without a pause pushes would wait for many."""
-MANIFEST = "manifest.json"
+MANIFEST = placing.MANIFEST
 _WAITING = ("ids", "counts", "days")
 
 
-def save(served: Served, folder: Path, *, delta: bool = False, own: bool = False) -> dict[str, Any]:
+def save(served: Served, folder: Path, *, delta: bool = False, mark: bool = True) -> dict[str, Any]:
     """Write a table, all of it or what changed since the last save, and return the manifest.
 
     Args:
         served: the table, which may be trained meanwhile.
         folder: where to; it appears when it is complete.
-        delta: only rows that changed since the last save.
-        own: for this server's own recovery, which leaves the user's marks alone.
+        delta: only rows that changed since the last save that set a mark.
+        mark: later deltas begin here; else they do not know of this save.
     """
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    if isinstance(served, ServedSparse):
-        manifest = _save_sparse(served, partial, delta, own)
-    else:
-        assert isinstance(served, ServedDense)
-        manifest = _save_dense(served, partial)
-    write_json(partial / MANIFEST, manifest)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(partial, folder)
+    served.require_whole()
+    with placing.filled(folder) as partial:
+        if isinstance(served, ServedSparse):
+            moment = _Moment.of(served, delta, mark)
+            manifest = _save_sparse(served, partial, moment)
+        else:
+            assert isinstance(served, ServedDense)
+            manifest = _save_dense(served, partial)
+        write_json(partial / MANIFEST, manifest)
+    if isinstance(served, ServedSparse) and mark:
+        served.mark_saved(*moment.mark, removed=moment.dropped)
     return manifest
 
 
-def _save_sparse(served: ServedSparse, folder: Path, delta: bool, own: bool) -> dict[str, Any]:
-    with served.changed:
-        manifest = _start(served, "sparse")
-        since = served.saved_mark if delta else 0
-        mark = served.saved_mark if own else served.table.begin_mark()
-        removed = [] if own else served.removed
-        if not own:
-            served.removed = []
-        manifest |= {"mode": "delta" if delta else "full", "day": served.table.day}
-        manifest["rows"] = len(served.table)
-        bits = max(0, (len(served.table) // PART_ROWS).bit_length())
-        waiting = served.table.waiting()
+@dataclass(frozen=True)
+class _Moment:
+    """How a sparse table stood when its save began."""
+
+    manifest: dict[str, Any]
+    since: int
+    """The mark of the oldest changes to save."""
+    mark: tuple[int, int]
+    removed: list[Ids]
+    """The ids to name as dropped."""
+    dropped: int
+    bits: int
+    """The table is saved in two to the power of this many parts."""
+
+    @staticmethod
+    def of(served: ServedSparse, delta: bool, mark: bool) -> "_Moment":
+        with served.changed:
+            new = served.table.begin_mark() if mark else served.table.mark
+            manifest = _start(served, "sparse") | {
+                "mode": "delta" if delta else "full",
+                "day": served.table.day,
+                "rows": len(served.table),
+                "shrunk": {str(client): said for client, said in served.shrunk.items()},
+            }
+            return _Moment(
+                manifest,
+                served.unsaved_since() if delta else 0,
+                (served.table.era, new),
+                [] if mark and not delta else [*served.removed],
+                len(served.removed),
+                (served.table.largest // PART_ROWS).bit_length(),
+            )
+
+
+def _save_sparse(served: ServedSparse, folder: Path, moment: _Moment) -> dict[str, Any]:
     saved_at: list[int] = []
+    waiting: list[tuple[Ids, Ids, Ids]] = []
     files: list[str] = []
-    for rows in _files(_parts(served, bits, since, saved_at)):
+    manifest = moment.manifest | {"files": files, "saved_at": saved_at}
+    for rows in _files(_parts(served, moment, saved_at, waiting)):
         name = f"rows-{len(files):05d}.safetensors"
         safetensors_file.write(folder / name, _arrays(rows))
         files.append(name)
-    if delta and removed:
-        gone = np.unique(np.concatenate(removed))
+    if moment.removed:
+        gone = np.unique(np.concatenate(moment.removed))
         safetensors_file.write(folder / "removed.safetensors", {"ids": gone})
         manifest["removed"] = "removed.safetensors"
-    if waiting is not None:
-        named = dict(zip(_WAITING, waiting, strict=True))
+    if waiting:
+        joined = [np.concatenate(column) for column in zip(*waiting, strict=True)]
+        named = dict(zip(_WAITING, joined, strict=True))
         safetensors_file.write(folder / "waiting.safetensors", named)
         manifest["waiting"] = "waiting.safetensors"
-    if not own:
-        served.saved_mark = mark
-    return manifest | {"files": files, "saved_at": saved_at}
+    return manifest
 
 
 def _start(served: Served, kind: str) -> dict[str, Any]:
@@ -92,11 +116,21 @@ def _start(served: Served, kind: str) -> dict[str, Any]:
     }
 
 
-def _parts(served: ServedSparse, bits: int, since: int, saved_at: list[int]) -> Iterator[Rows]:
-    for number in range(1 << bits):
+def _parts(
+    served: ServedSparse,
+    moment: _Moment,
+    saved_at: list[int],
+    waiting: list[tuple[Ids, Ids, Ids]],
+) -> Iterator[Rows]:
+    """Copies of part after part; who waits for a row is copied along with those who have one."""
+    for number in range(1 << moment.bits):
         with served.changed:
+            served.require_whole()
             saved_at.append(served.journal.number if served.journal else 0)
-            rows = served.table.part(number, bits, since)
+            rows = served.table.part(number, moment.bits, moment.since)
+            candidates = served.table.waiting_part(number, moment.bits)
+        if candidates is not None:
+            waiting.append(candidates)
         time.sleep(BREATH)
         yield rows
 
@@ -126,8 +160,13 @@ def _arrays(rows: Rows) -> dict[str, Array]:
 
 def _save_dense(served: ServedDense, folder: Path) -> dict[str, Any]:
     with served.changed:
+        shapes = served.table.room()
+    # Fresh memory costs more than the copy into it: it is touched before pushes have to wait.
+    room: dict[str, Array] = {n: np.full(shape, 0, np.float32) for n, shape in shapes.items()}
+    with served.changed:
+        served.require_whole()
         manifest = _start(served, "dense")
-        arrays = served.table.arrays()
+        arrays = served.table.arrays(room)
         filled = served.table.filled
     safetensors_file.write(folder / "dense.safetensors", arrays)
     return manifest | {"mode": "full", "files": ["dense.safetensors"], "filled": filled}

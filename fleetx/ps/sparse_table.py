@@ -16,7 +16,8 @@ from fleetx.ps.sparse_spec import SparseSpec
 
 LAST_DAY = 1 << 13
 LAST_MARK = 1 << 16
-_ONE_SHOW = np.array([1, 0], np.float32)
+ONE_SHOW: Floats = np.array([1, 0], np.float32)
+"""What is counted for an id that came without shows and clicks."""
 
 
 class SparseTable:
@@ -33,6 +34,8 @@ class SparseTable:
         self.updates = 0
         """Updates so far; the version of the table."""
         self.day, self.mark = 0, 1
+        self.era = 0
+        """Marks are compared within an era; they begin anew with the next one."""
 
     def __len__(self) -> int:
         return self._index.size
@@ -133,7 +136,7 @@ class SparseTable:
         tables = self._rows.weights.array, self._rows.state.array
         self.spec.rule.apply(self._kernels, tables, slots, gradients, rate)
         if self._counted:
-            self._rows.stats.array[slots] += _ONE_SHOW if stats is None else stats
+            self._rows.stats.array[slots] += ONE_SHOW if stats is None else stats
 
     def add(self, ids: Ids, delta: Floats, *, unique: bool = False) -> None:
         """``w += delta``, for workers that train copies of their own."""
@@ -161,25 +164,36 @@ class SparseTable:
         totals = np.zeros((len(once), self.spec.dim), np.float32)
         self._kernels.sum_rows(np.ascontiguousarray(gradients), place, totals)
         if self._counted:
-            each = np.tile(_ONE_SHOW, (len(ids), 1)) if stats is None else stats
+            each = np.tile(ONE_SHOW, (len(ids), 1)) if stats is None else stats
             stats = np.zeros((len(once), 2), np.float32)
             self._kernels.sum_rows(np.ascontiguousarray(each), place, stats)
         return once, totals, stats
 
     def shrink(self, threshold: int) -> Ids:
         """End a day: drop rows that were not met for so many days, or score too low."""
-        self.begin_day(self.day + 1)
+        gone = self.leaving(threshold)
+        self.end_day(gone, threshold)
+        return gone
+
+    def leaving(self, threshold: int) -> Ids:
+        """The ids that ``shrink`` would drop."""
         ids, words = self._index.words()
-        gone = self.day - ((words & DAY) >> DAY_SHIFT) >= threshold
+        gone = self.day + 1 - ((words & DAY) >> DAY_SHIFT) >= threshold
         if isinstance(self.spec.entry, ShowClickEntry):
-            self.decay(ids)
-            counted = self._rows.stats.array[rows_of(words)]
+            counted = self._rows.stats.array[rows_of(words)] * np.float32(self.spec.entry.decay)
             gone |= self.spec.entry.scores(counted) < self.spec.entry.lowest
-        if gone.any():
-            self.drop(ids[gone])
+        leaving: Ids = ids[gone]
+        return leaving
+
+    def end_day(self, gone: Ids, threshold: int) -> None:
+        """Begin the next day without these ids."""
+        self.begin_day(self.day + 1)
+        if self._counted:
+            self.decay(self.ids())
+        if len(gone):
+            self.drop(gone)
         if self._candidates is not None:
             self._candidates.shrink(self.day, threshold)
-        return ids[gone]
 
     def begin_day(self, day: int) -> None:
         """Rows that are met from now on are met on this day."""
@@ -222,7 +236,7 @@ class SparseTable:
         half = LAST_DAY // 2
         days = np.maximum(((words & DAY) >> DAY_SHIFT) - half, 0) if self.day > half else 0
         self.day = self.day - half if self.day > half else self.day
-        self.mark = 1
+        self.mark, self.era = 1, self.era + 1
         self._index.replace(ids, rows_of(words) | (days << DAY_SHIFT) | (1 << MARK_SHIFT))
 
     def part(self, number: int, bits: int, since: int = 0) -> Rows:
@@ -234,6 +248,13 @@ class SparseTable:
         slots = rows_of(words)
         weights, state, stats = (arena.array[slots] for arena in self._rows.arenas)
         return Rows(ids, weights, state, stats, ((words & DAY) >> DAY_SHIFT).astype(np.int32))
+
+    def clear(self) -> None:
+        """Forget all rows, and who waits for one; the count of updates and the marks go on."""
+        self._index = Index(self._kernels)
+        self._rows = RowStore(self.spec.dim, self.spec.rule, counted=self._counted)
+        if self._candidates is not None:
+            self._candidates = Candidates(self._kernels)
 
     def reserve(self, rows: int) -> None:
         """Make room for so many rows; before many are ``put``."""
@@ -252,14 +273,20 @@ class SparseTable:
             if given.shape[1] == arena.array.shape[1]:
                 arena.array[slots] = given
         for day in np.unique(rows.days):
-            self._index.find(rows.ids[rows.days == day], ~DAY, int(day) << DAY_SHIFT)
+            stamp = (int(day) << DAY_SHIFT) | (self.mark << MARK_SHIFT)
+            self._index.find(rows.ids[rows.days == day], ~(DAY | MARK), stamp)
 
-    def waiting(self) -> tuple[Ids, Ids, Ids] | None:
+    @property
+    def largest(self) -> int:
+        """Rows, or ids that wait for one, if those are more: what the parts of a save are for."""
+        return max(len(self), 0 if self._candidates is None else len(self._candidates))
+
+    def waiting_part(self, number: int, bits: int) -> tuple[Ids, Ids, Ids] | None:
         """Ids that were met but have no row yet, their counts and days; None if all are let in."""
-        return None if self._candidates is None else self._candidates.waiting()
+        return None if self._candidates is None else self._candidates.part(number, bits)
 
     def put_waiting(self, ids: Ids, counts: Ids, days: Ids) -> None:
-        """Take what ``waiting`` gave; ids that have a row here wait no more."""
+        """Take what ``waiting_part`` gave; ids that have a row here wait no more."""
         if self._candidates is not None:
             new = ~self.knows(ids)
             self._candidates.put(ids[new], counts[new], days[new])

@@ -1,21 +1,30 @@
 """A server that dies loses nothing it has acknowledged and applies nothing twice."""
 
+import contextlib
+import os
+import shutil
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fleetx.ps import snapshot
 from fleetx.ps.desk import Desk
+from fleetx.ps.entries import CountFilterEntry, ShowClickEntry
 from fleetx.ps.frames import Flag, Frame, Op
 from fleetx.ps.handshake import Claim
+from fleetx.ps.initializers import Constant
 from fleetx.ps.journal import Journal
 from fleetx.ps.members import Members
-from fleetx.ps.rules import Adagrad, Adam
+from fleetx.ps.rules import SGD, Adagrad, Adam
+from fleetx.ps.served import TableLostError
 from fleetx.ps.served_dense import ServedDense
 from fleetx.ps.served_sparse import ServedSparse
+from fleetx.ps.snapshot import MANIFEST, write_json
 from fleetx.ps.sparse_spec import Pace, SparseSpec
 from tests.ps.team import push, rows, table, team
 
@@ -210,8 +219,6 @@ def test_dense_tables_come_back_with_their_optimizer(tmp_path: Path) -> None:
 
 
 def test_shrink_and_admission_are_in_the_log(tmp_path: Path) -> None:
-    from fleetx.ps.entries import CountFilterEntry
-
     second = desk(tmp_path)
     served = sparse(second, entry=CountFilterEntry(2))
     out = np.empty((2, DIM), np.float32)
@@ -257,3 +264,323 @@ def test_a_durable_log_waits_for_the_disk_at_every_push(
     for number in range(3):
         push_frame(here, number + 1, [number], np.ones((1, DIM)))
     assert len(waited) == (3 if durable else 0)
+
+
+SLOW: dict[str, Any] = {"rule": SGD(1.0), "initializer": Constant(0.0)}
+
+
+def look(desk: Desk, ids: Any) -> Any:
+    """The first number of each row."""
+    out = np.empty((len(ids), DIM), np.float32)
+    desk.sparse(Frame(Op.PULL, 0)).table.pull(np.asarray(ids, np.int64), out, train=False)
+    return out[:, 0].tolist()
+
+
+def step_down(desk: Desk, seq: int, ids: Any, size: float, **options: Any) -> None:
+    """Move rows up by ``size``."""
+    push_frame(desk, seq, ids, np.full((len(ids), DIM), -size), **options)
+
+
+def saved(desk: Desk, folder: Path, **options: Any) -> Path:
+    message = {"method": "save", "folder": str(folder), "delta": False} | options
+    answer = desk.call(Claim(0, 1), message)
+    write_json(folder / MANIFEST, {"tables": answer["tables"], "servers": 1})
+    return folder
+
+
+DENSE = {
+    "name": "d",
+    "blocks": [["w", 0, 6]],
+    "optimizer": "SGD",
+    "options": {"lr": 0.1, "momentum": 0.9},
+    "pace": {"kind": "Pace"},
+}
+
+
+def write_dense(desk: Desk, seq: int, value: float, flag: int = 0) -> None:
+    body = memoryview(np.full(6, value, np.float32).tobytes())
+    frame = Frame(Op.WRITE, 1, flag, seq, 6, rate=-1.0, body=len(body))
+    desk.dense(frame).change(Claim(0, 1), frame, body)
+
+
+def test_a_server_that_began_with_a_save_comes_back_with_it(tmp_path: Path) -> None:
+    def make(desk: Desk) -> Desk:
+        sparse(desk, **SLOW)
+        desk.call(Claim(0, 1), {"method": "create", "kind": "dense", "spec": DENSE})
+        return desk
+
+    first = make(desk())
+    step_down(first, 1, [1, 2], 5)
+    write_dense(first, 2, 9.0, Flag.FIRST)
+    folder = saved(first, tmp_path / "model")
+    second = desk(tmp_path / "state")
+    second.preload(folder, None)
+    make(second)
+    write_dense(second, 1, 0.5, Flag.FIRST)  # what worker 0 would begin with
+    step_down(second, 2, [1], 2)
+    for _ in range(2):  # also after a second death
+        second = desk(tmp_path / "state")
+        second.preload(folder, None)
+        make(second)
+        assert look(second, [1, 2, 3]) == [7, 5, 0]
+        assert (second.dense(Frame(Op.READ, 1)).table.values == 9).all()
+
+
+def test_a_server_that_died_while_it_began_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparse(first := desk(), **SLOW)
+    step_down(first, 1, [1], 5)
+    folder = saved(first, tmp_path / "model")
+    for point in ("_fill", "_write_down"):
+        dying = desk(tmp_path / point)
+        dying.preload(folder, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(dying._shelf, point, killed)
+            with pytest.raises(KilledError):
+                sparse(dying, **SLOW)
+        back = desk(tmp_path / point)
+        back.preload(folder, None)
+        sparse(back, **SLOW)
+        assert look(back, [1]) == [5], point
+
+
+class KilledError(BaseException):
+    """Stands for a signal: nothing of the server's own catches it."""
+
+
+def killed(*args: Any, **options: Any) -> None:
+    raise KilledError
+
+
+def dying_at(patch: pytest.MonkeyPatch, number: int) -> list[str]:
+    """Let a process die at its ``number``-th step of replacing a folder; rmtree half way."""
+    steps: list[str] = []
+
+    def counted(name: str, real: Any, half: Any) -> Any:
+        def step(*args: Any, **options: Any) -> Any:
+            steps.append(name)
+            if len(steps) == number:
+                half(*args)
+                raise KilledError
+            return real(*args, **options)
+
+        return step
+
+    def half_removed(folder: Path) -> None:
+        for path in sorted(folder.glob("rows-*")):
+            path.unlink()
+
+    patch.setattr("fleetx.ps.placing.os.replace", counted("replace", os.replace, lambda *a: None))
+    patch.setattr("fleetx.ps.placing.shutil.rmtree", counted("rmtree", shutil.rmtree, half_removed))
+    return steps
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_server_killed_while_it_writes_its_own_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """At each step, and again at the next attempt."""
+    sparse(dying := desk(tmp_path), **SLOW)
+    for seq in (1, 2):
+        step_down(dying, seq, [seq], 5)
+        dying.checkpoint(force=True)
+    expected = [5, 5, 0, 0]
+    for seq in (3, 4):
+        step_down(dying, seq, [seq], seq)
+        expected[seq - 1] = seq
+        with monkeypatch.context() as patch:
+            steps = dying_at(patch, number)
+            with contextlib.suppress(KilledError):
+                dying.checkpoint(force=True)
+        dying = desk(tmp_path)
+        assert look(dying, [1, 2, 3, 4]) == expected, steps
+        if seq == 3:
+            assert len(steps) == min(number, 7), "a whole replacement has seven steps"
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_save_over_another_one_leaves_one_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    sparse(here := desk(), **SLOW)
+    step_down(here, 1, [1], 5)
+    folder = saved(here, tmp_path / "model")
+    step_down(here, 2, [1], 2)
+    with monkeypatch.context() as patch:
+        dying_at(patch, number)
+        with contextlib.suppress(KilledError):
+            saved(here, folder)
+    sparse(other := desk(), **SLOW)
+    other.load(folder)
+    assert look(other, [1]) in ([5], [7])
+    saved(here, folder)
+    other.load(folder)
+    assert look(other, [1]) == [7]
+
+
+def test_a_round_that_ended_short_before_a_save_ends_no_other_one(tmp_path: Path) -> None:
+    here = desk(tmp_path, workers=3)
+    sparse(here, **SLOW, pace=Pace(workers=3))
+    here.call(Claim(2, 102), {"method": "rest", "resting": True})
+    step_down(here, 1, [1], 2, worker=0, step=0)
+    step_down(here, 2, [1], 6, worker=0, step=1)  # ahead of worker 1
+    step_down(here, 1, [1], 4, worker=1, step=0)
+    assert (here.sparse(Frame(Op.PULL, 0)).version, look(here, [1])) == (1, [3])
+    here.checkpoint(force=True)
+    back = desk(tmp_path, workers=3)
+    assert (back.sparse(Frame(Op.PULL, 0)).version, look(back, [1])) == (1, [3])
+    step_down(back, 2, [1], 2, worker=1, step=1)
+    assert (back.sparse(Frame(Op.PULL, 0)).version, look(back, [1])) == (2, [7])
+
+
+def test_an_update_that_is_over_cannot_be_pushed_to(tmp_path: Path) -> None:
+    form = SparseSpec(name="t", dim=DIM, pace=Pace(workers=1), **SLOW).form()
+    create = {"method": "create", "kind": "sparse", "spec": form}
+    here = desk(tmp_path)
+    assert here.call(Claim(0, 1), create) == {"table": 0, "version": 0}
+    for step in range(5):
+        step_down(here, step + 1, [1], 1, step=step)
+    for server in (here, desk(tmp_path)):
+        step_down(server, 5, [1], 1, step=4)  # sent again: not a mistake, and not taken twice
+        assert server.call(Claim(0, 7), create) == {"table": 0, "version": 5}
+        with pytest.raises(ValueError, match="pushed update 4 of table 't', which has seen 5"):
+            step_down(server, 6, [1], 1, step=4)
+        assert look(server, [1]) == [5]
+
+
+@contextlib.contextmanager
+def full_disk(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """There is room for the first bytes of a record, and not for the rest."""
+    written: list[int] = []
+
+    def writev(file: int, parts: list[Any]) -> int:
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(os.write(file, bytes(parts[0])[:10]))
+        return written[0]
+
+    with patch.context() as inner:
+        inner.setattr("fleetx.ps.journal.os.writev", writev)
+        with pytest.raises(OSError, match="No space"):
+            yield
+    assert written == [10]
+
+
+def test_a_push_that_cannot_be_logged_is_refused_and_harms_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparse(here := desk(tmp_path), **SLOW)
+    step_down(here, 1, [1], 1)
+    for _ in range(2):
+        with full_disk(monkeypatch):
+            step_down(here, 2, [2], 2)
+    assert look(here, [1, 2]) == [1, 0]
+    for seq in (2, 3):  # there is room again, and the refused one is sent once more
+        step_down(here, seq, [seq], seq)
+    assert look(here, [1, 2, 3]) == look(desk(tmp_path), [1, 2, 3]) == [1, 2, 3]
+
+
+def test_a_day_whose_end_cannot_be_logged_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparse(here := desk(tmp_path), **SLOW)
+    step_down(here, 1, [1], 1)
+    with full_disk(monkeypatch):
+        here.call(Claim(0, 1), {"method": "shrink", "threshold": 1})
+    for server in (here, desk(tmp_path)):
+        found = server.sparse(Frame(Op.PULL, 0)).table
+        assert (len(found), found.day) == (1, 0)
+
+
+def test_ids_whose_admission_cannot_be_logged_are_not_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = sparse(here := desk(tmp_path), entry=CountFilterEntry(1), **SLOW)
+    out = np.empty((1, DIM), np.float32)
+    frame = Frame(Op.PULL, 0, Flag.TRAIN, count=1, body=8)
+    with full_disk(monkeypatch):
+        served.pull(Claim(0, 1), frame, memoryview(np.array([3]).tobytes()), out)
+    assert len(served.table) == 0
+    served.pull(Claim(0, 1), frame, memoryview(np.array([3]).tobytes()), out)
+    step_down(here, 1, [3], 2)
+    assert look(here, [3]) == look(desk(tmp_path), [3]) == [2]
+
+
+def test_a_change_that_fails_half_way_loses_the_table_and_not_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = sparse(here := desk(tmp_path), **SLOW)
+    step_down(here, 1, [1], 1)
+
+    def half(*args: Any, **options: Any) -> None:
+        served.table.updates += 1
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.table, "push", half)
+        with pytest.raises(TableLostError, match="MemoryError"):
+            step_down(here, 2, [1], 2)
+    for _ in range(2):  # sent again it is not acknowledged either
+        with pytest.raises(TableLostError, match="start this server again"):
+            step_down(here, 2, [1], 2)
+    with pytest.raises(TableLostError):
+        here.call(Claim(0, 1), {"method": "save", "folder": str(tmp_path / "m"), "delta": False})
+    here.tidy()
+    here.checkpoint(force=True)  # nothing is written over what is right
+    back = desk(tmp_path)
+    assert (back.sparse(Frame(Op.PULL, 0)).version, look(back, [1])) == (1, [1])
+    step_down(back, 2, [1], 2)
+    assert look(back, [1]) == look(desk(tmp_path), [1]) == [3]
+
+
+def test_who_was_let_in_and_dropped_while_a_save_ran_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = sparse(here := desk(tmp_path), entry=CountFilterEntry(1), **SLOW)
+    out = np.empty((1, DIM), np.float32)
+    frame = Frame(Op.PULL, 0, Flag.TRAIN, count=1, body=8)
+    plain = snapshot._parts
+
+    def parts(*args: Any) -> Any:
+        """Both fall between the begin of the save and its only part, which knows of both."""
+        served.pull(Claim(0, 1), frame, memoryview(np.array([3]).tobytes()), out)
+        assert served.shrink(1) == 1
+        yield from plain(*args)
+
+    monkeypatch.setattr(snapshot, "_parts", parts)
+    here.checkpoint(force=True)
+    assert len(served.table) == len(desk(tmp_path).sparse(frame).table) == 0
+
+
+def test_workers_that_count_shows_and_those_that_do_not_make_one_round() -> None:
+    here = desk(workers=2)
+    served = sparse(here, entry=ShowClickEntry(), pace=Pace(workers=2), **SLOW)
+    step_down(here, 1, [1, 2], 2, worker=0)
+    ids, stats = np.array([2]), np.array([[5, 3]], np.float32)
+    body = ids.tobytes() + np.full((1, DIM), -4, np.float32).tobytes() + stats.tobytes()
+    flags = Flag.UNIQUE | Flag.COUNTS
+    frame = Frame(Op.PUSH, 0, flags, 1, 1, DIM, 0, -1.0, len(body))
+    served.change(Claim(1, 101), frame, memoryview(body))
+    found = served.table.part(0, 0)
+    counted = dict(zip(found.ids.tolist(), found.stats.tolist(), strict=True))
+    assert counted == {1: [1, 0], 2: [6, 3]}
+    assert look(here, [1, 2]) == [1, 3]
+
+
+def test_a_worker_is_told_that_a_table_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with team() as here:
+        client = here.client()
+        handle = table(client, SparseSpec(name="t", dim=DIM))
+        served = here.desks[0].sparse(Frame(Op.PULL, handle.numbers[0]))
+
+        def fail(*args: Any, **options: Any) -> None:
+            raise IndexError("no such row")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(served.table, "push", fail)
+            with pytest.raises(RuntimeError, match="table 't' is lost"):
+                push(client, handle, [1], np.ones((1, DIM)))
+        with pytest.raises(RuntimeError, match=r"failed half way \(IndexError: no such row\)"):
+            rows(client, handle, [1])
+        assert client.call({"method": "heartbeat"}) == {}, "the connection is kept"

@@ -1,0 +1,56 @@
+"""Folders that appear complete or not at all, also where one of the same name lies already."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+"""What is written last, so that a folder without it is not complete."""
+
+
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[Path]:
+    """An empty folder to fill, which gets this name when that has succeeded."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        _put_in_place(partial, folder)
+    except Exception:
+        shutil.rmtree(partial, ignore_errors=True)  # the disk may be full because of it
+        raise
+
+
+def _put_in_place(partial: Path, folder: Path) -> None:
+    """Let a complete folder take the place of another; killed at any point, one of them is found.
+
+    A folder cannot be replaced in one step as a file can, so the old one steps aside.
+    """
+    old = _old(folder)
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(folder, old)
+    os.replace(partial, folder)
+    _sync(folder.parent)  # a log that this folder stands for may be removed next
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def found(folder: Path) -> Path:
+    """Where the contents of a folder are: there, or beside it if a dying process got that far."""
+    old = _old(folder)
+    return old if not folder.exists() and (old / MANIFEST).is_file() else folder
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.old")
+
+
+def _sync(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
