@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fleetx.ps.client import Batch
+from fleetx.ps.client import Batch, Handle
 from fleetx.ps.dense_group import DenseGroup
 from fleetx.ps.frames import Flag
 from fleetx.ps.hashing import Array, Floats, Ids
@@ -79,13 +79,19 @@ class Carrier:
                 made.create(worker.client, *self.dense_rule(group), worker.pace)
                 self.groups.append((made, group))
             self._open_sparse(worker, group)
-        for dense_group, _ in self.groups:
-            assert dense_group.handle is not None
-            if worker.index == 0:
-                values = dense_group.values()
-                worker.client.write(dense_group.handle, values, flag=Flag.FIRST)
-        worker.agree(0, topic="opened", number=len(worker.carriers))
-        self.refresh(worker, 0)
+        if worker.index == 0:
+            self._offer(worker)
+        number = len(worker.carriers)
+        offered = worker.agree(float(worker.index == 0), topic="opened", number=number)
+        if not offered:
+            self._offer(worker)  # worker 0 is gone, and whoever comes first takes its place
+        worker.learn_versions()
+        self.refresh(worker)
+
+    def _offer(self, worker: Worker) -> None:
+        """Give the values with which all begin; servers keep those that come first."""
+        for group, _ in self.groups:
+            worker.client.write(group.table, group.values(), flag=Flag.FIRST)
 
     def _open_sparse(self, worker: Worker, group: Mapping[str, Any]) -> None:
         for anchor in group["params"]:
@@ -131,7 +137,7 @@ class Carrier:
         worker = self.worker
         self.push(worker, self._dense(), self._sparse())
         self.count(worker)
-        self.refresh(worker, self.step)
+        self.refresh(worker)
 
     def count(self, worker: Worker) -> None:
         """Note an update."""
@@ -158,21 +164,26 @@ class Carrier:
         self, worker: Worker, dense: list[list[Floats]], sparse: Mapping[str, Gathered]
     ) -> None:
         """Send gradients to the servers."""
-        rounds = worker.pace.workers > 0
+        rounds, pushed = worker.pace.workers > 0, list[Handle]()
         for (group, options), values in zip(self.groups, dense, strict=True):
-            assert group.handle is not None
-            rate = float(options["lr"])
-            worker.client.write(group.handle, values, rate=rate, step=self.step)
+            rate, handle = float(options["lr"]), group.table
+            worker.client.write(handle, values, rate=rate, step=handle.versions)
+            pushed.append(handle)
         for name, gathered in sparse.items():
+            handle = worker.table(self.tables[name].options)
             worker.client.push(
-                worker.table(self.tables[name].options),
+                handle,
                 gathered.batch,
                 gathered.gradients,
                 rate=self.rate(name),
-                step=self.step,
+                step=handle.versions,
                 everywhere=rounds,
                 stats=gathered.stats,
             )
+            pushed.append(handle)
+        if rounds:
+            for handle in pushed:
+                handle.advance()
 
     def rate(self, table: str) -> float:
         """The learning rate of a table: the job's, unless the table has a rule of its own."""
@@ -184,12 +195,14 @@ class Carrier:
                 return float(group["lr"])
         raise AssertionError("only tables of the optimizer are moved")
 
-    def refresh(self, worker: Worker, step: int) -> None:
-        """Set the dense parameters to those of the servers, at this version or a later one."""
+    def refresh(self, worker: Worker, step: int | None = None) -> None:
+        """Set the dense parameters to those of the servers, at this version or a later one.
+
+        If none is said, it is the one that our own pushes led to.
+        """
         for group, _ in self.groups:
-            arrays = group.arrays()
-            assert group.handle is not None
-            worker.client.read(group.handle, arrays, step=step if worker.pace.workers else 0)
+            handle, arrays = group.table, group.arrays()
+            worker.client.read(handle, arrays, step=handle.versions if step is None else step)
             group.put(arrays)
 
     def agree(self, flag: Tensor) -> Tensor:
@@ -205,21 +218,30 @@ class Carrier:
         met: Array | None,
         *,
         train: bool,
-        ahead: int | None = None,
+        ahead: list[int] | None = None,
     ) -> Floats:
         """The rows that a forward needs; ``ahead`` is the update that a later batch waits for."""
         worker = self.worker
-        client = worker.client if ahead is None else worker.ahead
-        step = (self.step if ahead is None else ahead) if worker.pace.workers else 0
-        return client.pull(worker.table(module.options), batch, train=train, step=step, met=met)
+        handle = worker.table(module.options)
+        if ahead is not None:
+            return worker.ahead.pull(handle, batch, train=train, step=ahead, met=met)
+        return worker.client.pull(handle, batch, train=train, step=handle.versions, met=met)
 
     def sorted(self, ids: Ids) -> Batch:
         """The batch of these ids, which several tables may share."""
         return self.worker.sorted(ids)
 
-    def waits_for(self, update: int) -> bool:
-        """Whether a fetch for this update must wait for gradients that are still to come."""
-        return self.worker.pace.workers > 0 and update > self.step
+    def upcoming(self, module: SparseModule) -> list[int]:
+        """The versions of a table that rows for the batch after this one wait for."""
+        handle = self.worker.table(module.options)
+        return handle.after() if self.worker.pace.workers else [*handle.versions]
+
+    def misfits(self, module: SparseModule, awaited: list[int]) -> bool:
+        """Whether rows that were fetched for these versions are not those of the batch at hand.
+
+        They may wait for gradients that are still to come, or lack some that came meanwhile.
+        """
+        return awaited != self.worker.table(module.options).versions
 
     def refreshed(self, module: SparseModule, batch: Batch, rows: Floats) -> Floats:
         """Rows that were fetched ahead, as they are now that their batch is trained."""
@@ -228,13 +250,17 @@ class Carrier:
     def flush(self) -> None:
         """Let servers know all that was learned here; nothing is left open when it returns."""
         worker = self.worker
-        for name in self.tables:
-            message = {"method": "await", "table": name, "version": self.step}
-            worker.client.call_all(message)
+        for name, module in self.tables.items():
+            versions = worker.table(module.options).versions
+            worker.client.call_all(
+                [{"method": "await", "table": name, "version": version} for version in versions]
+            )
 
     def catch_up(self) -> None:
-        """Take over what all workers have pushed."""
-        self.refresh(self.worker, 0)
+        """Take over what the servers hold, whatever this worker knew or was about to use."""
+        for module in self.modules.values():
+            module.forget_ahead()
+        self.refresh(self.worker)
 
     def close(self) -> None:
         """Before the worker leaves."""

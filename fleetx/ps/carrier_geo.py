@@ -95,7 +95,7 @@ class GeoCarrier(Carrier):
         met: Array | None,
         *,
         train: bool,
-        ahead: int | None = None,
+        ahead: list[int] | None = None,
     ) -> Floats:
         if not train:
             return super().lookup(module, batch, met, train=train, ahead=ahead)
@@ -132,9 +132,9 @@ class GeoCarrier(Carrier):
         before = self._before[number]
         now = group.values()
         delta = [(b - a) * np.float32(share) for a, b in zip(before, now, strict=True)]
-        worker.client.write(group.handle, delta, flag=Flag.DELTA)
+        worker.client.write(group.table, delta, flag=Flag.DELTA)
         theirs = group.arrays()
-        worker.client.read(group.handle, theirs)
+        worker.client.read(group.table, theirs)
         moved = [t - (a + d) for t, a, d in zip(theirs, before, delta, strict=True)]
         group.put(moved, add=True)
         self._before[number] = theirs
@@ -149,5 +149,8 @@ class GeoCarrier(Carrier):
 
     @override
     def catch_up(self) -> None:
-        super().catch_up()  # what is not yet shared of our own steps is let go: all begin alike
+        # What is not yet shared of our own steps is let go: all begin alike.
+        super().catch_up()
         self._before = [group.values() for group, _ in self.groups]
+        for copies in self._copies.values():
+            copies.forget()

@@ -3,7 +3,7 @@
 import secrets
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from fleetx.ps.pipes import Pipe, flat
 from fleetx.ps.wire import shortened, widened
 
 Message = dict[str, Any]
+Steps = int | list[int]
+"""A version of a table: the same on all servers, or each server's own."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,20 @@ class Handle:
     """Numbers on each server, for a dense table."""
     short: int = 0
     """The flag of the form in which rows travel; 0 for float32."""
+    versions: list[int] = field(default_factory=list, compare=False)
+    """For updates in rounds: the version of each server's share that our next push is based on.
+
+    Models of a worker that share a table share its rounds, so they are counted here. Zero where
+    pushes are applied as they come.
+    """
+
+    def advance(self) -> None:
+        """Note that we have pushed to a round."""
+        self.versions[:] = self.after()
+
+    def after(self) -> list[int]:
+        """The versions that our next push leads to."""
+        return [version + 1 for version in self.versions]
 
 
 @dataclass(frozen=True)
@@ -102,7 +118,7 @@ class Client:
             sum(end - begin for _, begin, end in spec["blocks"]) if kind == "dense" else 0
             for spec in specs
         )
-        return Handle(specs[0]["name"], numbers, width, sizes, short)
+        return Handle(specs[0]["name"], numbers, width, sizes, short, [0] * self.servers)
 
     def pull(
         self,
@@ -111,7 +127,7 @@ class Client:
         out: Floats | None = None,
         *,
         train: bool = True,
-        step: int = 0,
+        step: Steps = 0,
         met: Array | None = None,
     ) -> Floats:
         """The rows of a batch, in its order."""
@@ -127,7 +143,8 @@ class Client:
                 counts = [] if met is None else [np.ascontiguousarray(met[cut], np.uint32)]
                 body = 8 * count + sum(array.nbytes for array in counts)
                 number = table.numbers[server]
-                head = Frame(Op.PULL, number, flags, count=count, step=step, body=body)
+                least = _of(step, server)
+                head = Frame(Op.PULL, number, flags, count=count, step=least, body=body)
                 self.channels[server].send(head.packed(), ids, *counts)
             for server in asked:
                 rows = out[batch.begins[server] : batch.begins[server + 1]]
@@ -145,7 +162,7 @@ class Client:
         values: Array,
         *,
         rate: float = -1.0,
-        step: int = 0,
+        step: Steps = 0,
         delta: bool = False,
         everywhere: bool = False,
         stats: Floats | None = None,
@@ -181,7 +198,7 @@ class Client:
                     self.channels[server].next_seq(),
                     self._count(batch, server),
                     table.width,
-                    step,
+                    _of(step, server),
                     rate,
                     sum(array.nbytes for array in arrays),
                 )
@@ -190,11 +207,12 @@ class Client:
                 version = self.channels[server].receive(_nothing).step
         return version
 
-    def read(self, table: Handle, out: Sequence[Floats], *, step: int = 0) -> int:
+    def read(self, table: Handle, out: Sequence[Floats], *, step: Steps = 0) -> int:
         """All values of a dense table, one array for each server; returns the lowest version."""
         with self._lock:
             for server, channel in enumerate(self.channels):
-                channel.send(Frame(Op.READ, table.numbers[server], step=step).packed())
+                number, least = table.numbers[server], _of(step, server)
+                channel.send(Frame(Op.READ, number, step=least).packed())
             versions = [
                 channel.receive(_into(values)).step
                 for channel, values in zip(self.channels, out, strict=True)
@@ -207,7 +225,7 @@ class Client:
         values: Sequence[Floats],
         *,
         rate: float = -1.0,
-        step: int = 0,
+        step: Steps = 0,
         flag: Flag = Flag.NONE,
     ) -> None:
         """Gradients, differences or first values of a dense table, an array for each server."""
@@ -219,7 +237,7 @@ class Client:
                     flag,
                     channel.next_seq(),
                     len(array),
-                    step=step,
+                    step=_of(step, server),
                     rate=rate,
                     body=array.nbytes,
                 )
@@ -236,6 +254,10 @@ class Client:
         """End all connections."""
         for channel in self.channels:
             channel.close()
+
+
+def _of(step: Steps, server: int) -> int:
+    return step if isinstance(step, int) else step[server]
 
 
 def _nothing(frame: Frame, pipe: Pipe) -> None:

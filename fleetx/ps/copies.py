@@ -99,6 +99,12 @@ class Copies:
         new *= np.float32(share)
         return batch, new
 
+    def forget(self) -> None:
+        """Let all rows be asked for anew; what was learned since the last exchange is let go."""
+        with self._lock:
+            self._fresh.clear()
+            self._exchange += 1
+
     def _met(self) -> tuple[Batch, Ids]:
         """All rows that are fresh, sorted by server, and their places."""
         ids, slots = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

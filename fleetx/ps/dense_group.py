@@ -31,7 +31,13 @@ class DenseGroup:
         self.name, self._parameters = name, dict(parameters)
         shapes = {key: tuple(p.shape) for key, p in parameters.items()}
         self.blocks: list[tuple[Block, ...]] = split.over(shapes, servers)
-        self.handle: Handle | None = None
+        self._handle: Handle | None = None
+
+    @property
+    def table(self) -> Handle:
+        """Where the parameters are, once it was made."""
+        assert self._handle is not None, "made when the worker joins"
+        return self._handle
 
     def create(self, client: Client, rule: str, options: Mapping[str, Any], pace: Pace) -> None:
         """Make the table on the servers."""
@@ -41,7 +47,7 @@ class DenseGroup:
             DenseSpec(name=self.name, blocks=held, optimizer=rule, options=plain, pace=pace).form()
             for held in self.blocks
         ]
-        self.handle = client.create("dense", specs, 0)
+        self._handle = client.create("dense", specs, 0)
 
     def arrays(self) -> list[Floats]:
         """Room for each server's share."""

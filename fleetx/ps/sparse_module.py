@@ -85,6 +85,9 @@ class SparseModule(nn.Module):
     def reset_parameters(self) -> None:
         """Nothing: what rows begin with follows from their ids, on the servers."""
 
+    def forget_ahead(self) -> None:
+        """Let go of rows that were fetched for later batches."""
+
     def gather(self, servers: int) -> Gathered:
         """The gradients of all lookups since the last time, each row once."""
         used = [lookup for lookup in self.lookups if lookup.rows.grad is not None]

@@ -118,6 +118,15 @@ class Worker:
         }
         return float(self.client.call(message)["value"])
 
+    def learn_versions(self) -> None:
+        """Ask how far the tables have come; nobody can end a round meanwhile, for we are in it."""
+        if self.pace.workers == 0:
+            return
+        answers = self.client.call_all({"method": "describe"})
+        dense = [group.table for carrier in self.carriers for group, _ in carrier.groups]
+        for handle in [*self._handles.values(), *dense]:
+            handle.versions[:] = [each["tables"][handle.name]["updates"] for each in answers]
+
     def rest(self) -> None:
         """Meet the other workers at the end of a stretch of data; no update waits for us meanwhile.
 
@@ -127,6 +136,7 @@ class Worker:
         self.step = self._furthest(self.step)
         for carrier in self.carriers:
             carrier.step = self._furthest(carrier.step)
+        self.learn_versions()
         self.client.call_all({"method": "rest", "resting": False})
         # Once more, so that nobody begins an update while others still count as resting.
         self._meetings = self._furthest(self._meetings)

@@ -77,7 +77,7 @@ def run(  # noqa: PLR0917
         step(carrier, model)
         carrier.flush()
         worker.agree(0, topic="end")
-        carrier.refresh(worker, 0 if kind is not Carrier else worker.step)
+        carrier.refresh(worker)
         found = [p.detach().clone() for p in model.parameters() if p.numel()]
         model.eval()
         found.append(model.words(torch.arange(40)).detach().clone())

@@ -300,8 +300,10 @@ def test_rows_of_the_next_batch_are_fetched_while_one_is_trained(
         told.append(ids.reshape(-1, 2).numpy())
         whole(self, ids)
 
-    def pull(self: SparseEmbedding, flat: Any, train: bool, ahead: int | None = None) -> Any:
-        fetched.append(-1 if ahead is None else ahead)
+    def pull(
+        self: SparseEmbedding, flat: Any, train: bool, ahead: list[int] | None = None
+    ) -> Any:
+        fetched.append(-1 if ahead is None else ahead[0])
         return rows(self, flat, train, ahead)
 
     monkeypatch.setattr(SparseEmbedding, "prefetch", prefetch)
