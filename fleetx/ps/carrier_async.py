@@ -115,7 +115,7 @@ class AsyncCarrier(_Alone):
         worker = self.worker
         if self._sender is None:
             # Not the main connection: what is sent here must not hold up the pulls of a forward.
-            client = Client(worker.endpoints, worker.access)
+            client = worker.connection()
             self._sender = threading.Thread(
                 target=self._run, args=(worker, client), name="sender", daemon=True
             )

@@ -4,6 +4,7 @@ import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fleetx.ps.pipes import Pipe, flat
 from fleetx.ps.wire import shortened, widened
 
 Message = dict[str, Any]
+_ONCE = ("load", "save", "shrink")
 Steps = int | list[int]
 """A version of a table: the same on all servers, or each server's own."""
 
@@ -71,12 +73,15 @@ class Batch:
 class Client:
     """One connection to each server; calls from several threads take turns."""
 
-    def __init__(self, endpoints: Sequence[str], access: Access) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], access: Access, *, prompt: float | None = None
+    ) -> None:
         claim = Claim(access.claim.worker, secrets.randbits(63))
         # Each client numbers its own changes, so it needs a name of its own.
         named = Access(access.token, claim, access.tls, access.patience)
-        self.channels = [Channel(endpoint, named) for endpoint in endpoints]
+        self.channels = [Channel(endpoint, named, prompt=prompt) for endpoint in endpoints]
         self._lock = threading.Lock()
+        self._calls = count(1)
 
     @property
     def servers(self) -> int:
@@ -86,16 +91,23 @@ class Client:
     def call(self, message: Message, server: int = 0) -> Message:
         """One of the rare requests to one server."""
         with self._lock:
-            self._ask(server, message)
+            self._ask(server, self._numbered(message))
             return self._answer(server)
 
     def call_all(self, messages: Message | Sequence[Message]) -> list[Message]:
         """The same to all servers at once, or to each its own."""
-        each = [messages] * self.servers if isinstance(messages, dict) else list(messages)
         with self._lock:
+            if isinstance(messages, dict):
+                each = [self._numbered(messages)] * self.servers
+            else:
+                each = [self._numbered(message) for message in messages]
             for server, message in enumerate(each):
                 self._ask(server, message)
             return [self._answer(server) for server in range(self.servers)]
+
+    def _numbered(self, message: Message) -> Message:
+        """A request that must not be done twice bears a number: it may have to be sent twice."""
+        return message | {"call": next(self._calls)} if message["method"] in _ONCE else message
 
     def _ask(self, server: int, message: Message) -> None:
         data = to_json(message)
@@ -139,12 +151,12 @@ class Client:
             asked = [server for server in range(self.servers) if self._count(batch, server)]
             for server in asked:
                 cut = slice(batch.begins[server], batch.begins[server + 1])
-                ids, count = batch.ids[cut], self._count(batch, server)
+                ids, size = batch.ids[cut], self._count(batch, server)
                 counts = [] if met is None else [np.ascontiguousarray(met[cut], np.uint32)]
-                body = 8 * count + sum(array.nbytes for array in counts)
+                body = 8 * size + sum(array.nbytes for array in counts)
                 number = table.numbers[server]
                 least = _of(step, server)
-                head = Frame(Op.PULL, number, flags, count=count, step=least, body=body)
+                head = Frame(Op.PULL, number, flags, count=size, step=least, body=body)
                 self.channels[server].send(head.packed(), ids, *counts)
             for server in asked:
                 rows = out[batch.begins[server] : batch.begins[server + 1]]
@@ -244,6 +256,10 @@ class Client:
                 channel.send(head.packed(), array)
             for channel in self.channels:
                 channel.receive(_nothing)
+
+    def hang_up(self, server: int) -> None:
+        """Let those who wait for a server that is silent try to reach it anew."""
+        self.channels[server].hang_up()
 
     def end(self) -> None:
         """End all connections for good, also under a thread that still waits for an answer."""

@@ -288,3 +288,27 @@ def test_synchronous_workers_that_come_back_to_living_servers_go_on() -> None:
             found = values(model)
             worker.stop(finished=False)
     assert same(found, expected)
+
+
+def test_a_model_for_serving_is_no_beginning_of_a_delta(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job(monkeypatch, "sync") as (_, steps, here):
+        said: list[dict[str, Any]] = []
+        call: Any = here.desks[1].call
+
+        def watched(claim: Any, message: dict[str, Any]) -> Any:
+            said.append(message)
+            return call(claim, message)
+
+        here.desks[1].call = watched  # type: ignore[method-assign]
+        steps(1)
+        fleet.save_persistables(str(tmp_path / "full"))
+        fleet.save_inference_model(str(tmp_path / "serve"))
+        fleet.save_persistables(str(tmp_path / "delta"), mode="delta")
+    saves = [message for message in said if message["method"] == "save"]
+    assert [(each["mark"], each["delta"]) for each in saves] == [
+        (True, False),
+        (False, False),
+        (True, True),
+    ]

@@ -336,7 +336,7 @@ def test_a_dead_worker_stops_the_others_by_name_when_they_wait_for_it() -> None:
 
         def die() -> None:
             carried(Net(), lost, lr=0.1)
-            lost._stopped.set()
+            lost.heart.stop()
             lost.client.close()
             lost.ahead.close()
 
