@@ -13,6 +13,7 @@ from fleetx.ps.dense_group import DenseGroup
 from fleetx.ps.frames import Flag
 from fleetx.ps.hashing import Array, Floats, Ids
 from fleetx.ps.remote_optimizer import sparse_rule
+from fleetx.ps.rules import Rule
 from fleetx.ps.sparse_module import Gathered, SparseModule, joined
 from fleetx.ps.sparse_spec import Pace
 from fleetx.ps.terms import Terms
@@ -43,6 +44,17 @@ class Carrier:
         """Updates of this model."""
         self._worker: Worker | None = None
         self._opening = threading.Lock()
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        """Refuse what rows cannot do now, and not when the tables are made."""
+        for group in self.optimizer.param_groups:
+            for module in self._modules_of(group):
+                if module.options.rule is None:
+                    sparse_rule(self._rule, group)
+
+    def _modules_of(self, group: Mapping[str, Any]) -> list[SparseModule]:
+        return [self.modules[p] for p in group["params"] if p in self.modules]
 
     @property
     def worker(self) -> Worker:
@@ -94,9 +106,12 @@ class Carrier:
             worker.client.write(group.table, group.values(), flag=Flag.FIRST)
 
     def _open_sparse(self, worker: Worker, group: Mapping[str, Any]) -> None:
-        for anchor in group["params"]:
-            if anchor in self.modules:
-                worker.table(self.modules[anchor].options, sparse_rule(self._rule, group))
+        for module in self._modules_of(group):
+            worker.table(module.options, self.rule(module, group))
+
+    def rule(self, module: SparseModule, group: Mapping[str, Any]) -> Rule:
+        """How the rows of a table move."""
+        return module.options.rule or sparse_rule(self._rule, group)
 
     def pace(self, worker: Worker) -> Pace:
         """When pushes become updates on the servers."""

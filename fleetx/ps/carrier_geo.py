@@ -15,7 +15,7 @@ from fleetx.ps.client import Batch
 from fleetx.ps.copies import Copies
 from fleetx.ps.frames import Flag
 from fleetx.ps.hashing import Array, Floats
-from fleetx.ps.remote_optimizer import RemoteOptimizer, sparse_rule
+from fleetx.ps.remote_optimizer import RemoteOptimizer
 from fleetx.ps.sparse_module import SparseModule
 from fleetx.ps.sparse_spec import Pace
 from fleetx.ps.worker import Worker
@@ -80,12 +80,10 @@ class GeoCarrier(Carrier):
         super().open(worker)
         self._before = [group.values() for group, _ in self.groups]
         for group in self.optimizer.param_groups:
-            for anchor in group["params"]:
-                if anchor in self.modules:
-                    module = self.modules[anchor]
-                    rule = module.options.rule or sparse_rule(self._rule, group)
-                    made = Copies(module.options.dim, rule, worker.client.servers)
-                    self._copies.setdefault(module.options.name, made)
+            for module in self._modules_of(group):
+                rule = self.rule(module, group)
+                made = Copies(module.options.dim, rule, worker.client.servers)
+                self._copies.setdefault(module.options.name, made)
 
     @override
     def lookup(

@@ -248,13 +248,14 @@ def test_a_load_waits_for_what_others_still_push(
             assert same(found, saved)
 
 
+def first_rows() -> torch.Tensor:
+    start = SparseEmbedding(4, name="words").options.initializer
+    return torch.from_numpy(start.rows(torch.arange(12).numpy(), 4, 0))
+
+
 def plain(models: list[Net]) -> list[torch.Tensor]:
     """What models over one table learn in turns, without servers."""
-    table = nn.EmbeddingBag(12, 4, mode="sum")
-    start = SparseEmbedding(4, name="words").options.initializer.rows(
-        torch.arange(12).numpy(), 4, 0
-    )
-    table.weight.data.copy_(torch.from_numpy(start))
+    table = nn.EmbeddingBag.from_pretrained(first_rows(), freeze=False, mode="sum")
     for _ in range(3):
         for model in models:
             rule = torch.optim.SGD([*table.parameters(), *model.head.parameters()], lr=0.1)
@@ -312,3 +313,34 @@ def test_a_model_for_serving_is_no_beginning_of_a_delta(
         (False, False),
         (True, True),
     ]
+
+
+@pytest.mark.parametrize("mode", ["sync", "geo"])
+def test_tables_in_a_group_of_their_own_may_do_without_momentum(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job(monkeypatch, mode):
+        model = fleet.distributed_model(made())
+        with pytest.raises(ValueError, match=r"momentum=0\.9, which would be left out for rows"):
+            fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+        expected = made()
+        model = fleet.distributed_model(made())
+        groups = [
+            {"params": model.head.parameters()},
+            {"params": model.words.parameters(), "momentum": 0.0},
+        ]
+        optimizer = fleet.distributed_optimizer(torch.optim.SGD(groups, lr=0.1, momentum=0.9))
+        table = nn.EmbeddingBag.from_pretrained(first_rows(), freeze=False, mode="sum")
+        rules = [
+            torch.optim.SGD(expected.head.parameters(), lr=0.1, momentum=0.9),
+            torch.optim.SGD(table.parameters(), lr=0.1),
+        ]
+        for _ in range(4):
+            optimizer.minimize(((model(IDS) - WANTED) ** 2).mean())
+            ((expected.head(table(IDS)).squeeze(-1) - WANTED) ** 2).mean().backward()
+            for rule in rules:
+                rule.step()
+                rule.zero_grad()
+        fleet.settle_workers()
+        head = [expected.head.weight.detach(), expected.head.bias.detach()]
+        assert same(values(model), [*head, table(IDS).detach()])

@@ -54,9 +54,9 @@ def data(workers: int) -> tuple[torch.Tensor, torch.Tensor]:
 _SEEDING = threading.RLock()
 
 
-def net() -> Net:
+def net(rule: SGD | None = None) -> Net:
     torch.manual_seed(0)
-    return Net()
+    return Net(SparseEmbedding(4, name="words", rule=rule))
 
 
 def run(  # noqa: PLR0917
@@ -69,8 +69,12 @@ def run(  # noqa: PLR0917
     **options: Any,
 ) -> list[torch.Tensor]:
     """One worker; returns its dense parameters and the rows of all ids."""
+    # Rows have no momentum and no decay.
+    rule = SGD(options["lr"]) if "momentum" in options else None
     with _SEEDING:
-        model = net() if index == 0 else Net()  # only the first worker's parameters count
+        model = net(rule)
+        if index:
+            model.body, model.head = nn.Linear(12, 64), nn.Linear(64, 1)  # only the first's count
     worker = here.worker(index)
     carrier = carried(model, worker, kind, optimizer=optimizer, terms=terms, **options)
     try:
@@ -658,3 +662,35 @@ def test_dense_parameters_of_copies_move_as_torch_moves_them(kind: Any, sparse: 
     fused = one.inner.param_groups[0].get("fused")
     assert fused is (None if sparse else True)
     torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [Carrier, AsyncCarrier, HalfAsyncCarrier, GeoCarrier])
+@pytest.mark.parametrize(
+    ("optimizer", "option"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.SGD, {"weight_decay": 0.1}),
+        (torch.optim.SGD, {"maximize": True}),
+        (torch.optim.Adagrad, {"lr_decay": 0.1}),
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.AdamW, {"weight_decay": 0.01}),
+    ],
+)
+def test_options_that_rows_do_not_have_are_refused_before_training(
+    kind: Any, optimizer: Any, option: dict[str, Any]
+) -> None:
+    """Unless the tables have a rule of their own."""
+    ((name, value),) = option.items()
+    nobody: Any = None
+    wanted = f"has {name}={value}, which would be left out.*{name}="
+    with pytest.raises(ValueError, match=wanted):
+        carried(net(), nobody, kind, optimizer=optimizer, join=False, lr=0.1, **option)
+    carried(net(SGD(0.1)), nobody, kind, optimizer=optimizer, join=False, lr=0.1, **option)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.RMSprop, torch.optim.Adamax])
+def test_optimizers_that_rows_do_not_have_are_refused_before_training(optimizer: Any) -> None:
+    nobody: Any = None
+    with pytest.raises(ValueError, match=f"is {optimizer.__name__}, and rows .* Adagrad or Adam"):
+        carried(net(), nobody, GeoCarrier, optimizer=optimizer, join=False)
+    carried(net(SGD(0.1)), nobody, GeoCarrier, optimizer=optimizer, join=False)
