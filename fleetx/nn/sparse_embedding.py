@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fleetx.nn.picking import all_picked, bags_of, picked, summed_in_bags
 from fleetx.ps.client import Batch
-from fleetx.ps.entries import CountFilterEntry, Entry, ProbabilityEntry, ShowClickEntry
+from fleetx.ps.entries import Entry, ShowClickEntry
 from fleetx.ps.hashing import Array, Floats, same_ids
 from fleetx.ps.initializers import Initializer, Uniform
 from fleetx.ps.rules import Rule
@@ -158,8 +158,7 @@ class SparseEmbedding(SparseModule):
     def _sorted(self, flat: Array, carrier: Any) -> tuple[Batch, Array | None]:
         real = flat if self.padding_idx is None else flat[flat != self.padding_idx]
         batch = carrier.sorted(real)
-        counting = isinstance(self.options.entry, CountFilterEntry | ProbabilityEntry)
-        met = np.bincount(batch.place, minlength=len(batch.ids)) if counting else None
+        met = np.bincount(batch.place, minlength=len(batch.ids)) if self.counts_sightings else None
         if self.padding_idx is not None:
             place = np.full(len(flat), len(batch.ids), np.int64)
             place[flat != self.padding_idx] = batch.place

@@ -1,7 +1,7 @@
 """Workers that train copies of their own and exchange differences now and then."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from fleetx.ps.carrier import Carrier
 from fleetx.ps.client import Batch
 from fleetx.ps.copies import Copies
 from fleetx.ps.frames import Flag
-from fleetx.ps.hashing import Array, Floats
+from fleetx.ps.hashing import Array, Floats, Ids
 from fleetx.ps.remote_optimizer import RemoteOptimizer
-from fleetx.ps.sparse_module import SparseModule
+from fleetx.ps.sparse_module import Gathered, SparseModule, joined
 from fleetx.ps.sparse_spec import Pace
 from fleetx.ps.worker import Worker
 
@@ -66,6 +66,8 @@ class GeoCarrier(Carrier):
         super().__init__(*args, **kwargs)
         self._copies: dict[str, Copies] = {}
         self._before: list[list[Floats]] = []
+        self._shown: dict[str, list[Gathered]] = {}
+        """Table -> shows and clicks since the last exchange."""
 
     @override
     def pace(self, worker: Worker) -> Pace:
@@ -99,8 +101,12 @@ class GeoCarrier(Carrier):
             return super().lookup(module, batch, met, train=train, ahead=ahead)
         worker = self.worker
         client = worker.client if ahead is None else worker.ahead
-        pull = partial(client.pull, worker.table(module.options))
-        return self._copies[module.options.name].look_up(batch, pull)
+        handle, filtered = worker.table(module.options), module.counts_sightings
+
+        def pull(wanted: Batch, sightings: Ids) -> Floats:
+            return client.pull(handle, wanted, met=sightings if filtered else None)
+
+        return self._copies[module.options.name].look_up(batch, pull, met)
 
     @override
     def refreshed(self, module: SparseModule, batch: Batch, rows: Floats) -> Floats:
@@ -112,6 +118,8 @@ class GeoCarrier(Carrier):
         worker = self.worker
         for name, gathered in self._sparse().items():
             self._copies[name].train(gathered.batch, gathered.gradients, self.rate(name))
+            if gathered.stats is not None:
+                self._shown.setdefault(name, []).append(gathered)
         self.count(worker)
         if self.step % self.terms.every == 0:
             self._exchange(worker)
@@ -124,6 +132,16 @@ class GeoCarrier(Carrier):
             batch, delta = copies.changes(share)
             handle = worker.table(self.tables[name].options)
             worker.client.push(handle, batch, delta, delta=True)
+        self._tell_shown(worker)
+
+    def _tell_shown(self, worker: Worker) -> None:
+        """Let servers count shows and clicks, by a push that moves nothing."""
+        shown, self._shown = self._shown, {}
+        for name, each in shown.items():
+            handle = worker.table(self.tables[name].options)
+            bare = [replace(one, gradients=np.zeros_like(one.gradients)) for one in each]
+            total = joined(bare, worker.client.servers, handle.width)
+            worker.client.push(handle, total.batch, total.gradients, rate=0.0, stats=total.stats)
 
     def _exchange_dense(self, worker: Worker, number: int, group: Any, share: float) -> None:
         """Give our share of what we learned, and take over what the others have learned."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fleetx.ps import kernels
 from fleetx.ps.client import Batch
-from fleetx.ps.entries import Entry
+from fleetx.ps.entries import CountFilterEntry, Entry, ProbabilityEntry
 from fleetx.ps.hashing import Floats
 from fleetx.ps.initializers import Initializer, Uniform
 from fleetx.ps.rules import Rule
@@ -81,6 +81,11 @@ class SparseModule(nn.Module):
         self.anchor = nn.Parameter(torch.empty(0, options.dim))
         self.lookups: list[Lookup] = []
         """What forwards have used since the last update."""
+
+    @property
+    def counts_sightings(self) -> bool:
+        """Whether ids get a row by how often they were met."""
+        return isinstance(self.options.entry, CountFilterEntry | ProbabilityEntry)
 
     def reset_parameters(self) -> None:
         """Nothing: what rows begin with follows from their ids, on the servers."""
