@@ -16,6 +16,7 @@ from fleetx import roles
 from fleetx.engine import servers, session
 from fleetx.nn import SparseEmbedding
 from fleetx.ps import carrier as carriers
+from fleetx.ps import worker as workers
 from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.carrier_geo import GeoCarrier
@@ -142,7 +143,7 @@ class Crew:
     def __init__(self, here: Team, monkeypatch: pytest.MonkeyPatch) -> None:
         self._here, self._own = here, threading.local()
         monkeypatch.setattr(carriers, "running", lambda: self._own.worker)
-        monkeypatch.setattr(servers.worker, "running", lambda: self._own.worker)
+        monkeypatch.setattr(workers, "running", lambda: self._own.worker)
         monkeypatch.setattr(servers, "has_servers", lambda: True)
         monkeypatch.setattr(session, "begin_programs", list)
         monkeypatch.setattr(session, "engines", lambda: [self._own])
@@ -226,7 +227,7 @@ def test_a_load_waits_for_what_others_still_push(
                 loading.set()
             return call_all(message)
 
-        worker.client.call_all = watched  # type: ignore[method-assign]
+        worker.client.call_all = watched  # type: ignore[assignment, method-assign]
         train(model, carrier, IDS, WANTED)
         servers.settle_workers()
         if index == 0:
@@ -325,7 +326,7 @@ def test_tables_in_a_group_of_their_own_may_do_without_momentum(
             fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
         expected = made()
         model = fleet.distributed_model(made())
-        groups = [
+        groups: list[dict[str, Any]] = [
             {"params": model.head.parameters()},
             {"params": model.words.parameters(), "momentum": 0.0},
         ]

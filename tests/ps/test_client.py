@@ -56,7 +56,7 @@ def test_answers_that_nobody_read_are_not_taken_for_later_ones() -> None:
         def fails(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        desk.pull = fails  # type: ignore[method-assign]
+        desk.pull = fails  # type: ignore[assignment, method-assign]
         with pytest.raises(RuntimeError, match="No space left"):
             rows(client, handle, of_both(0, 2))
         desk.pull = pull  # type: ignore[method-assign]

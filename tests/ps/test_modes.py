@@ -646,7 +646,7 @@ def test_shows_and_clicks_are_counted_and_decide_who_stays(kind: Any, rule: Any)
         carrier.flush()
         before = rows_of(model)
         held: Any = [desk._tables[0] for desk in here.desks]
-        stats = {}
+        stats: dict[int, list[float]] = {}
         for served in held:
             part = served.table.part(0, 0)
             stats |= dict(zip(part.ids.tolist(), part.stats.tolist(), strict=True))
