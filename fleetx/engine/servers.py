@@ -110,8 +110,11 @@ def settle_workers() -> None:
     connected = worker.running()
     if connected is None:
         return
-    open_tables()  # also by a worker that had no batch: it meets the others once for each model
-    _flush()
+    for carrier in _all_carriers():
+        if carrier.joined:
+            carrier.flush()
+        else:
+            carrier.prepare()  # it had no batch here, but others may train it; it joins at rest
     connected.rest()
     for carrier in _carriers():
         carrier.catch_up()
@@ -124,9 +127,14 @@ def open_tables() -> None:
     """
     if not has_servers():
         return
-    begun = [_carriers_of(engine) for engine in session.begin_programs()]
-    for carrier in [*chain.from_iterable(begun), *_carriers()]:
+    for carrier in _all_carriers():
         carrier.join()
+
+
+def _all_carriers() -> list[Any]:
+    """Those of programs that were not begun among them."""
+    begun = chain.from_iterable(map(_carriers_of, session.begin_programs()))
+    return [*dict.fromkeys([*_carriers(), *begun])]
 
 
 def _flush() -> None:

@@ -43,6 +43,8 @@ class Carrier:
         self.step = 0
         """Updates of this model."""
         self._worker: Worker | None = None
+        self._number = 0
+        """The how-manieth model of its worker this is; zero before its tables are made."""
         self._opening = threading.Lock()
         self._check_rules()
 
@@ -65,23 +67,47 @@ class Carrier:
         """Make the tables now; all workers meet there, also one that has no batch."""
         with self._opening:  # a batch may be fetched ahead by another thread
             if self._worker is None:
-                self._worker = self._joined()
+                found = self._connected()
+                self.open(found)
+                self._worker = found
             return self._worker
 
-    def _joined(self) -> Worker:
+    @property
+    def joined(self) -> bool:
+        """Whether it has met the other workers."""
+        return self._worker is not None
+
+    def prepare(self) -> None:
+        """Do what joining takes and nobody waits for, before this worker rests."""
+        with self._opening:
+            if self._worker is None:
+                self._prepare(self._connected())
+
+    @staticmethod
+    def _connected() -> Worker:
         found = running()
         if found is None:
             raise RuntimeError(
                 "this is a worker of a parameter-server job that is not connected to its servers; "
                 "call fleet.init_worker() before the first batch"
             )
-        self.open(found)
         return found
 
     def open(self, worker: Worker) -> None:
         """Make the tables; worker 0's parameters are those with which all begin."""
+        self._prepare(worker)
+        offered = worker.agree(float(worker.index == 0), topic="opened", number=self._number)
+        if not offered:
+            # Worker 0 is gone, or rests. Whoever comes first takes its place if it gave nothing.
+            self._offer(worker)
+        worker.learn_versions()
+        self.refresh(worker)
+
+    def _prepare(self, worker: Worker) -> None:
+        if self._number:
+            return
         worker.pace = self.pace(worker)
-        worker.carriers.append(self)
+        groups: list[tuple[DenseGroup, dict[str, Any]]] = []
         for group in self.optimizer.param_groups:
             dense = {self.names[p]: p for p in group["params"] if p not in self.modules}
             if dense:
@@ -89,16 +115,13 @@ class Carrier:
                 worker.dense_tables += 1
                 made = DenseGroup(name, dense, self.terms.split, worker.client.servers)
                 made.create(worker.client, *self.dense_rule(group), worker.pace)
-                self.groups.append((made, group))
+                groups.append((made, group))
             self._open_sparse(worker, group)
+        self.groups = groups
+        worker.carriers.append(self)
+        self._number = len(worker.carriers)
         if worker.index == 0:
             self._offer(worker)
-        number = len(worker.carriers)
-        offered = worker.agree(float(worker.index == 0), topic="opened", number=number)
-        if not offered:
-            self._offer(worker)  # worker 0 is gone, and whoever comes first takes its place
-        worker.learn_versions()
-        self.refresh(worker)
 
     def _offer(self, worker: Worker) -> None:
         """Give the values with which all begin; servers keep those that come first."""
@@ -281,4 +304,4 @@ class Carrier:
         """Before the worker leaves."""
         if self._worker is not None:
             self.flush()
-            self._worker = None
+        self._worker, self._number = None, 0

@@ -120,7 +120,10 @@ class Worker:
         return float(self.client.call(message)["value"])
 
     def learn_versions(self) -> None:
-        """Ask how far the tables have come; nobody can end a round meanwhile, for we are in it."""
+        """Ask how far the tables have come.
+
+        No round ends meanwhile: it would need a push of ours, or we rest and ask again afterwards.
+        """
         if self.pace.workers == 0:
             return
         answers = self.client.call_all({"method": "describe"})
@@ -134,6 +137,8 @@ class Worker:
         Shares of data differ in length, so some come here earlier than others, with fewer updates.
         """
         self.client.call_all({"method": "rest", "resting": True})
+        for carrier in self.carriers:
+            carrier.join()  # models that had no batch here; now that nobody waits for our pushes
         self.step = self._furthest(self.step)
         for carrier in self.carriers:
             carrier.step = self._furthest(carrier.step)

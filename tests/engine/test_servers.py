@@ -147,13 +147,19 @@ class Crew:
         monkeypatch.setattr(servers, "has_servers", lambda: True)
         monkeypatch.setattr(session, "begin_programs", list)
         monkeypatch.setattr(session, "engines", lambda: [self._own])
-        monkeypatch.setattr(servers, "_carriers_of", lambda own: [own.carrier])
+        monkeypatch.setattr(servers, "_carriers_of", lambda own: own.carriers)
 
     def hire(self, index: int, model: Net, kind: type[Carrier]) -> tuple[Worker, Carrier]:
         """Become a worker whose model has had no batch."""
         worker = self._own.worker = self._here.worker(index)
-        carrier = self._own.carrier = carried(model, worker, kind, join=False, lr=0.1)
+        carrier = carried(model, worker, kind, join=False, lr=0.1)
+        self._own.carriers = [carrier]
         return worker, carrier
+
+    def also(self, model: Net) -> None:
+        """Have another model, with a table of its own."""
+        model.words = SparseEmbedding(4, name="others", pooling="sum")
+        self._own.carriers.append(carried(model, self._own.worker, join=False, lr=0.1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -345,3 +351,25 @@ def test_tables_in_a_group_of_their_own_may_do_without_momentum(
         fleet.settle_workers()
         head = [expected.head.weight.detach(), expected.head.bias.detach()]
         assert same(values(model), [*head, table(IDS).detach()])
+
+
+def test_a_worker_rests_before_it_meets_others_over_a_model_that_nobody_has_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its share is short, and updates of the other model must not wait for it meanwhile."""
+
+    def work(index: int) -> list[torch.Tensor]:
+        model, other = made(index), made(7 + index)
+        worker, carrier = crew.hire(index, model, Carrier)
+        crew.also(other)
+        for _ in range(5 if index else 2):
+            train(model, carrier, IDS, WANTED)
+        servers.settle_workers()
+        found = [*values(model), *values(other)]
+        worker.stop()
+        return found
+
+    with team(2, 2) as here:
+        crew = Crew(here, monkeypatch)
+        ended = together(lambda: work(0), lambda: work(1))
+    assert same(*ended)
