@@ -15,7 +15,7 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.engine import servers, session
 from fleetx.nn import SparseEmbedding
-from fleetx.ps import carrier as carriers
+from fleetx.ps import joining
 from fleetx.ps import worker as workers
 from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
@@ -142,7 +142,7 @@ class Crew:
 
     def __init__(self, here: Team, monkeypatch: pytest.MonkeyPatch) -> None:
         self._here, self._own = here, threading.local()
-        monkeypatch.setattr(carriers, "running", lambda: self._own.worker)
+        monkeypatch.setattr(joining, "running", lambda: self._own.worker)
         monkeypatch.setattr(workers, "running", lambda: self._own.worker)
         monkeypatch.setattr(servers, "has_servers", lambda: True)
         monkeypatch.setattr(session, "begin_programs", list)
