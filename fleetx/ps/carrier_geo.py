@@ -83,8 +83,12 @@ class GeoCarrier(Carrier):
         self._before = [group.values() for group, _ in self.groups]
         for group in self.optimizer.param_groups:
             for module in self._modules_of(group):
-                rule = self.rule(module, group)
-                made = Copies(module.options.dim, rule, worker.client.servers)
+                made = Copies(
+                    module.options.dim,
+                    self.rule(module, group),
+                    worker.client.servers,
+                    counting=module.counts_sightings,
+                )
                 self._copies.setdefault(module.options.name, made)
 
     @override
@@ -101,10 +105,10 @@ class GeoCarrier(Carrier):
             return super().lookup(module, batch, met, train=train, ahead=ahead)
         worker = self.worker
         client = worker.client if ahead is None else worker.ahead
-        handle, filtered = worker.table(module.options), module.counts_sightings
+        handle = worker.table(module.options)
 
-        def pull(wanted: Batch, sightings: Ids) -> Floats:
-            return client.pull(handle, wanted, met=sightings if filtered else None)
+        def pull(wanted: Batch, sightings: Ids | None) -> Floats:
+            return client.pull(handle, wanted, met=sightings)
 
         return self._copies[module.options.name].look_up(batch, pull, met)
 

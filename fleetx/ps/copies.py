@@ -13,7 +13,7 @@ from fleetx.ps.index import Index, stamped
 from fleetx.ps.row_store import RowStore
 from fleetx.ps.rules import Rule
 
-Pull = Callable[[Batch, Ids], Floats]
+Pull = Callable[[Batch, Ids | None], Floats]
 
 
 class Copies:
@@ -22,8 +22,9 @@ class Copies:
     A row keeps its place for good, so that places found for a batch stay true without the lock.
     """
 
-    def __init__(self, dim: int, rule: Rule, servers: int) -> None:
+    def __init__(self, dim: int, rule: Rule, servers: int, *, counting: bool = False) -> None:
         self._dim, self._rule, self._servers = dim, rule, servers
+        self._counting = counting
         self._index = Index(kernels.active)
         self._rows = RowStore(dim, rule, counted=False)
         self._before = Arena(dim, np.float32)
@@ -42,14 +43,14 @@ class Copies:
 
         Args:
             batch: which rows.
-            pull: asks servers for rows and tells them how often each was met since they were asked.
-            met: how often each was met in this batch, for tables that admit by it.
+            pull: asks servers for rows and tells them how often each was met since they were asked,
+                if that is counted.
+            met: how often each was met in this batch.
         """
         with self._lock:
             slots = self._slots(batch.ids)
             stale = np.flatnonzero(self._stale(slots))
-            sightings = self._sighted(slots, met)[stale]
-            self._sightings.array[slots[stale], 0] = 0
+            sightings = self._sighted(slots, stale, met) if self._counting else None
         if len(stale):
             begins = np.searchsorted(stale, batch.begins)
             wanted = Batch(batch.ids[stale], begins, np.arange(len(stale)))
@@ -59,10 +60,13 @@ class Copies:
             kernels.active.gather(self._rows.weights.array, slots, out)
         return out
 
-    def _sighted(self, slots: Ids, met: Array | None) -> Ids:
+    def _sighted(self, slots: Ids, stale: Ids, met: Array | None) -> Ids:
+        """What servers are to be told of the stale ones now, and not again."""
         if met is not None:
             self._sightings.array[slots, 0] += met
-        return self._sightings.array[:, 0].take(slots)
+        told: Ids = self._sightings.array[slots[stale], 0]
+        self._sightings.array[slots[stale], 0] = 0
+        return told
 
     def _slots(self, ids: Ids) -> Ids:
         slots, missing = self._index.find(ids)
@@ -72,7 +76,8 @@ class Copies:
             self._index.insert(ids[strangers], stamped(new, 0, 0))
             self._before.reserve(self._rows.weights.rows)
             self._asked.reserve(self._rows.weights.rows)
-            self._sightings.reserve(self._rows.weights.rows)
+            if self._counting:
+                self._sightings.reserve(self._rows.weights.rows)
             slots[strangers] = new
         return slots
 
