@@ -50,6 +50,10 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 
 
+class LostError(ConnectionError):
+    """A server was away for longer than anybody waits for it."""
+
+
 @dataclass(frozen=True)
 class Access:
     """How servers are reached: the secret, who we are, encryption, and how long to try."""
@@ -98,7 +102,7 @@ class Channel:
         self._parts, self._owed = parts, True
         try:
             self._opened(time.monotonic() + self._access.patience).send(*parts)
-        except RefusedError:
+        except (RefusedError, LostError):
             raise
         except ConnectionError:
             self.close()
@@ -121,13 +125,13 @@ class Channel:
                     deadline = min(deadline, time.monotonic() + self._access.patience)
                     self._opened(deadline).send(*self._parts)
                 return self._answer(read)
-            except RefusedError:
+            except (RefusedError, LostError):
                 raise
             except ConnectionError as error:
                 self.close()
                 deadline = min(deadline, time.monotonic() + self._access.patience)
                 if self._ended or time.monotonic() > deadline:
-                    raise ConnectionError(self._lost(error)) from error
+                    raise LostError(self._lost(error)) from error
                 logger.info("%s: %s; trying again", self.endpoint, error)
                 time.sleep(_PAUSE)
 
@@ -170,7 +174,7 @@ class Channel:
                 if refusals == REFUSALS:
                     raise
                 if self._ended or time.monotonic() > deadline:
-                    raise ConnectionError(self._lost(error)) from error
+                    raise LostError(self._lost(error)) from error
                 time.sleep(_PAUSE)
         if self._ended:
             self.close()
