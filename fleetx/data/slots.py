@@ -11,11 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Array = NDArray[Any]
+_INDENTED = tuple(b"\n" + white for white in (b"\n", b" ", b"\t", b"\r"))
+"""Only behind these may a blank line be; to look for them costs next to nothing."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A named part of every record: ids (``int64``) or numbers (``float32``)."""
+    """A named part of every record: ids (``int64``) or numbers (``float32``).
+
+    Ids are any 64 bits; text may hold those from 2**63 up with a sign or without.
+    """
 
     name: str
     dtype: str = "int64"
@@ -113,6 +118,8 @@ def _taken(values: Array, lengths: Array, chosen: Array) -> tuple[Array, Array]:
 
 def parse(text: bytes, slots: Sequence[Slot], where: str) -> Records:
     """Records from lines of ``count value ... count value ...``, one group for each slot."""
+    if text[:1].isspace() or any(mark in text for mark in _INDENTED):
+        text = b"\n".join(line for line in text.split(b"\n") if line.strip())
     words = np.array(text.split())
     lines = text.count(b"\n") + (not text.endswith(b"\n") and bool(text))
     if len(words) == 0:
@@ -131,6 +138,21 @@ def _empty(slot: Slot) -> Array:
     return np.empty(0, slot.dtype)
 
 
+def _values(words: Array, slot: Slot) -> Array:
+    try:
+        return words.astype(slot.dtype)
+    except OverflowError:
+        if slot.dtype != "int64":
+            raise
+    # Ids from 2**63 up: the same bits as the negative ones.
+    words = np.ascontiguousarray(words)
+    signed = words.view(np.uint8).reshape(len(words), -1)[:, 0] == ord("-")
+    found = np.empty(len(words), np.int64)
+    found[signed] = words[signed].astype(np.int64)
+    found[~signed] = words[~signed].astype(np.uint64).view(np.int64)
+    return found
+
+
 def _regular(words: Array, slots: Sequence[Slot], lines: int) -> Records | None:
     """The usual case at full speed: every line has the same lengths."""
     if len(words) % lines:
@@ -141,7 +163,7 @@ def _regular(words: Array, slots: Sequence[Slot], lines: int) -> Records | None:
         count = int(table[0, at]) if at < table.shape[1] else -1
         if count < 0 or not (table[:, at] == table[0, at]).all():
             return None
-        values = table[:, at + 1 : at + 1 + count].reshape(-1).astype(slot.dtype)
+        values = _values(table[:, at + 1 : at + 1 + count].reshape(-1), slot)
         columns.append((values, np.full(lines, count, np.int64)))
         at += 1 + count
     return Records(columns) if at == table.shape[1] else None
@@ -164,7 +186,7 @@ def _walk(text: bytes, slots: Sequence[Slot]) -> Records:
             raise ValueError("a line has more words than its slots")
     return Records(
         [
-            (np.array(v or [b"0"]).astype(slot.dtype)[: len(v)], np.array(n, np.int64))
+            (_values(np.array(v or [b"0"]), slot)[: len(v)], np.array(n, np.int64))
             for slot, v, n in zip(slots, values, lengths, strict=True)
         ]
     )

@@ -1,6 +1,7 @@
 """The life of a parameter-server job: ``init_server`` to ``stop_worker``, and saving."""
 
 import logging
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import nn
 
 from fleetx import roles
 from fleetx.engine import session
+from fleetx.engine.engine import Engine
 from fleetx.ps import safetensors_file, snapshot, worker
 from fleetx.ps.channel import Access
 from fleetx.ps.desk import Desk
@@ -108,26 +110,36 @@ def settle_workers() -> None:
     connected = worker.running()
     if connected is None:
         return
-    open_tables()
-    for carrier in _carriers():
-        carrier.flush()
+    for carrier in _all_carriers():
+        if carrier.joined:
+            carrier.flush()
+        else:
+            carrier.prepare()  # it had no batch here, but others may train it; it joins at rest
     connected.rest()
     for carrier in _carriers():
         carrier.catch_up()
 
 
 def open_tables() -> None:
-    """Let the servers make the tables of programs now, and not when their first batches come.
+    """Let the servers make all tables now, and not when the first batches of their models come.
 
-    All workers must call it; does nothing in a job without servers.
+    All workers must call it, for they meet there; does nothing in a job without servers.
     """
     if not has_servers():
         return
-    for engine in session.begin_programs():
-        for strategy in engine.plan.strategies:
-            carrier = getattr(strategy, "carrier", None)
-            if carrier is not None:
-                carrier.join()
+    for carrier in _all_carriers():
+        carrier.join()
+
+
+def _all_carriers() -> list[Any]:
+    """Those of programs that were not begun among them."""
+    begun = chain.from_iterable(map(_carriers_of, session.begin_programs()))
+    return [*dict.fromkeys([*_carriers(), *begun])]
+
+
+def _flush() -> None:
+    for carrier in _carriers():
+        carrier.flush()
 
 
 def stop_worker() -> None:
@@ -147,19 +159,32 @@ def save_persistables(*args: Any, **kwargs: Any) -> None:
     first one; the first one writes. Loading needs no servers of the same number.
     """
     folder, mode = _folder("save_persistables", args, kwargs)
-    if roles.identity("save_persistables").index == 0:
-        save(_worker("save_persistables"), Path(folder), delta=_is_delta(mode))
+    connected = _worker("save_persistables")
+    _open_before_the_first_batch(connected)
+    if connected.index == 0:
+        save(connected, Path(folder), delta=_is_delta(mode))
 
 
-def save(connected: Worker, folder: Path, *, delta: bool) -> None:
-    """Let every server write its share, then the list of them."""
+def _open_before_the_first_batch(connected: Worker) -> None:
+    """All workers make such a call then; later the first may be the only one, and would wait."""
     if not connected.carriers:
-        open_tables()  # later the first worker may be the only one that saves, and would wait here
-    for carrier in _carriers():
-        carrier.flush()
+        open_tables()
+
+
+def save(connected: Worker, folder: Path, *, delta: bool, mark: bool = True) -> None:
+    """Let every server write its share, then the list of them.
+
+    Args:
+        connected: the first worker.
+        folder: where to.
+        delta: only what changed since the last save.
+        mark: whether the next delta begins here.
+    """
+    _open_before_the_first_batch(connected)
+    _flush()
     folder.mkdir(parents=True, exist_ok=True)
-    place = str(folder.resolve())
-    answers = connected.client.call_all({"method": "save", "folder": place, "delta": delta})
+    message = {"method": "save", "folder": str(folder.resolve()), "delta": delta, "mark": mark}
+    answers = connected.client.call_all(message)
     manifest = {
         "tables": answers[0]["tables"],
         "servers": len(answers),
@@ -194,10 +219,9 @@ def save_tables(folder: Path | None) -> bool:
     if _others("save_inference_model"):
         return False
     if folder is not None:
-        save(_worker("save_inference_model"), folder, delta=False)
+        save(_worker("save_inference_model"), folder, delta=False, mark=False)
     else:
-        for carrier in _carriers():
-            carrier.flush()
+        _flush()
     return True
 
 
@@ -213,17 +237,20 @@ def save_dense(model: nn.Module, folder: Path) -> None:
 
 
 def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
-    """Set the tables to a save, after ``distributed_optimizer``; the first worker does it."""
+    """Set the tables to a save, after ``distributed_optimizer``; all workers must call it.
+
+    The first one does it, when the others have pushed all that they had learned.
+    """
     connected = _worker("load_persistables")
     open_tables()
-    for carrier in _carriers():
-        carrier.flush()
+    _flush()
+    connected.agree(0, topic="load")
     if connected.index == 0:
         message = {"method": "load", "folder": str(Path(dirname).resolve()), "tables": tables}
         connected.client.call_all(message)
     connected.agree(0, topic="loaded")
     for carrier in _carriers():
-        carrier.refresh(connected, 0)
+        carrier.catch_up()
 
 
 def shrink(threshold: int = 30, table: str | None = None) -> int:
@@ -265,10 +292,15 @@ def _server(call: str) -> roles.Identity:
 def _carriers() -> list[Any]:
     """Those at work, static programs' among them, and those of models that wait for a batch."""
     connected = worker.running()
-    found = [] if connected is None else [*connected.carriers]
-    for engine in session.engines():
-        found += [getattr(strategy, "carrier", None) for strategy in engine.plan.strategies]
-    return [carrier for carrier in dict.fromkeys(found) if carrier is not None]
+    if connected is None:
+        return []
+    waiting = chain.from_iterable(map(_carriers_of, session.engines()))
+    return [*dict.fromkeys([*connected.carriers, *waiting])]
+
+
+def _carriers_of(engine: Engine) -> list[Any]:
+    found = [getattr(strategy, "carrier", None) for strategy in engine.plan.strategies]
+    return [carrier for carrier in found if carrier is not None]
 
 
 def _folder(call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fleetx.nn.picking import all_picked, bags_of, picked, summed_in_bags
 from fleetx.ps.client import Batch
-from fleetx.ps.entries import CountFilterEntry, Entry, ProbabilityEntry, ShowClickEntry
+from fleetx.ps.entries import Entry, ShowClickEntry
 from fleetx.ps.hashing import Array, Floats, same_ids
 from fleetx.ps.initializers import Initializer, Uniform
 from fleetx.ps.rules import Rule
@@ -71,7 +71,9 @@ class SparseEmbedding(SparseModule):
         check_form(name, wire)
         super().__init__(options)
         self.padding_idx, self.pooling = padding_idx, pooling
-        self._ahead: deque[tuple[Array, int, Future[tuple[Batch, Floats]]]] = deque(maxlen=AHEAD)
+        self._ahead: deque[tuple[Array, list[int], Future[tuple[Batch, Floats]]]] = deque(
+            maxlen=AHEAD
+        )
 
     @override
     def forward(
@@ -134,19 +136,21 @@ class SparseEmbedding(SparseModule):
         """What was fetched ahead for these ids, or what is fetched now."""
         if train:
             # What was asked for before this batch was skipped; what comes after it is still wanted.
-            for number, (ids, update, coming) in enumerate(self._ahead):
+            for number, (ids, awaited, coming) in enumerate(self._ahead):
                 if same_ids(ids, flat):
                     self._ahead = deque(list(self._ahead)[number + 1 :], AHEAD)
                     carrier = self._carrier()
-                    if carrier.waits_for(update):
-                        # This batch is a part of it, one of several, or it was put off.
+                    if carrier.misfits(self, awaited):
+                        # This batch is a part of that update, or other updates came between.
                         coming.cancel()
                         break
                     batch, rows = coming.result()
                     return batch, carrier.refreshed(self, batch, rows)
         return self._pull(flat, train)
 
-    def _pull(self, flat: Array, train: bool, ahead: int | None = None) -> tuple[Batch, Floats]:
+    def _pull(
+        self, flat: Array, train: bool, ahead: list[int] | None = None
+    ) -> tuple[Batch, Floats]:
         carrier = self._carrier()
         batch, met = self._sorted(flat, carrier)
         return batch, carrier.lookup(self, batch, met if train else None, train=train, ahead=ahead)
@@ -154,8 +158,7 @@ class SparseEmbedding(SparseModule):
     def _sorted(self, flat: Array, carrier: Any) -> tuple[Batch, Array | None]:
         real = flat if self.padding_idx is None else flat[flat != self.padding_idx]
         batch = carrier.sorted(real)
-        counting = isinstance(self.options.entry, CountFilterEntry | ProbabilityEntry)
-        met = np.bincount(batch.place, minlength=len(batch.ids)) if counting else None
+        met = np.bincount(batch.place, minlength=len(batch.ids)) if self.counts_sightings else None
         if self.padding_idx is not None:
             place = np.full(len(flat), len(batch.ids), np.int64)
             place[flat != self.padding_idx] = batch.place
@@ -195,9 +198,14 @@ class SparseEmbedding(SparseModule):
         # A copy: the caller may fill its tensor anew before the thread has read it.
         flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64)
         # Asked here: the thread may begin when the update is done, and would wait for the next one.
-        update = carrier.step + 1
-        coming = carrier.worker.fetch_ahead(self._pull, flat, True, update)
-        self._ahead.append((flat, update, coming))
+        awaited = carrier.upcoming(self)
+        coming = carrier.worker.fetch_ahead(self._pull, flat, True, awaited)
+        self._ahead.append((flat, awaited, coming))
+
+    @override
+    def forget_ahead(self) -> None:
+        while self._ahead:
+            self._ahead.popleft()[-1].cancel()
 
     @override
     def extra_repr(self) -> str:

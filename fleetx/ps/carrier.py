@@ -1,104 +1,29 @@
 """How a worker's gradients reach the servers and fresh parameters come back; synchronous form."""
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from fleetx.ps.client import Batch
-from fleetx.ps.dense_group import DenseGroup
-from fleetx.ps.frames import Flag
+from fleetx.ps.client import Batch, Handle
 from fleetx.ps.hashing import Array, Floats, Ids
-from fleetx.ps.remote_optimizer import sparse_rule
+from fleetx.ps.joining import Joining
 from fleetx.ps.sparse_module import Gathered, SparseModule, joined
-from fleetx.ps.sparse_spec import Pace
-from fleetx.ps.terms import Terms
-from fleetx.ps.worker import Worker, running
+from fleetx.ps.worker import Worker
 
 
-class Carrier:
+class Carrier(Joining):
     """Every update waits for all workers: k of them on batches of b are one on batches of k * b."""
 
     same_ahead = True
     """Whether training does not see that rows were fetched ahead."""
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        names: Mapping[Tensor, str],
-        modules: list[SparseModule],
-        rule: str,
-        terms: Terms,
-    ) -> None:
-        self.optimizer, self.names, self.terms, self._rule = optimizer, names, terms, rule
-        self.modules = {module.anchor: module for module in modules}
-        self.tables = {module.options.name: module for module in reversed(modules)}
-        """Table -> the first layer over it."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.gathered: dict[SparseModule, Gathered] = {}
-        self.groups: list[tuple[DenseGroup, dict[str, Any]]] = []
         self.step = 0
         """Updates of this model."""
-        self._worker: Worker | None = None
-        self._opening = threading.Lock()
-
-    @property
-    def worker(self) -> Worker:
-        """The connections of this process, joined at the first use."""
-        return self._worker or self.join()
-
-    def join(self) -> Worker:
-        """Make the tables now; all workers meet there, also one that has no batch."""
-        with self._opening:  # a batch may be fetched ahead by another thread
-            if self._worker is None:
-                self._worker = self._joined()
-            return self._worker
-
-    def _joined(self) -> Worker:
-        found = running()
-        if found is None:
-            raise RuntimeError(
-                "this is a worker of a parameter-server job that is not connected to its servers; "
-                "call fleet.init_worker() before the first batch"
-            )
-        self.open(found)
-        return found
-
-    def open(self, worker: Worker) -> None:
-        """Make the tables; worker 0's parameters are those with which all begin."""
-        worker.pace = self.pace(worker)
-        worker.carriers.append(self)
-        for group in self.optimizer.param_groups:
-            dense = {self.names[p]: p for p in group["params"] if p not in self.modules}
-            if dense:
-                name = f"dense-{worker.dense_tables}"
-                worker.dense_tables += 1
-                made = DenseGroup(name, dense, self.terms.split, worker.client.servers)
-                made.create(worker.client, *self.dense_rule(group), worker.pace)
-                self.groups.append((made, group))
-            self._open_sparse(worker, group)
-        for dense_group, _ in self.groups:
-            assert dense_group.handle is not None
-            if worker.index == 0:
-                values = dense_group.values()
-                worker.client.write(dense_group.handle, values, flag=Flag.FIRST)
-        worker.agree(0, topic="opened", number=len(worker.carriers))
-        self.refresh(worker, 0)
-
-    def _open_sparse(self, worker: Worker, group: Mapping[str, Any]) -> None:
-        for anchor in group["params"]:
-            if anchor in self.modules:
-                worker.table(self.modules[anchor].options, sparse_rule(self._rule, group))
-
-    def pace(self, worker: Worker) -> Pace:
-        """When pushes become updates on the servers."""
-        return Pace(workers=worker.workers)
-
-    def dense_rule(self, group: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-        """The optimizer that servers run on dense parameters."""
-        return self._rule, group
 
     def begin(self) -> None:
         """Before a forward."""
@@ -131,7 +56,7 @@ class Carrier:
         worker = self.worker
         self.push(worker, self._dense(), self._sparse())
         self.count(worker)
-        self.refresh(worker, self.step)
+        self.refresh(worker)
 
     def count(self, worker: Worker) -> None:
         """Note an update."""
@@ -158,21 +83,26 @@ class Carrier:
         self, worker: Worker, dense: list[list[Floats]], sparse: Mapping[str, Gathered]
     ) -> None:
         """Send gradients to the servers."""
-        rounds = worker.pace.workers > 0
+        rounds, pushed = worker.pace.workers > 0, list[Handle]()
         for (group, options), values in zip(self.groups, dense, strict=True):
-            assert group.handle is not None
-            rate = float(options["lr"])
-            worker.client.write(group.handle, values, rate=rate, step=self.step)
+            rate, handle = float(options["lr"]), group.table
+            worker.client.write(handle, values, rate=rate, step=handle.versions)
+            pushed.append(handle)
         for name, gathered in sparse.items():
+            handle = worker.table(self.tables[name].options)
             worker.client.push(
-                worker.table(self.tables[name].options),
+                handle,
                 gathered.batch,
                 gathered.gradients,
                 rate=self.rate(name),
-                step=self.step,
+                step=handle.versions,
                 everywhere=rounds,
                 stats=gathered.stats,
             )
+            pushed.append(handle)
+        if rounds:
+            for handle in pushed:
+                handle.advance()
 
     def rate(self, table: str) -> float:
         """The learning rate of a table: the job's, unless the table has a rule of its own."""
@@ -183,14 +113,6 @@ class Carrier:
             if any(p is module.anchor for p in group["params"]):
                 return float(group["lr"])
         raise AssertionError("only tables of the optimizer are moved")
-
-    def refresh(self, worker: Worker, step: int) -> None:
-        """Set the dense parameters to those of the servers, at this version or a later one."""
-        for group, _ in self.groups:
-            arrays = group.arrays()
-            assert group.handle is not None
-            worker.client.read(group.handle, arrays, step=step if worker.pace.workers else 0)
-            group.put(arrays)
 
     def agree(self, flag: Tensor) -> Tensor:
         """The largest flag of all workers that update together."""
@@ -205,21 +127,30 @@ class Carrier:
         met: Array | None,
         *,
         train: bool,
-        ahead: int | None = None,
+        ahead: list[int] | None = None,
     ) -> Floats:
         """The rows that a forward needs; ``ahead`` is the update that a later batch waits for."""
         worker = self.worker
-        client = worker.client if ahead is None else worker.ahead
-        step = (self.step if ahead is None else ahead) if worker.pace.workers else 0
-        return client.pull(worker.table(module.options), batch, train=train, step=step, met=met)
+        handle = worker.table(module.options)
+        if ahead is not None:
+            return worker.ahead.pull(handle, batch, train=train, step=ahead, met=met)
+        return worker.client.pull(handle, batch, train=train, step=handle.versions, met=met)
 
     def sorted(self, ids: Ids) -> Batch:
         """The batch of these ids, which several tables may share."""
         return self.worker.sorted(ids)
 
-    def waits_for(self, update: int) -> bool:
-        """Whether a fetch for this update must wait for gradients that are still to come."""
-        return self.worker.pace.workers > 0 and update > self.step
+    def upcoming(self, module: SparseModule) -> list[int]:
+        """The versions of a table that rows for the batch after this one wait for."""
+        handle = self.worker.table(module.options)
+        return handle.after() if self.worker.pace.workers else [*handle.versions]
+
+    def misfits(self, module: SparseModule, awaited: list[int]) -> bool:
+        """Whether rows that were fetched for these versions are not those of the batch at hand.
+
+        They may wait for gradients that are still to come, or lack some that came meanwhile.
+        """
+        return awaited != self.worker.table(module.options).versions
 
     def refreshed(self, module: SparseModule, batch: Batch, rows: Floats) -> Floats:
         """Rows that were fetched ahead, as they are now that their batch is trained."""
@@ -228,16 +159,20 @@ class Carrier:
     def flush(self) -> None:
         """Let servers know all that was learned here; nothing is left open when it returns."""
         worker = self.worker
-        for name in self.tables:
-            message = {"method": "await", "table": name, "version": self.step}
-            worker.client.call_all(message)
+        for name, module in self.tables.items():
+            versions = worker.table(module.options).versions
+            worker.client.call_all(
+                [{"method": "await", "table": name, "version": version} for version in versions]
+            )
 
     def catch_up(self) -> None:
-        """Take over what all workers have pushed."""
-        self.refresh(self.worker, 0)
+        """Take over what the servers hold, whatever this worker knew or was about to use."""
+        for module in self.modules.values():
+            module.forget_ahead()
+        self.refresh(self.worker)
 
     def close(self) -> None:
         """Before the worker leaves."""
         if self._worker is not None:
             self.flush()
-            self._worker = None
+        self._worker, self._number = None, 0

@@ -58,7 +58,7 @@ class HalfAsyncCarrier(_Alone):
         held, self._held = self._held, []
         if held:
             self.push(worker, *merged(held, worker.client.servers))
-            self.refresh(worker, 0)
+            self.refresh(worker)
 
     @override
     def flush(self) -> None:
@@ -115,7 +115,7 @@ class AsyncCarrier(_Alone):
         worker = self.worker
         if self._sender is None:
             # Not the main connection: what is sent here must not hold up the pulls of a forward.
-            client = Client(worker.endpoints, worker.access)
+            client = worker.connection()
             self._sender = threading.Thread(
                 target=self._run, args=(worker, client), name="sender", daemon=True
             )
@@ -155,8 +155,7 @@ class AsyncCarrier(_Alone):
     def _deliver(self, worker: Worker, client: Client, items: list[tuple[Dense, Sparse]]) -> None:
         dense, sparse = merged(items, client.servers) if len(items) > 1 else items[0]
         for (group, options), values in zip(self.groups, dense, strict=True):
-            assert group.handle is not None
-            client.write(group.handle, values, rate=float(options["lr"]))
+            client.write(group.table, values, rate=float(options["lr"]))
         for name, gathered in sparse.items():
             client.push(
                 worker.table(self.tables[name].options),
@@ -174,13 +173,13 @@ class AsyncCarrier(_Alone):
         fetched = []
         for group, _ in self.groups:
             arrays = group.arrays()
-            assert group.handle is not None
-            client.read(group.handle, arrays)
+            client.read(group.table, arrays)
             fetched.append(arrays)
         self._fresh = fetched
 
     @override
     def flush(self) -> None:
+        self.join()
         if self._sender is not None:
             self._put(None)
             self._sender.join()

@@ -1,7 +1,7 @@
 """Workers that train copies of their own and exchange differences now and then."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from fleetx.ps.carrier import Carrier
 from fleetx.ps.client import Batch
 from fleetx.ps.copies import Copies
 from fleetx.ps.frames import Flag
-from fleetx.ps.hashing import Array, Floats
-from fleetx.ps.remote_optimizer import RemoteOptimizer, sparse_rule
-from fleetx.ps.sparse_module import SparseModule
+from fleetx.ps.hashing import Array, Floats, Ids
+from fleetx.ps.remote_optimizer import RemoteOptimizer
+from fleetx.ps.sparse_module import Gathered, SparseModule, joined
 from fleetx.ps.sparse_spec import Pace
 from fleetx.ps.worker import Worker
 
@@ -66,6 +66,8 @@ class GeoCarrier(Carrier):
         super().__init__(*args, **kwargs)
         self._copies: dict[str, Copies] = {}
         self._before: list[list[Floats]] = []
+        self._shown: dict[str, list[Gathered]] = {}
+        """Table -> shows and clicks since the last exchange."""
 
     @override
     def pace(self, worker: Worker) -> Pace:
@@ -80,12 +82,14 @@ class GeoCarrier(Carrier):
         super().open(worker)
         self._before = [group.values() for group, _ in self.groups]
         for group in self.optimizer.param_groups:
-            for anchor in group["params"]:
-                if anchor in self.modules:
-                    module = self.modules[anchor]
-                    rule = module.options.rule or sparse_rule(self._rule, group)
-                    made = Copies(module.options.dim, rule, worker.client.servers)
-                    self._copies.setdefault(module.options.name, made)
+            for module in self._modules_of(group):
+                made = Copies(
+                    module.options.dim,
+                    self.rule(module, group),
+                    worker.client.servers,
+                    counting=module.counts_sightings,
+                )
+                self._copies.setdefault(module.options.name, made)
 
     @override
     def lookup(
@@ -95,14 +99,18 @@ class GeoCarrier(Carrier):
         met: Array | None,
         *,
         train: bool,
-        ahead: int | None = None,
+        ahead: list[int] | None = None,
     ) -> Floats:
         if not train:
             return super().lookup(module, batch, met, train=train, ahead=ahead)
         worker = self.worker
         client = worker.client if ahead is None else worker.ahead
-        pull = partial(client.pull, worker.table(module.options))
-        return self._copies[module.options.name].look_up(batch, pull)
+        handle = worker.table(module.options)
+
+        def pull(wanted: Batch, sightings: Ids | None) -> Floats:
+            return client.pull(handle, wanted, met=sightings)
+
+        return self._copies[module.options.name].look_up(batch, pull, met)
 
     @override
     def refreshed(self, module: SparseModule, batch: Batch, rows: Floats) -> Floats:
@@ -114,6 +122,8 @@ class GeoCarrier(Carrier):
         worker = self.worker
         for name, gathered in self._sparse().items():
             self._copies[name].train(gathered.batch, gathered.gradients, self.rate(name))
+            if gathered.stats is not None:
+                self._shown.setdefault(name, []).append(gathered)
         self.count(worker)
         if self.step % self.terms.every == 0:
             self._exchange(worker)
@@ -126,15 +136,25 @@ class GeoCarrier(Carrier):
             batch, delta = copies.changes(share)
             handle = worker.table(self.tables[name].options)
             worker.client.push(handle, batch, delta, delta=True)
+        self._tell_shown(worker)
+
+    def _tell_shown(self, worker: Worker) -> None:
+        """Let servers count shows and clicks, by a push that moves nothing."""
+        shown, self._shown = self._shown, {}
+        for name, each in shown.items():
+            handle = worker.table(self.tables[name].options)
+            bare = [replace(one, gradients=np.zeros_like(one.gradients)) for one in each]
+            total = joined(bare, worker.client.servers, handle.width)
+            worker.client.push(handle, total.batch, total.gradients, rate=0.0, stats=total.stats)
 
     def _exchange_dense(self, worker: Worker, number: int, group: Any, share: float) -> None:
         """Give our share of what we learned, and take over what the others have learned."""
         before = self._before[number]
         now = group.values()
         delta = [(b - a) * np.float32(share) for a, b in zip(before, now, strict=True)]
-        worker.client.write(group.handle, delta, flag=Flag.DELTA)
+        worker.client.write(group.table, delta, flag=Flag.DELTA)
         theirs = group.arrays()
-        worker.client.read(group.handle, theirs)
+        worker.client.read(group.table, theirs)
         moved = [t - (a + d) for t, a, d in zip(theirs, before, delta, strict=True)]
         group.put(moved, add=True)
         self._before[number] = theirs
@@ -149,5 +169,8 @@ class GeoCarrier(Carrier):
 
     @override
     def catch_up(self) -> None:
-        super().catch_up()  # what is not yet shared of our own steps is let go: all begin alike
+        # What is not yet shared of our own steps is let go: all begin alike.
+        super().catch_up()
         self._before = [group.values() for group, _ in self.groups]
+        for copies in self._copies.values():
+            copies.forget()

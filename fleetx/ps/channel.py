@@ -1,5 +1,6 @@
 """A client's connection to one server, which comes back after the server did."""
 
+import contextlib
 import logging
 import socket
 import ssl
@@ -7,11 +8,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fleetx.ps.frames import HEADER, REPLIES, Frame, Op, from_json, unpacked
+from fleetx.ps.frames import (
+    HEADER,
+    REPLIES,
+    REQUESTS,
+    BadFrameError,
+    Frame,
+    Op,
+    from_json,
+    unpacked,
+)
 from fleetx.ps.handshake import Claim, RefusedError, greet
 from fleetx.ps.hashing import Array
 from fleetx.ps.members import PeerLostError
-from fleetx.ps.pipes import Bytes, Pipe
+from fleetx.ps.pipes import STALL, Bytes, Pipe
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +36,22 @@ _PAUSE = 0.1
 Receive = Callable[[Frame, Pipe], None]
 """Reads what follows the header of a reply."""
 
+_REPLY = {
+    Op.PULL: Op.ROWS,
+    Op.PUSH: Op.DONE,
+    Op.READ: Op.VALUES,
+    Op.WRITE: Op.DONE,
+    Op.CALL: Op.ANSWER,
+}
 _ERRORS: dict[str, type[Exception]] = {
     "PeerLostError": PeerLostError,
     "TimeoutError": TimeoutError,
     "ValueError": ValueError,
 }
+
+
+class LostError(ConnectionError):
+    """A server was away for longer than anybody waits for it."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +67,23 @@ class Access:
 class Channel:
     """Requests are kept until they are answered, and sent again if the connection was lost."""
 
-    def __init__(self, endpoint: str, access: Access) -> None:
-        self.endpoint, self._access = endpoint, access
+    def __init__(self, endpoint: str, access: Access, *, prompt: float | None = None) -> None:
+        """Describe the connection; it is made when the first request is sent.
+
+        Args:
+            endpoint: where the server listens.
+            access: how it is reached.
+            prompt: seconds in which an answer must begin; None where the server may have to wait
+                for other workers first.
+        """
+        self.endpoint, self._access, self._prompt = endpoint, access, prompt
         host, _, port = endpoint.rpartition(":")
         self._address = host.strip("[]"), int(port)
         self._pipe: Pipe | None = None
         self._parts: tuple[Bytes | Array, ...] = ()
+        self._asked = Frame(0)
+        self._owed = False
+        """Whether an answer was not read to its end, and is still to come on this connection."""
         self._seq = 0
         self._ended = False
 
@@ -60,44 +92,72 @@ class Channel:
         self._seq += 1
         return self._seq
 
-    def send(self, *parts: Bytes | Array) -> None:
+    def send(self, head: bytes, *rest: Bytes | Array) -> None:
         """Send a request; a failure shows, and is mended, when its answer is read."""
-        self._parts = parts
+        self._asked, parts = self._checked(head), (head, *rest)
+        if self._owed:
+            # Somebody gave a request up, which is not sent again. What is still said about it must
+            # not be taken for the answer to this one.
+            self.close()
+        self._parts, self._owed = parts, True
         try:
             self._opened(time.monotonic() + self._access.patience).send(*parts)
-        except RefusedError:
+        except (RefusedError, LostError):
             raise
         except ConnectionError:
             self.close()
 
+    def _checked(self, head: bytes) -> Frame:
+        try:
+            return unpacked(head, REQUESTS)
+        except BadFrameError as error:
+            raise ValueError(
+                f"server {self.endpoint} takes no such request ({error}); use smaller batches, or "
+                "more servers"
+            ) from None
+
     def receive(self, read: Receive) -> Frame:
         """Read the answer to the last request."""
-        deadline = time.monotonic() + self._access.patience
+        deadline = float("inf")  # a server may be away for so long, not think for so long
         while True:
             try:
                 if self._pipe is None:
+                    deadline = min(deadline, time.monotonic() + self._access.patience)
                     self._opened(deadline).send(*self._parts)
                 return self._answer(read)
-            except RefusedError:
+            except (RefusedError, LostError):
                 raise
             except ConnectionError as error:
                 self.close()
+                deadline = min(deadline, time.monotonic() + self._access.patience)
                 if self._ended or time.monotonic() > deadline:
-                    raise ConnectionError(self._lost(error)) from error
+                    raise LostError(self._lost(error)) from error
                 logger.info("%s: %s; trying again", self.endpoint, error)
                 time.sleep(_PAUSE)
 
     def _answer(self, read: Receive) -> Frame:
         assert self._pipe is not None
         head = memoryview(bytearray(HEADER.size))
-        self._pipe.read(head, idle=True)
+        self._pipe.read(head, idle=self._prompt is None)
         frame = unpacked(head, REPLIES)
         if frame.op == Op.ERROR:
             said = from_json(self._pipe.exactly(frame.body))
+            self._owed = False
             kind = _ERRORS.get(str(said.get("error")), RuntimeError)
             raise kind(f"server {self.endpoint}: {said.get('text')}")
+        self._check_fit(frame)
         read(frame, self._pipe)
+        self._owed = False
         return frame
+
+    def _check_fit(self, frame: Frame) -> None:
+        asked = self._asked
+        fits = (frame.op, frame.seq) == (_REPLY[Op(asked.op)], asked.seq)
+        if not fits or (asked.op == Op.PULL and frame.count != asked.count):
+            raise RuntimeError(
+                f"server {self.endpoint} answered {Op(asked.op).name} {asked.seq} of {asked.count} "
+                f"with {Op(frame.op).name} {frame.seq} of {frame.count}; are both of one version?"
+            )
 
     def _opened(self, deadline: float) -> Pipe:
         refusals = 0
@@ -114,7 +174,7 @@ class Channel:
                 if refusals == REFUSALS:
                     raise
                 if self._ended or time.monotonic() > deadline:
-                    raise ConnectionError(self._lost(error)) from error
+                    raise LostError(self._lost(error)) from error
                 time.sleep(_PAUSE)
         if self._ended:
             self.close()
@@ -132,13 +192,20 @@ class Channel:
         except BaseException:
             sock.close()
             raise
-        return Pipe(sock)
+        _watch(sock, min(PATIENCE, self._access.patience))
+        return Pipe(sock, stall=STALL if self._prompt is None else self._prompt)
 
     def _lost(self, error: Exception) -> str:
         return (
             f"server {self.endpoint} did not answer for {self._access.patience:.0f} s ({error}); "
             "look at its log, and start it again if it is gone"
         )
+
+    def hang_up(self) -> None:
+        """Let whoever waits for an answer, in another thread, try anew for as long as may be."""
+        if (pipe := self._pipe) is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                pipe.socket.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
         """End the connection for good: whoever waits for an answer in another thread gives up."""
@@ -151,3 +218,17 @@ class Channel:
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
+
+
+def _watch(sock: socket.socket, seconds: float) -> None:
+    """Let the kernel notice within about so many seconds that the other machine is gone."""
+    whole = max(2, int(seconds))
+    options = {
+        "TCP_KEEPIDLE": whole // 2,
+        "TCP_KEEPINTVL": max(1, whole // 8),
+        "TCP_KEEPCNT": 4,
+        "TCP_USER_TIMEOUT": 1000 * whole,
+    }
+    for name, value in options.items():
+        if (option := getattr(socket, name, None)) is not None:  # not every platform has all
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)

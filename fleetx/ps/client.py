@@ -3,7 +3,8 @@
 import secrets
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from fleetx.ps.pipes import Pipe, flat
 from fleetx.ps.wire import shortened, widened
 
 Message = dict[str, Any]
+_ONCE = ("load", "save", "shrink")
+Steps = int | list[int]
+"""A version of a table: the same on all servers, or each server's own."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,20 @@ class Handle:
     """Numbers on each server, for a dense table."""
     short: int = 0
     """The flag of the form in which rows travel; 0 for float32."""
+    versions: list[int] = field(default_factory=list, compare=False)
+    """For updates in rounds: the version of each server's share that our next push is based on.
+
+    Models of a worker that share a table share its rounds, so they are counted here. Zero where
+    pushes are applied as they come.
+    """
+
+    def advance(self) -> None:
+        """Note that we have pushed to a round."""
+        self.versions[:] = self.after()
+
+    def after(self) -> list[int]:
+        """The versions that our next push leads to."""
+        return [version + 1 for version in self.versions]
 
 
 @dataclass(frozen=True)
@@ -55,12 +73,15 @@ class Batch:
 class Client:
     """One connection to each server; calls from several threads take turns."""
 
-    def __init__(self, endpoints: Sequence[str], access: Access) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], access: Access, *, prompt: float | None = None
+    ) -> None:
         claim = Claim(access.claim.worker, secrets.randbits(63))
         # Each client numbers its own changes, so it needs a name of its own.
         named = Access(access.token, claim, access.tls, access.patience)
-        self.channels = [Channel(endpoint, named) for endpoint in endpoints]
+        self.channels = [Channel(endpoint, named, prompt=prompt) for endpoint in endpoints]
         self._lock = threading.Lock()
+        self._calls = count(1)
 
     @property
     def servers(self) -> int:
@@ -70,16 +91,23 @@ class Client:
     def call(self, message: Message, server: int = 0) -> Message:
         """One of the rare requests to one server."""
         with self._lock:
-            self._ask(server, message)
+            self._ask(server, self._numbered(message))
             return self._answer(server)
 
     def call_all(self, messages: Message | Sequence[Message]) -> list[Message]:
         """The same to all servers at once, or to each its own."""
-        each = [messages] * self.servers if isinstance(messages, dict) else list(messages)
         with self._lock:
+            if isinstance(messages, dict):
+                each = [self._numbered(messages)] * self.servers
+            else:
+                each = [self._numbered(message) for message in messages]
             for server, message in enumerate(each):
                 self._ask(server, message)
             return [self._answer(server) for server in range(self.servers)]
+
+    def _numbered(self, message: Message) -> Message:
+        """A request that must not be done twice bears a number: it may have to be sent twice."""
+        return message | {"call": next(self._calls)} if message["method"] in _ONCE else message
 
     def _ask(self, server: int, message: Message) -> None:
         data = to_json(message)
@@ -102,7 +130,7 @@ class Client:
             sum(end - begin for _, begin, end in spec["blocks"]) if kind == "dense" else 0
             for spec in specs
         )
-        return Handle(specs[0]["name"], numbers, width, sizes, short)
+        return Handle(specs[0]["name"], numbers, width, sizes, short, [0] * self.servers)
 
     def pull(
         self,
@@ -111,7 +139,7 @@ class Client:
         out: Floats | None = None,
         *,
         train: bool = True,
-        step: int = 0,
+        step: Steps = 0,
         met: Array | None = None,
     ) -> Floats:
         """The rows of a batch, in its order."""
@@ -123,11 +151,12 @@ class Client:
             asked = [server for server in range(self.servers) if self._count(batch, server)]
             for server in asked:
                 cut = slice(batch.begins[server], batch.begins[server + 1])
-                ids, count = batch.ids[cut], self._count(batch, server)
+                ids, size = batch.ids[cut], self._count(batch, server)
                 counts = [] if met is None else [np.ascontiguousarray(met[cut], np.uint32)]
-                body = 8 * count + sum(array.nbytes for array in counts)
+                body = 8 * size + sum(array.nbytes for array in counts)
                 number = table.numbers[server]
-                head = Frame(Op.PULL, number, flags, count=count, step=step, body=body)
+                least = _of(step, server)
+                head = Frame(Op.PULL, number, flags, count=size, step=least, body=body)
                 self.channels[server].send(head.packed(), ids, *counts)
             for server in asked:
                 rows = out[batch.begins[server] : batch.begins[server + 1]]
@@ -145,7 +174,7 @@ class Client:
         values: Array,
         *,
         rate: float = -1.0,
-        step: int = 0,
+        step: Steps = 0,
         delta: bool = False,
         everywhere: bool = False,
         stats: Floats | None = None,
@@ -181,7 +210,7 @@ class Client:
                     self.channels[server].next_seq(),
                     self._count(batch, server),
                     table.width,
-                    step,
+                    _of(step, server),
                     rate,
                     sum(array.nbytes for array in arrays),
                 )
@@ -190,11 +219,12 @@ class Client:
                 version = self.channels[server].receive(_nothing).step
         return version
 
-    def read(self, table: Handle, out: Sequence[Floats], *, step: int = 0) -> int:
+    def read(self, table: Handle, out: Sequence[Floats], *, step: Steps = 0) -> int:
         """All values of a dense table, one array for each server; returns the lowest version."""
         with self._lock:
             for server, channel in enumerate(self.channels):
-                channel.send(Frame(Op.READ, table.numbers[server], step=step).packed())
+                number, least = table.numbers[server], _of(step, server)
+                channel.send(Frame(Op.READ, number, step=least).packed())
             versions = [
                 channel.receive(_into(values)).step
                 for channel, values in zip(self.channels, out, strict=True)
@@ -207,7 +237,7 @@ class Client:
         values: Sequence[Floats],
         *,
         rate: float = -1.0,
-        step: int = 0,
+        step: Steps = 0,
         flag: Flag = Flag.NONE,
     ) -> None:
         """Gradients, differences or first values of a dense table, an array for each server."""
@@ -219,13 +249,17 @@ class Client:
                     flag,
                     channel.next_seq(),
                     len(array),
-                    step=step,
+                    step=_of(step, server),
                     rate=rate,
                     body=array.nbytes,
                 )
                 channel.send(head.packed(), array)
             for channel in self.channels:
                 channel.receive(_nothing)
+
+    def hang_up(self, server: int) -> None:
+        """Let those who wait for a server that is silent try to reach it anew."""
+        self.channels[server].hang_up()
 
     def end(self) -> None:
         """End all connections for good, also under a thread that still waits for an answer."""
@@ -236,6 +270,10 @@ class Client:
         """End all connections."""
         for channel in self.channels:
             channel.close()
+
+
+def _of(step: Steps, server: int) -> int:
+    return step if isinstance(step, int) else step[server]
 
 
 def _nothing(frame: Frame, pipe: Pipe) -> None:

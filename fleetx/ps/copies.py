@@ -13,6 +13,8 @@ from fleetx.ps.index import Index, stamped
 from fleetx.ps.row_store import RowStore
 from fleetx.ps.rules import Rule
 
+Pull = Callable[[Batch, Ids | None], Floats]
+
 
 class Copies:
     """The rows of one table that this worker has met.
@@ -20,32 +22,51 @@ class Copies:
     A row keeps its place for good, so that places found for a batch stay true without the lock.
     """
 
-    def __init__(self, dim: int, rule: Rule, servers: int) -> None:
+    def __init__(self, dim: int, rule: Rule, servers: int, *, counting: bool = False) -> None:
         self._dim, self._rule, self._servers = dim, rule, servers
+        self._counting = counting
         self._index = Index(kernels.active)
         self._rows = RowStore(dim, rule, counted=False)
         self._before = Arena(dim, np.float32)
         """The same rows as the servers gave them."""
         self._asked = Arena(1, np.int64)
         """The exchange since which a row is here; zero when it never was."""
+        self._sightings = Arena(1, np.int64)
+        """How often a row was met since the servers were last told."""
         self._exchange = 1
         self._fresh: list[tuple[Batch, Ids]] = []
         """What was asked for since the last exchange, and its places."""
         self._lock = threading.Lock()  # rows are also looked up by the thread that fetches ahead
 
-    def look_up(self, batch: Batch, pull: Callable[[Batch], Floats]) -> Floats:
-        """The rows of a batch; those not asked for since the last exchange are pulled."""
+    def look_up(self, batch: Batch, pull: Pull, met: Array | None = None) -> Floats:
+        """The rows of a batch; those not asked for since the last exchange are pulled.
+
+        Args:
+            batch: which rows.
+            pull: asks servers for rows and tells them how often each was met since they were asked,
+                if that is counted.
+            met: how often each was met in this batch.
+        """
         with self._lock:
             slots = self._slots(batch.ids)
             stale = np.flatnonzero(self._stale(slots))
+            sightings = self._sighted(slots, stale, met) if self._counting else None
         if len(stale):
             begins = np.searchsorted(stale, batch.begins)
             wanted = Batch(batch.ids[stale], begins, np.arange(len(stale)))
-            self._take(wanted, slots[stale], pull(wanted))
+            self._take(wanted, slots[stale], pull(wanted, sightings))
         out = np.empty((len(slots), self._dim), np.float32)
         with self._lock:
             kernels.active.gather(self._rows.weights.array, slots, out)
         return out
+
+    def _sighted(self, slots: Ids, stale: Ids, met: Array | None) -> Ids:
+        """What servers are to be told of the stale ones now, and not again."""
+        if met is not None:
+            self._sightings.array[slots, 0] += met
+        told: Ids = self._sightings.array[slots[stale], 0]
+        self._sightings.array[slots[stale], 0] = 0
+        return told
 
     def _slots(self, ids: Ids) -> Ids:
         slots, missing = self._index.find(ids)
@@ -55,6 +76,8 @@ class Copies:
             self._index.insert(ids[strangers], stamped(new, 0, 0))
             self._before.reserve(self._rows.weights.rows)
             self._asked.reserve(self._rows.weights.rows)
+            if self._counting:
+                self._sightings.reserve(self._rows.weights.rows)
             slots[strangers] = new
         return slots
 
@@ -98,6 +121,12 @@ class Copies:
         new -= old
         new *= np.float32(share)
         return batch, new
+
+    def forget(self) -> None:
+        """Let all rows be asked for anew; what was learned since the last exchange is let go."""
+        with self._lock:
+            self._fresh.clear()
+            self._exchange += 1
 
     def _met(self) -> tuple[Batch, Ids]:
         """All rows that are fresh, sorted by server, and their places."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fleetx.ps import frames
 from fleetx.ps.client import Client, Handle
 from fleetx.ps.dense_table import OPTIMIZERS, Block, DenseSpec
 from fleetx.ps.hashing import Floats
@@ -31,17 +32,35 @@ class DenseGroup:
         self.name, self._parameters = name, dict(parameters)
         shapes = {key: tuple(p.shape) for key, p in parameters.items()}
         self.blocks: list[tuple[Block, ...]] = split.over(shapes, servers)
-        self.handle: Handle | None = None
+        self._handle: Handle | None = None
+
+    @property
+    def table(self) -> Handle:
+        """Where the parameters are, once it was made."""
+        assert self._handle is not None, "made when the worker joins"
+        return self._handle
 
     def create(self, client: Client, rule: str, options: Mapping[str, Any], pace: Pace) -> None:
         """Make the table on the servers."""
         assert rule in OPTIMIZERS, "checked when the plan was made"
         plain = {key: _plain(options[key]) for key in _OPTIONS[rule] if key in options}
+        self._check_size()
         specs = [
             DenseSpec(name=self.name, blocks=held, optimizer=rule, options=plain, pace=pace).form()
             for held in self.blocks
         ]
-        self.handle = client.create("dense", specs, 0)
+        self._handle = client.create("dense", specs, 0)
+
+    def _check_size(self) -> None:
+        """A share travels whole, in one message."""
+        largest = max(_size(held) for held in self.blocks)
+        if 4 * largest > frames.MAX_BODY:
+            raise ValueError(
+                f"{len(self._parameters)} dense parameters of one group of the optimizer give a "
+                f"server {largest:,} numbers, and a message carries {frames.MAX_BODY // 4:,}; "
+                "start more servers (fleetrun --server_num), leave slice_var_up = True, or give "
+                "the optimizer several groups of parameters"
+            )
 
     def arrays(self) -> list[Floats]:
         """Room for each server's share."""

@@ -55,7 +55,11 @@ class ProbabilityEntry:
 
 @dataclass(frozen=True)
 class ShowClickEntry:
-    """Every id gets a row, which counts shows and clicks; ``shrink`` drops rows of low score."""
+    """Every id gets a row, which counts shows and clicks; ``shrink`` drops rows of low score.
+
+    The layer is told them by ``layer(ids, show=..., click=...)``. The names are Paddle's, where
+    they choose inputs of a program; nothing here is chosen by them.
+    """
 
     show_name: str = "show"
     click_name: str = "click"

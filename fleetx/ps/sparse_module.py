@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fleetx.ps import kernels
 from fleetx.ps.client import Batch
-from fleetx.ps.entries import Entry
+from fleetx.ps.entries import CountFilterEntry, Entry, ProbabilityEntry
 from fleetx.ps.hashing import Floats
 from fleetx.ps.initializers import Initializer, Uniform
 from fleetx.ps.rules import Rule
@@ -82,8 +82,16 @@ class SparseModule(nn.Module):
         self.lookups: list[Lookup] = []
         """What forwards have used since the last update."""
 
+    @property
+    def counts_sightings(self) -> bool:
+        """Whether ids get a row by how often they were met."""
+        return isinstance(self.options.entry, CountFilterEntry | ProbabilityEntry)
+
     def reset_parameters(self) -> None:
         """Nothing: what rows begin with follows from their ids, on the servers."""
+
+    def forget_ahead(self) -> None:
+        """Let go of rows that were fetched for later batches."""
 
     def gather(self, servers: int) -> Gathered:
         """The gradients of all lookups since the last time, each row once."""

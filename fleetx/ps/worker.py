@@ -1,15 +1,15 @@
 """A worker's connections to its servers, one for each purpose, and its sign of life."""
 
 import logging
-import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from fleetx.ps.channel import Access
 from fleetx.ps.client import Batch, Client, Handle
 from fleetx.ps.hashing import Ids, same_ids
+from fleetx.ps.heart import Heart
 from fleetx.ps.meetings import REST
 from fleetx.ps.rules import SGD, Rule
 from fleetx.ps.sparse_module import TableOptions
@@ -18,7 +18,6 @@ from fleetx.ps.wire import FORMS
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT = 1.0
 T = TypeVar("T")
 
 
@@ -27,8 +26,9 @@ class Worker:
 
     def __init__(self, endpoints: Sequence[str], access: Access, workers: int) -> None:
         self.endpoints, self.access, self.workers = list(endpoints), access, workers
-        self.client = Client(endpoints, access)
-        self.ahead = Client(endpoints, access)
+        self._clients = weakref.WeakSet[Client]()
+        self.client = self.connection()
+        self.ahead = self.connection()
         """For pulls that run beside the others, and may wait for an update."""
         self._fetching = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self.step = 0
@@ -42,25 +42,26 @@ class Worker:
         self._last: tuple[Ids, Batch] | tuple[None, None] = None, None
         self._options: dict[str, TableOptions] = {}
         self._meetings, self._rests = 0, 0
-        self._stopped = threading.Event()
-        self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self.client.call_all({"method": "heartbeat"})  # fails early when a server is missing
-        self._heart.start()
+        self.heart = Heart(endpoints, access, self._hang_up)
 
     @property
     def index(self) -> int:
         """This worker's number."""
         return self.access.claim.worker
 
-    def _beat(self) -> None:
-        client = Client(self.endpoints, replace(self.access, patience=HEARTBEAT))
-        while not self._stopped.wait(HEARTBEAT):
-            try:
-                client.call_all({"method": "heartbeat"})
-            except (ConnectionError, RuntimeError) as error:
-                logger.debug("heartbeat: %s", error)
-                client.close()
-        client.close()
+    def connection(self) -> Client:
+        """Connections of their own, for what must not wait for others."""
+        made = Client(self.endpoints, self.access)
+        self._clients.add(made)
+        return made
+
+    def _hang_up(self, server: int) -> None:
+        logger.warning(
+            "server %s gives no sign of life; trying to reach it anew", self.endpoints[server]
+        )
+        for client in [*self._clients]:
+            client.hang_up(server)
 
     def table(self, options: TableOptions, rule: Rule | None = None) -> Handle:
         """The sparse table of these options, made at the first use."""
@@ -118,15 +119,30 @@ class Worker:
         }
         return float(self.client.call(message)["value"])
 
+    def learn_versions(self) -> None:
+        """Ask how far the tables have come.
+
+        No round ends meanwhile: it would need a push of ours, or we rest and ask again afterwards.
+        """
+        if self.pace.workers == 0:
+            return
+        answers = self.client.call_all({"method": "describe"})
+        dense = [group.table for carrier in self.carriers for group, _ in carrier.groups]
+        for handle in [*self._handles.values(), *dense]:
+            handle.versions[:] = [each["tables"][handle.name]["updates"] for each in answers]
+
     def rest(self) -> None:
         """Meet the other workers at the end of a stretch of data; no update waits for us meanwhile.
 
         Shares of data differ in length, so some come here earlier than others, with fewer updates.
         """
         self.client.call_all({"method": "rest", "resting": True})
+        for carrier in self.carriers:
+            carrier.join()  # models that had no batch here; now that nobody waits for our pushes
         self.step = self._furthest(self.step)
         for carrier in self.carriers:
             carrier.step = self._furthest(carrier.step)
+        self.learn_versions()
         self.client.call_all({"method": "rest", "resting": False})
         # Once more, so that nobody begins an update while others still count as resting.
         self._meetings = self._furthest(self._meetings)
@@ -137,8 +153,7 @@ class Worker:
 
     def stop(self, *, finished: bool = True) -> None:
         """Part from the servers; the last worker to say that it is finished ends them."""
-        self._stopped.set()
-        self._heart.join()
+        self.heart.stop()
         # Rows that nobody asked for in the end may still be on their way.
         self.ahead.end()
         self._fetching.shutdown(wait=False, cancel_futures=True)

@@ -59,6 +59,28 @@ def test_what_is_written_is_read(samples: list[tuple[list[float], list[int], lis
         assert all((a == b).all() for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.parametrize("ragged", [False, True])
+def test_any_64_bits_are_an_id(ragged: bool) -> None:
+    given = [0, -1, 2**63, 2**64 - 1, 2**63 - 1, -(2**63), 5]
+    lines = [f"1 {number}\n" for number in given] + ["2 8 18446744073709551614\n"] * ragged
+    ((values, _),) = parse("".join(lines).encode(), [Slot("ids")], "here").columns
+    assert values.dtype == np.int64
+    wanted = [number - 2**64 if number >= 2**63 else number for number in given]
+    assert values.tolist() == wanted + [8, -2] * ragged
+    for large in (2**64, -(2**63) - 1):
+        with pytest.raises(ValueError, match="does not hold 1 slots"):
+            parse(f"1 {large}\n".encode(), [Slot("ids")], "here")
+
+
+@pytest.mark.parametrize("text", ["1 5\n1 6\n\n", "\n1 5\n\n \t\r\n1 6", "1 5\r\n\r\n1 6\n  "])
+def test_blank_lines_are_no_records(text: str) -> None:
+    ((values, lengths),) = parse(text.encode(), [Slot("ids")], "here").columns
+    assert (values.tolist(), lengths.tolist()) == ([5, 6], [1, 1])
+    with pytest.raises(ValueError, match="does not hold 1 slots"):
+        parse(b"1 5 1 6\n\n", [Slot("ids")], "here")
+    assert len(parse(b"\n \n", [Slot("ids")], "here")) == 0
+
+
 @pytest.mark.parametrize("text", ["1 2 3 4", "1 0.5 2 7", "1 0.5 1 7 1 8 9", "x", "1 0.5 1 z 1 8"])
 def test_lines_that_do_not_fit_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"file\.txt does not hold 3 slots"):

@@ -113,9 +113,13 @@ def carried(
     *,
     optimizer: type[Optimizer] = torch.optim.SGD,
     terms: Terms | None = None,
+    join: bool = True,
     **options: Any,
 ) -> Carrier:
-    """What the plan of a parameter-server job makes of a model, without a plan."""
+    """What the plan of a parameter-server job makes of a model, without a plan.
+
+    With ``join=False`` the tables are made when the first batch asks for them.
+    """
     modules = [module for module in model.modules() if isinstance(module, SparseModule)]
     names: dict[Any, str] = {p: name for name, p in model.named_parameters()}
     groups = optimizer(model.parameters(), **options).param_groups
@@ -124,8 +128,9 @@ def carried(
         remote = local_optimizer(optimizer, {module.anchor for module in modules})
     made = remote(groups)
     carrier = kind(made, names, modules, optimizer.__name__, terms or Terms())
-    carrier._worker = worker
-    carrier.open(worker)
+    if join:
+        carrier._worker = worker
+        carrier.open(worker)
     made.deliver = carrier.deliver
     for module in modules:
         module.home.strategy = SimpleNamespace(carrier=carrier)

@@ -18,10 +18,13 @@ class Source:
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
+        self.sightings: list[dict[int, int]] = []
         self.meanwhile: Any = None
 
-    def pull(self, batch: Batch) -> Any:
+    def pull(self, batch: Batch, sightings: Any) -> Any:
         self.asked.append(sorted(batch.ids.tolist()))
+        if sightings is not None:
+            self.sightings.append(dict(zip(batch.ids.tolist(), sightings.tolist(), strict=True)))
         check_order(batch)
         if self.meanwhile is not None:
             then, self.meanwhile = self.meanwhile, None
@@ -95,3 +98,26 @@ def test_rows_that_come_late_do_not_undo_what_was_learned() -> None:
     check_order(batch)
     changed = dict(zip(batch.ids.tolist(), delta[:, 0].tolist(), strict=True))
     assert changed == {1: -4, 2: 0, 3: 0}
+
+
+def test_servers_are_told_of_every_sighting_once() -> None:
+    copies, source = Copies(2, SGD(), SERVERS, counting=True), Source()
+    batch = batch_of(1, 2)
+    times = np.where(batch.ids == 1, 3, 4)
+    for _ in range(5):
+        copies.look_up(batch, source.pull, times)
+    copies.changes(1.0)
+    rows(copies, source, 2, 3)  # rows that were fetched ahead, and counted then
+    copies.look_up(batch, source.pull, times)
+    assert source.sightings == [{1: 3, 2: 4}, {2: 16, 3: 0}, {1: 15}]
+
+
+def test_rows_are_asked_for_anew_when_copies_are_forgotten() -> None:
+    copies, source = Copies(2, SGD(), SERVERS), Source()
+    rows(copies, source, 1, 2)
+    copies.train(batch_of(1), np.ones((1, 2), np.float32), 1.0)
+    copies.forget()
+    assert rows(copies, source, 1, 2) == {1: 1, 2: 2}
+    assert source.asked == [[1, 2], [1, 2]]
+    _, delta = copies.changes(1.0)
+    assert (delta == 0).all()

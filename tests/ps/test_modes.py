@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fleetx.nn import CountFilterEntry, SparseEmbedding, picking
+from fleetx.nn import CountFilterEntry, ShowClickEntry, SparseEmbedding, picking
 from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
 from fleetx.ps.frames import Frame, Op
 from fleetx.ps.layout import Split
 from fleetx.ps.members import PeerLostError
-from fleetx.ps.rules import SGD
+from fleetx.ps.rules import SGD, Adam
 from fleetx.ps.sparse_spec import Pace, SparseSpec
 from fleetx.ps.terms import Terms
 from tests.ps.team import Team, carried, push, rows, table, team, together, train
@@ -54,9 +55,9 @@ def data(workers: int) -> tuple[torch.Tensor, torch.Tensor]:
 _SEEDING = threading.RLock()
 
 
-def net() -> Net:
+def net(rule: SGD | None = None) -> Net:
     torch.manual_seed(0)
-    return Net()
+    return Net(SparseEmbedding(4, name="words", rule=rule))
 
 
 def run(  # noqa: PLR0917
@@ -69,15 +70,19 @@ def run(  # noqa: PLR0917
     **options: Any,
 ) -> list[torch.Tensor]:
     """One worker; returns its dense parameters and the rows of all ids."""
+    # Rows have no momentum and no decay.
+    rule = SGD(options["lr"]) if "momentum" in options else None
     with _SEEDING:
-        model = net() if index == 0 else Net()  # only the first worker's parameters count
+        model = net(rule)
+        if index:
+            model.body, model.head = nn.Linear(12, 64), nn.Linear(64, 1)  # only the first's count
     worker = here.worker(index)
     carrier = carried(model, worker, kind, optimizer=optimizer, terms=terms, **options)
     try:
         step(carrier, model)
         carrier.flush()
         worker.agree(0, topic="end")
-        carrier.refresh(worker, 0 if kind is not Carrier else worker.step)
+        carrier.refresh(worker)
         found = [p.detach().clone() for p in model.parameters() if p.numel()]
         model.eval()
         found.append(model.words(torch.arange(40)).detach().clone())
@@ -336,7 +341,7 @@ def test_a_dead_worker_stops_the_others_by_name_when_they_wait_for_it() -> None:
 
         def die() -> None:
             carried(Net(), lost, lr=0.1)
-            lost._stopped.set()
+            lost.heart.stop()
             lost.client.close()
             lost.ahead.close()
 
@@ -612,21 +617,60 @@ def test_bags_padding_shared_tables_and_other_widths() -> None:
         worker.stop()
 
 
-def test_ids_are_counted_where_an_entry_asks_for_it() -> None:
+@pytest.mark.parametrize("kind", [Carrier, AsyncCarrier, HalfAsyncCarrier, GeoCarrier])
+def test_ids_are_counted_where_an_entry_asks_for_it(kind: Any) -> None:
     model = nn.Sequential(SparseEmbedding(2, name="rare", entry=CountFilterEntry(3)))
-    with team() as here:
+    with team(2) as here:
         worker = here.worker()
-        carrier = carried(model, worker, HalfAsyncCarrier, lr=1.0)
-        for _ in range(2):
-            carrier.begin()
-            model(torch.tensor([1, 1, 2])).sum().backward()
-            carrier.collect()
-            carrier.optimizer.step()
-            carrier.put_away()
+        carrier = carried(model, worker, kind, terms=Terms(every=2), lr=1.0)
+        for ids in ([1, 1, 2], [1, 1, 2], [1]):
+            step(carrier, partial(model, torch.tensor(ids)))
+        carrier.flush()
         model.eval()
-        assert model(torch.tensor([1])).abs().sum() > 1, "met four times"
+        assert model(torch.tensor([1])).abs().sum() > 1, "met five times"
         assert model(torch.tensor([2])).abs().sum() == 0, "met twice"
         worker.stop()
+
+
+@pytest.mark.parametrize("kind", [Carrier, AsyncCarrier, HalfAsyncCarrier, GeoCarrier])
+@pytest.mark.parametrize("rule", [SGD(0.5), Adam(0.5)], ids=["sgd", "adam"])
+def test_shows_and_clicks_are_counted_and_decide_who_stays(kind: Any, rule: Any) -> None:
+    entry = ShowClickEntry(decay=0.5, lowest=0.8)
+    model: Any = SparseEmbedding(2, name="seen", entry=entry, rule=rule)
+    ids, clicks = torch.tensor([1, 1, 2, 3]), torch.tensor([1.0, 0.0, 0.0, 1.0])
+    with team(2) as here:
+        worker = here.worker()
+        carrier = carried(model, worker, kind, terms=Terms(every=2), lr=1.0)
+        for _ in range(3):
+            step(carrier, lambda: model(ids, click=clicks))
+        carrier.flush()
+        before = rows_of(model)
+        held: Any = [desk._tables[0] for desk in here.desks]
+        stats: dict[int, list[float]] = {}
+        for served in held:
+            part = served.table.part(0, 0)
+            stats |= dict(zip(part.ids.tolist(), part.stats.tolist(), strict=True))
+        assert stats == {1: [6, 3], 2: [3, 0], 3: [3, 3]}
+        gone = worker.client.call_all({"method": "shrink", "threshold": 30, "table": None})
+        assert sum(each["removed"] for each in gone) == 1, "the one that was never clicked"
+        torch.testing.assert_close(rows_of(model)[[0, 2]], before[[0, 2]], rtol=0, atol=0)
+        worker.stop()
+    assert before.abs().min() > 0.4, "telling of shows moves nothing"
+
+
+def rows_of(model: nn.Module) -> torch.Tensor:
+    model.eval()
+    found: torch.Tensor = model(torch.tensor([1, 2, 3])).detach()
+    return found
+
+
+def step(carrier: Carrier, forward: Callable[[], torch.Tensor]) -> None:
+    """An update by a gradient of one for each number."""
+    carrier.begin()
+    forward().sum().backward()
+    carrier.collect()
+    carrier.optimizer.step()
+    carrier.put_away()
 
 
 def test_an_embedding_outside_of_a_job_says_what_it_needs() -> None:
@@ -658,3 +702,35 @@ def test_dense_parameters_of_copies_move_as_torch_moves_them(kind: Any, sparse: 
     fused = one.inner.param_groups[0].get("fused")
     assert fused is (None if sparse else True)
     torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [Carrier, AsyncCarrier, HalfAsyncCarrier, GeoCarrier])
+@pytest.mark.parametrize(
+    ("optimizer", "option"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.SGD, {"weight_decay": 0.1}),
+        (torch.optim.SGD, {"maximize": True}),
+        (torch.optim.Adagrad, {"lr_decay": 0.1}),
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.AdamW, {"weight_decay": 0.01}),
+    ],
+)
+def test_options_that_rows_do_not_have_are_refused_before_training(
+    kind: Any, optimizer: Any, option: dict[str, Any]
+) -> None:
+    """Unless the tables have a rule of their own."""
+    ((name, value),) = option.items()
+    nobody: Any = None
+    wanted = f"has {name}={value}, which would be left out.*{name}="
+    with pytest.raises(ValueError, match=wanted):
+        carried(net(), nobody, kind, optimizer=optimizer, join=False, lr=0.1, **option)
+    carried(net(SGD(0.1)), nobody, kind, optimizer=optimizer, join=False, lr=0.1, **option)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.RMSprop, torch.optim.Adamax])
+def test_optimizers_that_rows_do_not_have_are_refused_before_training(optimizer: Any) -> None:
+    nobody: Any = None
+    with pytest.raises(ValueError, match=f"is {optimizer.__name__}, and rows .* Adagrad or Adam"):
+        carried(net(), nobody, GeoCarrier, optimizer=optimizer, join=False)
+    carried(net(SGD(0.1)), nobody, GeoCarrier, optimizer=optimizer, join=False)

@@ -21,7 +21,7 @@ import fleetx as fleet
 from fleetx import roles, static
 from fleetx.data.slots import Slot
 from fleetx.engine import session
-from fleetx.nn import SparseEmbedding, Uniform
+from fleetx.nn import SGD, ShowClickEntry, SparseEmbedding, Uniform
 from fleetx.nn import load_inference_model as load_model
 from fleetx.testing import world
 from tests.ps.team import TOKEN, team
@@ -300,8 +300,8 @@ def test_rows_of_the_next_batch_are_fetched_while_one_is_trained(
         told.append(ids.reshape(-1, 2).numpy())
         whole(self, ids)
 
-    def pull(self: SparseEmbedding, flat: Any, train: bool, ahead: int | None = None) -> Any:
-        fetched.append(-1 if ahead is None else ahead)
+    def pull(self: SparseEmbedding, flat: Any, train: bool, ahead: list[int] | None = None) -> Any:
+        fetched.append(-1 if ahead is None else ahead[0])
         return rows(self, flat, train, ahead)
 
     monkeypatch.setattr(SparseEmbedding, "prefetch", prefetch)
@@ -424,3 +424,30 @@ def test_records_of_any_length_are_looked_up_in_bags(
     exe = static.Executor()
     program, _, outputs = fleet.load_inference_model(tmp_path / "serve", exe)
     np.testing.assert_allclose(exe.run(program, feed, outputs)[0], inside, rtol=1e-6, atol=1e-6)
+
+
+class Counted(Job):
+    """A table that counts shows and clicks, and one that an option of the optimizer is not for."""
+
+    @override
+    def _record(self) -> None:
+        ids = static.data("ids", [None, 2], "int64")
+        click = static.data("click", [None, 2], "float32")
+        with pytest.raises(static.ProgramError, match=r"ShowClickEntry.*show=\.\.\., click=\.\.\."):
+            static.nn.sparse_embedding(ids, (0, DIM), entry=ShowClickEntry(), name="refused")
+        counted = SparseEmbedding(DIM, name="counted", entry=ShowClickEntry(), rule=SGD(RATE))
+        ruled = static.nn.sparse_embedding(ids, (0, DIM), name="ruled", rule=SGD(RATE))
+        self.score = (counted(ids, click=click) + ruled).sum((1, 2))
+        optimizer = static.Optimizer(torch.optim.SGD, lr=RATE, momentum=0.9)
+        fleet.distributed_optimizer(optimizer).minimize(self.score.mean(), self.startup)
+
+
+def test_a_layer_in_a_program_is_told_of_shows_and_clicks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with alone(monkeypatch, Counted) as job:
+        feed = {
+            "ids": np.array([[1, 2], [1, 3]]),
+            "click": np.array([[1, 0], [1, 1]], np.float32),
+        }
+        for _ in range(2):
+            job.exe.run(job.main, feed, [job.score])
+        assert fleet.shrink() == 1, "the one that was shown twice and never clicked"

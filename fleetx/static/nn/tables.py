@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from fleetx.engine.servers import has_servers
 from fleetx.nn import SparseEmbedding
-from fleetx.ps.entries import Entry
+from fleetx.ps.entries import Entry, ShowClickEntry
 from fleetx.ps.initializers import Initializer as Rows
+from fleetx.ps.rules import Rule
 from fleetx.static.current import default_startup_program
 from fleetx.static.error import ProgramError
 from fleetx.static.layers import Attr, ParamAttr, layer
@@ -45,6 +46,7 @@ def sparse_embedding(
     param_attr: Attr | Rows = None,
     name: str | None = None,
     wire: str | None = None,
+    rule: Rule | None = None,
 ) -> Variable:
     """A large table of which a batch touches few rows.
 
@@ -57,16 +59,19 @@ def sparse_embedding(
         size: rows and numbers in a row; servers make rows as they are met and ignore the first.
         padding_idx: an id whose row is zero and stays so.
         is_test: look rows up, but do not train them.
-        entry: which ids get a row on servers: ``CountFilterEntry`` and its like of ``fleetx.nn``.
+        entry: which ids get a row on servers: ``CountFilterEntry`` or ``ProbabilityEntry`` of
+            ``fleetx.nn``.
         param_attr: what rows begin with; on servers ``Uniform``, ``Normal`` or ``Constant`` of
             ``fleetx.nn``.
         name: of the layer and of its table.
         wire: how rows travel from and to servers: "float16", "bfloat16", or float32 if None.
+        rule: how rows move on servers: ``SGD``, ``Adagrad`` or ``Adam`` of ``fleetx.nn``, with a
+            learning rate of its own; the program's optimizer if None.
     """
     if has_servers():
-        module = _served(size[1], padding_idx, entry, param_attr, name, wire)
+        module = _served(size[1], padding_idx, entry, param_attr, name, wire, rule)
     else:
-        module = _local(size, padding_idx, _unserved(entry, param_attr, wire), name)
+        module = _local(size, padding_idx, _unserved(entry, param_attr, wire, rule), name)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_test):
         return as_variable(module(input), "a layer")
 
@@ -78,14 +83,28 @@ def _served(  # noqa: PLR0917
     start: Attr | Rows,
     name: str | None,
     wire: str | None,
+    rule: Rule | None,
 ) -> nn.Module:
     startup = default_startup_program()
     name = name or startup.layer_names.unique("sparse_embedding", startup.initial)
     first = _first_rows(name, start)
+    if isinstance(entry, ShowClickEntry):
+        raise ProgramError(
+            f"sparse_embedding {name!r} has a ShowClickEntry, which counts shows and clicks that "
+            "this layer cannot be told; use CountFilterEntry or ProbabilityEntry, or call a "
+            "fleetx.nn.SparseEmbedding with this entry in the program: "
+            "layer(ids, show=..., click=...)."
+        )
 
     def make() -> nn.Module:
         return SparseEmbedding(
-            width, name=name, initializer=first, entry=entry, padding_idx=padding_idx, wire=wire
+            width,
+            name=name,
+            rule=rule,
+            initializer=first,
+            entry=entry,
+            padding_idx=padding_idx,
+            wire=wire,
         )
 
     return layer("sparse_embedding", make, name=name)
@@ -101,12 +120,12 @@ def _first_rows(name: str, start: Attr | Rows) -> Rows | None:
     )
 
 
-def _unserved(entry: Entry | None, start: Attr | Rows, wire: str | None) -> Attr:
-    if entry is not None or isinstance(start, Rows) or wire is not None:
+def _unserved(entry: Entry | None, start: Attr | Rows, wire: str | None, rule: Rule | None) -> Attr:
+    if isinstance(start, Rows) or (entry, wire, rule) != (None, None, None):
         raise ProgramError(
-            "sparse_embedding() got an entry, a wire or rows of fleetx.nn, which parameter servers "
-            "know, and this job has none; start it with fleetrun --server_num 1 --worker_num 2, "
-            "and call fleet.init() before the layers."
+            "sparse_embedding() got an entry, a wire, a rule or rows of fleetx.nn, which parameter "
+            "servers know, and this job has none; start it with fleetrun --server_num 1 "
+            "--worker_num 2, and call fleet.init() before the layers."
         )
     return start
 

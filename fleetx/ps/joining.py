@@ -1,0 +1,146 @@
+"""How a model meets its servers: tables are made, and all workers begin with the same values."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fleetx.ps.dense_group import DenseGroup
+from fleetx.ps.frames import Flag
+from fleetx.ps.remote_optimizer import sparse_rule
+from fleetx.ps.rules import Rule
+from fleetx.ps.sparse_module import SparseModule
+from fleetx.ps.sparse_spec import Pace
+from fleetx.ps.terms import Terms
+from fleetx.ps.worker import Worker, running
+
+
+class Joining:
+    """What every kind of carrier does before the first batch."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        names: Mapping[Tensor, str],
+        modules: list[SparseModule],
+        rule: str,
+        terms: Terms,
+    ) -> None:
+        self.optimizer, self.names, self.terms, self._rule = optimizer, names, terms, rule
+        self.modules = {module.anchor: module for module in modules}
+        self.tables = {module.options.name: module for module in reversed(modules)}
+        """Table -> the first layer over it."""
+        self.groups: list[tuple[DenseGroup, dict[str, Any]]] = []
+        self._worker: Worker | None = None
+        self._number = 0
+        """The how-manieth model of its worker this is; zero before its tables are made."""
+        self._opening = threading.Lock()
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        """Refuse what rows cannot do now, and not when the tables are made."""
+        for group in self.optimizer.param_groups:
+            for module in self._modules_of(group):
+                if module.options.rule is None:
+                    sparse_rule(self._rule, group)
+
+    def _modules_of(self, group: Mapping[str, Any]) -> list[SparseModule]:
+        return [self.modules[p] for p in group["params"] if p in self.modules]
+
+    @property
+    def worker(self) -> Worker:
+        """The connections of this process, joined at the first use."""
+        return self._worker or self.join()
+
+    def join(self) -> Worker:
+        """Make the tables now; all workers meet there, also one that has no batch."""
+        with self._opening:  # a batch may be fetched ahead by another thread
+            if self._worker is None:
+                found = self._connected()
+                self.open(found)
+                self._worker = found
+            return self._worker
+
+    @property
+    def joined(self) -> bool:
+        """Whether it has met the other workers."""
+        return self._worker is not None
+
+    def prepare(self) -> None:
+        """Do what joining takes and nobody waits for, before this worker rests."""
+        with self._opening:
+            if self._worker is None:
+                self._prepare(self._connected())
+
+    @staticmethod
+    def _connected() -> Worker:
+        found = running()
+        if found is None:
+            raise RuntimeError(
+                "this is a worker of a parameter-server job that is not connected to its servers; "
+                "call fleet.init_worker() before the first batch"
+            )
+        return found
+
+    def open(self, worker: Worker) -> None:
+        """Make the tables; worker 0's parameters are those with which all begin."""
+        self._prepare(worker)
+        offered = worker.agree(float(worker.index == 0), topic="opened", number=self._number)
+        if not offered:
+            # Worker 0 is gone, or rests. Whoever comes first takes its place if it gave nothing.
+            self._offer(worker)
+        worker.learn_versions()
+        self.refresh(worker)
+
+    def _prepare(self, worker: Worker) -> None:
+        if self._number:
+            return
+        worker.pace = self.pace(worker)
+        groups: list[tuple[DenseGroup, dict[str, Any]]] = []
+        for group in self.optimizer.param_groups:
+            dense = {self.names[p]: p for p in group["params"] if p not in self.modules}
+            if dense:
+                name = f"dense-{worker.dense_tables}"
+                worker.dense_tables += 1
+                made = DenseGroup(name, dense, self.terms.split, worker.client.servers)
+                made.create(worker.client, *self.dense_rule(group), worker.pace)
+                groups.append((made, group))
+            self._open_sparse(worker, group)
+        self.groups = groups
+        worker.carriers.append(self)
+        self._number = len(worker.carriers)
+        if worker.index == 0:
+            self._offer(worker)
+
+    def _offer(self, worker: Worker) -> None:
+        """Give the values with which all begin; servers keep those that come first."""
+        for group, _ in self.groups:
+            worker.client.write(group.table, group.values(), flag=Flag.FIRST)
+
+    def _open_sparse(self, worker: Worker, group: Mapping[str, Any]) -> None:
+        for module in self._modules_of(group):
+            worker.table(module.options, self.rule(module, group))
+
+    def rule(self, module: SparseModule, group: Mapping[str, Any]) -> Rule:
+        """How the rows of a table move."""
+        return module.options.rule or sparse_rule(self._rule, group)
+
+    def pace(self, worker: Worker) -> Pace:
+        """When pushes become updates on the servers."""
+        return Pace(workers=worker.workers)
+
+    def dense_rule(self, group: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """The optimizer that servers run on dense parameters."""
+        return self._rule, group
+
+    def refresh(self, worker: Worker, step: int | None = None) -> None:
+        """Set the dense parameters to those of the servers, at this version or a later one.
+
+        If none is said, it is the one that our own pushes led to.
+        """
+        for group, _ in self.groups:
+            handle, arrays = group.table, group.arrays()
+            worker.client.read(handle, arrays, step=handle.versions if step is None else step)
+            group.put(arrays)
