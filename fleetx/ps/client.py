@@ -238,7 +238,7 @@ class Client:
         *,
         rate: float = -1.0,
         step: Steps = 0,
-        flag: Flag = Flag.NONE,
+        flag: int = Flag.NONE,
     ) -> None:
         """Gradients, differences or first values of a dense table, an array for each server."""
         with self._lock:

@@ -2,7 +2,7 @@
 
 import json
 import struct
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 HEADER = struct.Struct("<IBBHHxxQIIqdQ4x")
@@ -32,8 +32,8 @@ REPLIES = frozenset({Op.ROWS, Op.VALUES, Op.DONE, Op.ANSWER, Op.ERROR})
 _WITH_ROWS = frozenset({Op.PULL, Op.PUSH, Op.ROWS})
 
 
-class Flag(IntFlag):
-    """How a request is meant."""
+class Flag:
+    """How a request is meant; plain numbers, since each request puts several together."""
 
     NONE = 0
     UNIQUE = 1  # no id comes twice

@@ -366,4 +366,4 @@ def test_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_header_size_is_part_of_the_protocol() -> None:
     assert HEADER.size == 56
     assert struct.calcsize("<I") == 4
-    assert Flag(31) == Flag.UNIQUE | Flag.TRAIN | Flag.DELTA | Flag.COUNTS | Flag.FIRST
+    assert (Flag.UNIQUE | Flag.TRAIN | Flag.DELTA | Flag.COUNTS | Flag.FIRST) == 31
