@@ -65,6 +65,8 @@ class Engine:
         self.updates = 0
         """Batches that ended in an update, a skipped one included: what schedules count."""
         self._due = True
+        self._reached: list[Tensor] = []
+        """Parameters that got gradients since the last backward through the plan, if it scales."""
 
     def attach(self, optimizer: Optimizer) -> Optimizer:
         """Fold the plan over the optimizer and the step; return the optimizer that will run."""
@@ -78,6 +80,10 @@ class Engine:
         for strategy in self.plan.strategies:
             step = _checked(strategy, step, strategy.step(step, self.job))
         self.job.step = step
+        if self.scaled:
+            for parameter in self.job.model.parameters():
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(self._reached.append)
         for look in self.attached:
             look(self)
         return self.job.optimizer
@@ -115,8 +121,7 @@ class Engine:
                 "fleet.distributed_optimizer()."
             )
         built = spec.build(parameters)
-        # A scheduler that holds the user's optimizer must go on steering the one that runs.
-        optimizer.param_groups = built.param_groups
+        _steered_by(optimizer, built)
         return built
 
     def _held(self) -> dict[str, nn.Parameter]:
@@ -139,7 +144,22 @@ class Engine:
     def backward(self, loss: Tensor) -> None:
         """Differentiate what the plan makes of the loss."""
         assert self.step is not None, "attach() comes before backward()"
-        self.step.scale(loss).backward()
+        try:
+            self.step.scale(loss).backward()
+        finally:
+            self._reached.clear()
+
+    def refuse_strays(self) -> None:
+        """Complain of gradients of a backward that went past a plan which scales the loss."""
+        if self._reached:
+            name = self.names.get(self._reached[0], "a parameter")
+            self._reached.clear()
+            raise RuntimeError(
+                f"loss.backward() gave {name} a gradient, but this plan changes the loss before it "
+                "is differentiated, so gradients of that backward would count for more or less "
+                "than those of others; call optimizer.backward(loss) for every loss, or add the "
+                "losses up."
+            )
 
     def finish(self, loss: Tensor | None = None) -> bool:
         """End the batch; True when the parameters moved."""
@@ -159,7 +179,9 @@ class Engine:
         assert self.step is not None, "attach() comes before train_batch()"
         assert self.job.optimizer is not None
         self.begin()
+        self.refuse_strays()
         loss = self.step.drive(self.step, batch)
+        self._reached.clear()
         self.finish(loss)
         if not self.holding:
             self.job.optimizer.zero_grad()
@@ -205,6 +227,17 @@ def _do_nothing(module: nn.Module, args: Any) -> None:
 def _has_stepped(optimizer: Optimizer) -> bool:
     """Whether there is state that an update left; Adagrad makes an empty one when it is built."""
     return any(state and float(state.get("step", 1)) > 0 for state in optimizer.state.values())
+
+
+def _steered_by(given: Optimizer, running: Optimizer) -> None:
+    """Let a scheduler that holds the user's optimizer go on steering the one that runs."""
+
+    def share(loaded: Optimizer) -> None:
+        given.param_groups = loaded.param_groups
+
+    share(running)
+    # Loading replaces the groups.
+    running.register_load_state_dict_post_hook(share)
 
 
 def unscaled(loss: Tensor) -> Tensor:
