@@ -1,4 +1,4 @@
-"""Gradients that wait for the end of a group of batches; those of sharded parameters may be whole."""
+"""Gradients that wait for the end of a group of batches, whole ones of sharded parameters too."""
 
 from collections.abc import Iterator
 from typing import Any

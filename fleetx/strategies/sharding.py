@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
 from fleetx.comm.held_gradients import records, sharded, waiting
+from fleetx.comm.reached import Reached
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
 from fleetx.graph.meta import said
 from fleetx.graph.units import Unit, by_anchors, by_size, without_shared
@@ -34,6 +35,18 @@ _IDLE = {
     "use_calc_stream": "torch overlaps communication on streams of its own",
 }
 """Option of old files -> why it has no effect here."""
+_UNUSED = (
+    "the last batch gave no gradient to {}, and where workers reach different parameters, sharding "
+    "would add gradients of one to those of another; freeze what no batch reaches, or set "
+    "strategy.find_unused_parameters = True, which compares in each update whether all workers "
+    "leave out the same parameters."
+)
+_DIFFERENT = (
+    "this worker's last batch left out {}, and those of other workers left out others, so sharding "
+    "added gradients of one parameter to those of another; let all workers reach the same "
+    "parameters (compute both branches and multiply one by 0), or set strategy.sharding = False, "
+    "because data parallel can do this with strategy.find_unused_parameters = True."
+)
 
 
 class Sharding(Strategy, name="sharding"):
@@ -41,8 +54,9 @@ class Sharding(Strategy, name="sharding"):
 
     contract = Contract(
         phase=Phase.CARRIER,
-        touches=frozenset({"model", "sync", "agree", "settle"}),
+        touches=frozenset({"model", "due", "sync", "agree", "update", "settle"}),
         provides=frozenset({"carrier", "gradient_exchange"}),
+        reads=frozenset({"find_unused_parameters"}),
         tolerance=1e-5,
         axis="sharding",
     )
@@ -195,7 +209,7 @@ class Sharding(Strategy, name="sharding"):
             return flag
 
         return replace(
-            step,
+            _checked(step, job, group),
             sync=sync if waits else step.sync,
             agree=agree,
             settle=_settled(step, job, group),
@@ -270,6 +284,36 @@ def _is_spread(parameter: Any) -> bool:
 def _mesh(job: Job) -> DeviceMesh:
     """Shard along one axis, replicate along the other where there is one."""
     return job.mesh["dp", "sharding"] if job.size("dp") > 1 else job.mesh["sharding"]
+
+
+def _checked(step: Step, job: Job, group: dist.ProcessGroup) -> Step:
+    """Refuse gradients of batches that reached other parameters on other ranks.
+
+    What a unit exchanges is the gradients that it has, one after the other, so one rank's gradient
+    of one parameter would be added to another rank's of the next.
+    """
+    names = {id(parameter): name for name, parameter in job.model.named_parameters()}
+    reached = Reached(job.model.parameters())
+    may_miss = job.option("find_unused_parameters", bool)
+
+    def check() -> None:
+        missing = reached.missing()
+        told = ", ".join(repr(names[id(parameter)]) for parameter in missing[:3])
+        if missing and not may_miss:
+            raise PlanError(_UNUSED.format(told))
+        if may_miss and not reached.same_on_all(missing, group, job.device):
+            raise PlanError(_DIFFERENT.format(told or "nothing"))
+
+    def due() -> bool:
+        if reached:  # by a batch that ended without an update
+            check()
+        return step.due()
+
+    def update() -> bool:
+        check()
+        return step.update()
+
+    return replace(step, due=due, update=update)
 
 
 def _settled(step: Step, job: Job, group: dist.ProcessGroup) -> Callable[[Tensor | None], None]:
