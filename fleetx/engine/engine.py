@@ -120,7 +120,7 @@ class Engine:
                 f"{spec.cls.__name__}, which cannot use it; load the state after "
                 "fleet.distributed_optimizer()."
             )
-        built = spec.build(parameters)
+        built = spec.build(parameters, optimizer)
         _steered_by(optimizer, built)
         return built
 
@@ -281,12 +281,21 @@ def plain_step(job: Job) -> Step:
 def _laid_out(strategy: Strategy, job: Job) -> nn.Module:
     """Let a strategy change the model; it may drop parameters but never rename one."""
     old, before, wire = job.model, vars(job.model).get("forward"), job.wire
-    names = set(_names(old))
+    names = _names(old)
     new = strategy.model(old, job)
-    if renamed := set(_names(new)) - names:
+    held = _names(new)
+    if renamed := held.keys() - names.keys():
         raise PlanError(
             f"{strategy.name} renamed parameters, which breaks checkpoints: {sorted(renamed)[:3]}"
         )
+    for name, parameter in names.items():
+        if _is_hooked(parameter) and held.get(name, parameter) is not parameter:
+            raise PlanError(
+                f"the parameter {name!r} has a gradient hook, and {strategy.name} replaces the "
+                "parameter, so the hook would never be called; register it after "
+                "fleet.distributed_model(), with register_post_accumulate_grad_hook(), which finds "
+                "in .grad what this worker holds of the gradient."
+            )
     changed = new is not old or vars(new).get("forward") is not before
     deeds = {"model"} if changed else set()
     if job.wire is not wire:
@@ -294,6 +303,10 @@ def _laid_out(strategy: Strategy, job: Job) -> nn.Module:
     if undeclared := deeds - strategy.contract.touches:
         raise PlanError(_undeclared(strategy, undeclared))
     return new
+
+
+def _is_hooked(parameter: Tensor) -> bool:
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def _names(model: nn.Module) -> dict[str, nn.Parameter]:

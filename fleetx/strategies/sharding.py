@@ -1,10 +1,11 @@
 """Sharding: parameters, gradients and optimizer state are spread over ranks (ZeRO 1 to 3)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -166,13 +167,19 @@ class Sharding(Strategy, name="sharding"):
         common: dict[str, Any] = {
             "mesh": _mesh(job),
             "reshard_after_forward": self.config.stage == 3,
-            "mp_policy": MixedPrecisionPolicy(reduce_dtype=job.wire),
         }
+
+        def policy(parameters: Iterable[Tensor]) -> Any:
+            narrow = all(p.dtype == torch.float32 for p in parameters)
+            return MixedPrecisionPolicy(reduce_dtype=job.wire if narrow else None)
+
         for unit in units:
-            fully_shard(unit.modules, **common)
+            held = [p for module in unit.modules for p in module.parameters()]
+            fully_shard(unit.modules, mp_policy=policy(held), **common)
         # In a program, what lies in a unit has a place of its own beside it.
         done = {p for unit in units for module in unit.modules for p in module.parameters()}
-        fully_shard(model, ignored_params=done, **common)
+        rest = policy(p for p in model.parameters() if p not in done)
+        fully_shard(model, mp_policy=rest, ignored_params=done, **common)
         left = [name for name, p in model.named_parameters() if not _is_spread(p)]
         assert not left, f"{left} would be neither spread nor exchanged"
         self._units = tuple(units)
