@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -14,12 +15,14 @@ from typing_extensions import override
 from fleetx.comm.held_gradients import records, sharded, waiting
 from fleetx.comm.reached import Reached
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
+from fleetx.graph.failures import weights_read
 from fleetx.graph.meta import said
 from fleetx.graph.units import Unit, by_anchors, by_size, without_shared
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
+from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, AtLeast, Below, OneOf, Unset
 from fleetx.plan.plan import Plan
@@ -41,6 +44,12 @@ _UNUSED = (
     "would add gradients of one to those of another; freeze what no batch reaches, or set "
     "strategy.find_unused_parameters = True, which compares in each update whether all workers "
     "leave out the same parameters."
+)
+_UNGATHERED = (
+    "the forward reads weights ({}) without calling the submodule that has them, and under "
+    "sharding_configs['stage'] = 3 weights are gathered only while their submodule runs; call the "
+    "submodule instead, or set sharding_configs['stage'] = 2, which keeps what a forward has "
+    "gathered until the backward."
 )
 _DIFFERENT = (
     "this worker's last batch left out {}, and those of other workers left out others, so sharding "
@@ -183,6 +192,8 @@ class Sharding(Strategy, name="sharding"):
         left = [name for name, p in model.named_parameters() if not _is_spread(p)]
         assert not left, f"{left} would be neither spread nor exchanged"
         self._units = tuple(units)
+        if self.config.stage == 3:
+            replace_forward(model, partial(_explained, model))
         return model
 
     def _cut(self, model: nn.Module, job: Job) -> list[Unit]:
@@ -291,6 +302,20 @@ def _is_spread(parameter: Any) -> bool:
 def _mesh(job: Job) -> DeviceMesh:
     """Shard along one axis, replicate along the other where there is one."""
     return job.mesh["dp", "sharding"] if job.size("dp") > 1 else job.mesh["sharding"]
+
+
+def _explained(model: nn.Module, forward: Forward) -> Forward:
+    """Say what is wrong where a forward reads weights of a submodule that it does not call."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return forward(*args, **kwargs)
+        except RuntimeError as error:
+            if "mixed torch.Tensor and DTensor" not in str(error):
+                raise
+            raise PlanError(_UNGATHERED.format(weights_read(model, error))) from error
+
+    return run
 
 
 def _checked(step: Step, job: Job, group: dist.ProcessGroup) -> Step:

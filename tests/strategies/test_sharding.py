@@ -826,3 +826,64 @@ def test_what_is_thawed_later_trains(stage: int) -> None:
         optimizer.minimize(model(torch.ones(2, 4), "ab").sum())
         after = fleet.full_state_dict(model, everywhere=True)["a.weight"]
         assert torch.equal(before, after) is not thawed
+
+
+class Looped(nn.Module):
+    """Calls the layers of a sequence, and never the sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+class Reader(nn.Module):
+    """Reads the weights of a submodule after that has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.line = nn.Embedding(6, 4), nn.Linear(4, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.linear(self.line(self.table(ids)), self.table.weight)
+
+
+def moved_by_one_step(model: nn.Module, inputs: Tensor, stage: int | None) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    if stage is not None:
+        start({"stage": stage})
+        model = fleet.distributed_model(model)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=1.0)
+    if stage is not None:
+        optimizer = fleet.distributed_optimizer(optimizer)
+        optimizer.minimize(model(inputs).pow(2).mean())
+        return fleet.full_state_dict(model, everywhere=True)
+    model(inputs).pow(2).mean().backward()
+    optimizer.step()
+    return model.state_dict()
+
+
+@world(2)
+@STAGES
+def test_the_layers_of_a_sequence_may_be_called_without_it(stage: int) -> None:
+    inputs = torch.ones(2, 4)
+    found = moved_by_one_step(Looped(), inputs, stage)
+    torch.testing.assert_close(found, moved_by_one_step(Looped(), inputs, None))
+
+
+@world(2)
+@STAGES
+def test_weights_that_are_read_without_a_call_are_named(stage: int) -> None:
+    ids = torch.tensor([1, 2, 5])
+    if stage == 3:
+        with pytest.raises(PlanError, match=r"'table\.weight' in Reader.forward: .*'stage'\] = 2"):
+            moved_by_one_step(Reader(), ids, stage)
+    else:
+        found = moved_by_one_step(Reader(), ids, stage)
+        torch.testing.assert_close(found, moved_by_one_step(Reader(), ids, None))
