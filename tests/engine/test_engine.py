@@ -357,7 +357,8 @@ def test_a_hook_that_is_registered_later_is_called(name: str) -> None:
     fleet.distributed_model(model)
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
     before = fleet.full_state_dict(model, everywhere=True)
-    model[0].weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
+    weight: Any = model[0].weight
+    weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
     optimizer.minimize(model(torch.ones(2, 4)).sum())
     after = fleet.full_state_dict(model, everywhere=True)
     assert torch.equal(before["0.weight"], after["0.weight"])

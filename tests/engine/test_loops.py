@@ -40,7 +40,7 @@ def test_a_scaler_of_the_user_works_with_a_fused_optimizer(factor: float) -> Non
         model = nn.Linear(4, 1, bias=False)
         if distribute:
             model = fleet.distributed_model(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0, fused=True)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=1.0, fused=True)
         if distribute:
             optimizer = fleet.distributed_optimizer(optimizer)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)

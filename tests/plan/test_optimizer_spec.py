@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fleetx.plan.error import PlanError
@@ -35,7 +35,7 @@ class Secret(torch.optim.SGD):
 
 
 def rebuilt(optimizer: Optimizer, model: nn.Module) -> Optimizer:
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     twin = nn.Linear(4, 4, bias=False)
     spec = OptimizerSpec.describe(optimizer, names)
     return spec.build(dict(twin.named_parameters()), optimizer)

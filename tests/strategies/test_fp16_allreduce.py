@@ -83,7 +83,7 @@ class Mixed(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(4, 1, bias=False, dtype=kind) for kind in formats)
 
     def forward(self, x: Tensor) -> Tensor:
-        outputs = [layer(x.to(layer.weight.dtype)).double() for layer in self.layers]
+        outputs = [layer(x.to(next(layer.parameters()).dtype)).double() for layer in self.layers]
         return torch.stack(outputs).sum()
 
 
