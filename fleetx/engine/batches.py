@@ -127,6 +127,7 @@ class ZeroGrad:
         """Clear the gradients, unless they still wait for an update to come."""
         if not self._engine.holding:
             type(self._model).zero_grad(self._model, set_to_none=set_to_none)
+            self._engine.cleared()
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:

@@ -161,10 +161,15 @@ class Engine:
                 "losses up."
             )
 
+    def cleared(self) -> None:
+        """All gradients were cleared, those of strays too."""
+        self._reached.clear()
+
     def finish(self, loss: Tensor | None = None) -> bool:
         """End the batch; True when the parameters moved."""
         assert self.step is not None, "attach() comes before finish()"
         self.open, self.holding = False, not self._due
+        self._reached.clear()  # by a drive, which scales what it differentiates
         moved = False
         if self._due:
             moved = self.step.update()
@@ -181,7 +186,6 @@ class Engine:
         self.begin()
         self.refuse_strays()
         loss = self.step.drive(self.step, batch)
-        self._reached.clear()
         self.finish(loss)
         if not self.holding:
             self.job.optimizer.zero_grad()

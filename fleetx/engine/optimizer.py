@@ -119,8 +119,11 @@ class DistributedOptimizer(Optimizer):
     @override
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, unless they still wait for an update to come."""
-        if self._engine is None or not self._engine.holding:
-            self._inner.zero_grad(set_to_none=set_to_none)
+        if self._engine is not None and self._engine.holding:
+            return
+        self._inner.zero_grad(set_to_none=set_to_none)
+        if self._engine is not None:
+            self._engine.cleared()
 
     clear_grad = zero_grad
     """The name of document 004's time."""

@@ -124,6 +124,16 @@ def test_a_backward_past_a_plan_that_scales_is_refused(
 
 
 @world(1)
+@pytest.mark.parametrize("who", ["model", "optimizer"])
+def test_gradients_that_were_cleared_are_no_strays(who: str) -> None:
+    model, optimizer, before = linear(amp=True)
+    model(INPUTS).sum().backward()
+    (model if who == "model" else optimizer).zero_grad()
+    optimizer.minimize(model(INPUTS).mean())
+    torch.testing.assert_close(moved(model, before), INPUTS.mean(0), rtol=1e-2, atol=1e-2)
+
+
+@world(1)
 def test_several_backwards_through_the_plan_add_up() -> None:
     model, optimizer, before = linear(amp=True)
     for _ in range(2):
