@@ -1,4 +1,4 @@
-"""Gradients of sharded parameters that wait, whole, for the end of a group of batches."""
+"""Gradients that wait for the end of a group of batches, whole ones of sharded parameters too."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,3 +34,15 @@ def waiting(record: Any) -> Tensor | None:
         if whole is not None
         else getattr(getattr(record, "_unsharded_param", None), "grad", None)
     )
+
+
+def forget_gradients(model: nn.Module) -> None:
+    """Drop every gradient, also those that ``zero_grad`` does not reach."""
+    for parameter in model.parameters():
+        parameter.grad = None
+    if not any(hasattr(module, "_get_fsdp_state") for module in model.modules()):
+        return
+    for _, record in records(model):
+        record.unsharded_accumulated_grad = None
+        if hasattr(record, "_unsharded_param"):
+            record._unsharded_param.grad = None

@@ -46,7 +46,15 @@ def two_level(
 
 def _share(buffer: Tensor, size: int, wire: torch.dtype | None) -> Tensor:
     """This rank's part of the mean; divided before it is rounded, so the sum stays in range."""
-    return buffer.div(size).to(wire or buffer.dtype)
+    return buffer.div(size).to(_format(buffer, wire))
+
+
+def _format(gradient: Tensor, wire: torch.dtype | None) -> torch.dtype:
+    """The format in which a gradient travels: only float32 is narrowed.
+
+    The range of the others may be wider than the wire's.
+    """
+    return wire if wire is not None and gradient.dtype == torch.float32 else gradient.dtype
 
 
 def _padded(sent: Tensor, multiple: int) -> Tensor:

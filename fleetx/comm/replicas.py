@@ -58,7 +58,29 @@ def start_equal(model: nn.Module, group: dist.ProcessGroup) -> None:
         copy_from_first_rank((*model.parameters(), *model.buffers()), group)
 
 
-def state_to_average(model: nn.Module) -> list[Tensor]:
-    """What drifts apart when replicas train alone: trained parameters and running statistics."""
-    moving = [p for p in model.parameters() if p.requires_grad]
-    return moving + [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+class Drift:
+    """What drifts apart when replicas train alone: trained parameters and running statistics.
+
+    A parameter that is frozen at a meeting may have moved since the last one.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._still: list[nn.Parameter] = list(model.parameters())
+        """Parameters that did not move since the last meeting."""
+
+    def note(self) -> None:
+        """An update moved what is trained now."""
+        if self._still:
+            self._still = [p for p in self._still if not p.requires_grad]
+
+    def note_all(self) -> None:
+        """Nothing is known of the updates since the last meeting."""
+        self._still = []
+
+    def to_average(self) -> list[Tensor]:
+        """What replicas have to agree upon; from here on they are equal."""
+        still, every = {id(p) for p in self._still}, list(self._model.parameters())
+        self._still = every
+        moved = [p for p in every if id(p) not in still]
+        return moved + [b for b in self._model.buffers() if b.is_floating_point()]

@@ -1,5 +1,6 @@
-"""``model.train_batch`` and ``model.eval_batch``: whole batches, whatever the plan."""
+"""``model.train_batch``, ``model.eval_batch`` and ``model.zero_grad``, whatever the plan."""
 
+from types import MethodType
 from typing import Any
 
 import torch
@@ -14,10 +15,11 @@ from fleetx.plan.error import PlanError
 
 
 def give_batch_calls(model: nn.Module, engine: Engine) -> None:
-    """Add the two calls to the module, unless its class has calls of these names."""
+    """Add the two calls to the module, unless its class has them, and let zero_grad hold back."""
     for call in (TrainBatch, EvalBatch):
         if not hasattr(type(model), call.name):
             vars(model)[call.name] = call(engine)
+    vars(model)["zero_grad"] = ZeroGrad(model, engine)
 
 
 class _BatchCall:
@@ -113,6 +115,27 @@ class EvalBatch(_BatchCall):
             )
         with torch.no_grad():
             return engine.job.criterion(outputs, targets)
+
+
+class ZeroGrad:
+    """``model.zero_grad()`` that leaves alone what waits for an update, as the optimizer's does."""
+
+    def __init__(self, model: nn.Module, engine: Engine) -> None:
+        self._model, self._engine = model, engine
+
+    def __call__(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, unless they still wait for an update to come."""
+        if not self._engine.holding:
+            type(self._model).zero_grad(self._model, set_to_none=set_to_none)
+            self._engine.cleared()
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _method_of_class, (self._model,)
+
+
+def _method_of_class(model: nn.Module) -> Any:
+    return MethodType(type(model).zero_grad, model)
 
 
 class _Stray:

@@ -65,6 +65,8 @@ class Engine:
         self.updates = 0
         """Batches that ended in an update, a skipped one included: what schedules count."""
         self._due = True
+        self._reached: list[Tensor] = []
+        """Parameters that got gradients since the last backward through the plan, if it scales."""
 
     def attach(self, optimizer: Optimizer) -> Optimizer:
         """Fold the plan over the optimizer and the step; return the optimizer that will run."""
@@ -78,6 +80,10 @@ class Engine:
         for strategy in self.plan.strategies:
             step = _checked(strategy, step, strategy.step(step, self.job))
         self.job.step = step
+        if self.scaled:
+            for parameter in self.job.model.parameters():
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(self._reached.append)
         for look in self.attached:
             look(self)
         return self.job.optimizer
@@ -114,9 +120,8 @@ class Engine:
                 f"{spec.cls.__name__}, which cannot use it; load the state after "
                 "fleet.distributed_optimizer()."
             )
-        built = spec.build(parameters)
-        # A scheduler that holds the user's optimizer must go on steering the one that runs.
-        optimizer.param_groups = built.param_groups
+        built = spec.build(parameters, optimizer)
+        _steered_by(optimizer, built)
         return built
 
     def _held(self) -> dict[str, nn.Parameter]:
@@ -139,12 +144,32 @@ class Engine:
     def backward(self, loss: Tensor) -> None:
         """Differentiate what the plan makes of the loss."""
         assert self.step is not None, "attach() comes before backward()"
-        self.step.scale(loss).backward()
+        try:
+            self.step.scale(loss).backward()
+        finally:
+            self._reached.clear()
+
+    def refuse_strays(self) -> None:
+        """Complain of gradients of a backward that went past a plan which scales the loss."""
+        if self._reached:
+            name = self.names.get(self._reached[0], "a parameter")
+            self._reached.clear()
+            raise RuntimeError(
+                f"loss.backward() gave {name} a gradient, but this plan changes the loss before it "
+                "is differentiated, so gradients of that backward would count for more or less "
+                "than those of others; call optimizer.backward(loss) for every loss, or add the "
+                "losses up."
+            )
+
+    def cleared(self) -> None:
+        """All gradients were cleared, those of strays too."""
+        self._reached.clear()
 
     def finish(self, loss: Tensor | None = None) -> bool:
         """End the batch; True when the parameters moved."""
         assert self.step is not None, "attach() comes before finish()"
         self.open, self.holding = False, not self._due
+        self._reached.clear()  # by a drive, which scales what it differentiates
         moved = False
         if self._due:
             moved = self.step.update()
@@ -159,6 +184,7 @@ class Engine:
         assert self.step is not None, "attach() comes before train_batch()"
         assert self.job.optimizer is not None
         self.begin()
+        self.refuse_strays()
         loss = self.step.drive(self.step, batch)
         self.finish(loss)
         if not self.holding:
@@ -207,6 +233,17 @@ def _has_stepped(optimizer: Optimizer) -> bool:
     return any(state and float(state.get("step", 1)) > 0 for state in optimizer.state.values())
 
 
+def _steered_by(given: Optimizer, running: Optimizer) -> None:
+    """Let a scheduler that holds the user's optimizer go on steering the one that runs."""
+
+    def share(loaded: Optimizer) -> None:
+        given.param_groups = loaded.param_groups
+
+    share(running)
+    # Loading replaces the groups.
+    running.register_load_state_dict_post_hook(share)
+
+
 def unscaled(loss: Tensor) -> Tensor:
     """The scale of a job in which nothing scales."""
     return loss
@@ -248,12 +285,21 @@ def plain_step(job: Job) -> Step:
 def _laid_out(strategy: Strategy, job: Job) -> nn.Module:
     """Let a strategy change the model; it may drop parameters but never rename one."""
     old, before, wire = job.model, vars(job.model).get("forward"), job.wire
-    names = set(_names(old))
+    names = _names(old)
     new = strategy.model(old, job)
-    if renamed := set(_names(new)) - names:
+    held = _names(new)
+    if renamed := held.keys() - names.keys():
         raise PlanError(
             f"{strategy.name} renamed parameters, which breaks checkpoints: {sorted(renamed)[:3]}"
         )
+    for name, parameter in names.items():
+        if _is_hooked(parameter) and held.get(name, parameter) is not parameter:
+            raise PlanError(
+                f"the parameter {name!r} has a gradient hook, and {strategy.name} replaces the "
+                "parameter, so the hook would never be called; register it after "
+                "fleet.distributed_model(), with register_post_accumulate_grad_hook(), which finds "
+                "in .grad what this worker holds of the gradient."
+            )
     changed = new is not old or vars(new).get("forward") is not before
     deeds = {"model"} if changed else set()
     if job.wire is not wire:
@@ -261,6 +307,10 @@ def _laid_out(strategy: Strategy, job: Job) -> nn.Module:
     if undeclared := deeds - strategy.contract.touches:
         raise PlanError(_undeclared(strategy, undeclared))
     return new
+
+
+def _is_hooked(parameter: Tensor) -> bool:
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def _names(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from fleetx.comm.held_gradients import forget_gradients
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
 from fleetx.plan.compose import extend
@@ -24,6 +25,10 @@ class DistributedOptimizer(Optimizer):
     limit them with ``grad_clip`` or the strategy ``clip``, which know that.
     """
 
+    _step_supports_amp_scaling = False
+    """A fused optimizer would divide by the scale of the user's own GradScaler, which it is told
+    past ``step()``; here the scaler divides and skips itself, as it does for plain optimizers."""
+
     def __init__(self, optimizer: Optimizer, grad_clip: GradClip | None = None) -> None:
         # The base constructor would make groups and state of its own; everything is the inner's.
         self._inner = optimizer
@@ -31,6 +36,8 @@ class DistributedOptimizer(Optimizer):
         self._engine: Engine | None = None
         self._loss: Tensor | None = None
         """The loss of the open batch, once it went backward through the plan."""
+        self._fresh: dict[str, dict[str, Any]] = {}
+        """The state of each strategy before the first batch."""
 
     def bind(self, engine: Engine) -> None:
         """Join the model whose parameters the optimizer moves."""
@@ -38,6 +45,7 @@ class DistributedOptimizer(Optimizer):
             engine.plan = extend(engine.plan, "clip", self._grad_clip.options())
         self._inner = engine.attach(self._inner)
         self._engine = engine
+        self._fresh = {s.name: s.state_dict() for s in engine.plan.strategies}
 
     def steers(self, engine: Engine) -> bool:
         """Whether it moves that engine's model."""
@@ -65,7 +73,9 @@ class DistributedOptimizer(Optimizer):
 
     def backward(self, loss: Tensor) -> None:
         """Differentiate the loss the way the plan wants it."""
-        self._running("backward").backward(loss)
+        engine = self._running("backward")
+        engine.refuse_strays()
+        engine.backward(loss)
         self._loss = loss.detach()
 
     @override
@@ -82,6 +92,7 @@ class DistributedOptimizer(Optimizer):
                 "before it is differentiated; call optimizer.backward(loss) instead of "
                 "loss.backward(), or optimizer.minimize(loss) for both."
             )
+        engine.refuse_strays()
         last, self._loss = self._loss, None
         engine.finish(last)
         return loss
@@ -108,8 +119,11 @@ class DistributedOptimizer(Optimizer):
     @override
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, unless they still wait for an update to come."""
-        if self._engine is None or not self._engine.holding:
-            self._inner.zero_grad(set_to_none=set_to_none)
+        if self._engine is not None and self._engine.holding:
+            return
+        self._inner.zero_grad(set_to_none=set_to_none)
+        if self._engine is not None:
+            self._engine.cleared()
 
     clear_grad = zero_grad
     """The name of document 004's time."""
@@ -154,6 +168,8 @@ class DistributedOptimizer(Optimizer):
         engine = self._bound("load_state_dict")
         _check_layout(self._inner, state_dict)
         self._inner.load_state_dict(cast(dict[str, Any], dict(state_dict)))
+        # Gradients of batches that the state does not know must not get into its next update.
+        forget_gradients(engine.job.model)
         kept = dict(state_dict.get("strategies", {}))
         for strategy in engine.plan.strategies:
             if strategy.name in kept:
@@ -162,6 +178,8 @@ class DistributedOptimizer(Optimizer):
                 logger.warning(
                     "the checkpoint has no state of %s, which begins anew", strategy.name
                 )
+                if fresh := self._fresh[strategy.name]:
+                    strategy.load_state_dict(fresh)
         for name in kept:
             logger.warning("the checkpoint has a state of %s, which is not in this plan", name)
         engine.holding = any(strategy.waiting() for strategy in engine.plan.strategies)

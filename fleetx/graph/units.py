@@ -172,6 +172,8 @@ def _opened(
     """Whether a module is dealt out in parts."""
     if type(module).forward is nn.Module.forward:
         return True  # a list of modules is never called itself
+    if type(module).forward is nn.Sequential.forward and "forward" not in vars(module):
+        return True  # a loop over its layers does not call it either
     if not any(True for child in module.children() for _ in child.parameters()):
         return False
     if is_compound(module):

@@ -57,12 +57,13 @@ def shrink(norm: Tensor, limit: float) -> Tensor:
 
 
 def _norms(group: list[Tensor]) -> Tensor:
-    """One norm per tensor; those of half precision would overflow in their own format."""
+    """One real norm per tensor; those of half precision would overflow in their own format."""
     # Loads DTensor, which is slow, with the first use.
     from fleetx.optim.norms import norms
 
     wide = {torch.float32, torch.float64}
     parts = [local(tensor) for tensor in group]
+    parts = [torch.view_as_real(part) if part.is_complex() else part for part in parts]
     return norms([t if t.dtype in wide else t.float() for t in parts], group)
 
 

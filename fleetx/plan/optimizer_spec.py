@@ -11,6 +11,16 @@ from torch.optim import Optimizer
 
 from fleetx.plan.error import PlanError
 
+_HOOKS = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+"""Where torch keeps the hooks of an optimizer."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
@@ -40,8 +50,13 @@ class OptimizerSpec:
         )
         return cls(cls=type(optimizer), defaults=dict(optimizer.defaults), groups=groups)
 
-    def build(self, parameters: Mapping[str, Parameter]) -> Optimizer:
-        """Make the optimizer over those of its parameters that this rank holds."""
+    def build(self, parameters: Mapping[str, Parameter], given: Optimizer) -> Optimizer:
+        """Make the optimizer over those of its parameters that this rank holds.
+
+        Args:
+            parameters: What this rank holds.
+            given: The optimizer that was described, whose hooks move over.
+        """
         groups = [
             {
                 "params": [parameters[name] for name in group.names if name in parameters],
@@ -51,7 +66,29 @@ class OptimizerSpec:
         ]
         accepted = inspect.signature(self.cls).parameters
         kept = {key: value for key, value in self.defaults.items() if key in accepted}
-        return self.cls(groups, **kept)
+        if self.cls is type(given):
+            kept |= _own_arguments(given)
+        built = self.cls(groups, **kept)
+        for hooks in _HOOKS:
+            # The same table, so that handles which remove a hook go on doing so.
+            setattr(built, hooks, getattr(given, hooks))
+        return built
+
+
+def _own_arguments(optimizer: Optimizer) -> dict[str, Any]:
+    """Arguments of a user's class that torch does not keep among the defaults."""
+    _, *accepted = inspect.signature(type(optimizer)).parameters.values()
+    named = [a.name for a in accepted if a.kind not in (a.VAR_POSITIONAL, a.VAR_KEYWORD)]
+    own = [name for name in named if name not in optimizer.defaults]
+    for name in own:
+        if not hasattr(optimizer, name):
+            raise PlanError(
+                f"the {type(optimizer).__name__} has to be made anew over the parameters as they "
+                f"are laid out here, and its argument {name!r} is not known any more; make the "
+                "optimizer after fleet.distributed_model(), from the parameters of the model that "
+                f"it returned, or let the class keep the argument as self.{name}."
+            )
+    return {name: getattr(optimizer, name) for name in own}
 
 
 def _name(parameter: Tensor, names: Mapping[Tensor, str]) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fleetx.comm.meetings import Meetings
-from fleetx.comm.replicas import average, start_equal, state_to_average
+from fleetx.comm.replicas import Drift, average, start_equal
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -57,11 +57,14 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
 
     @override
     def step(self, step: Step, job: Job) -> Step:
+        drift = self._drift = Drift(job.model)
+
         def settle(loss: Tensor | None) -> None:
             step.settle(loss)
+            drift.note()
             if not self._meetings.after_update(self._k):
                 return
-            mean = _meet(job, loss)
+            mean = _meet(job, drift, loss)
             assert job.optimizer is not None
             rate = float(job.optimizer.param_groups[0]["lr"])
             if self._first is None:
@@ -100,6 +103,7 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._meetings.load_state_dict(state)
+        self._drift.note_all()
         self._k = state["k"]
         self._first = None if state["first"] is None else tuple(state["first"])
 
@@ -113,7 +117,7 @@ def interval(k: int, first: tuple[float, float], now: tuple[float, float]) -> in
     return min(max(wanted, 1), LONGEST)
 
 
-def _meet(job: Job, loss: Tensor | None) -> float:
+def _meet(job: Job, drift: Drift, loss: Tensor | None) -> float:
     """Average parameters and loss over the workers; the mean loss is returned."""
     if loss is None:
         raise PlanError(
@@ -122,5 +126,5 @@ def _meet(job: Job, loss: Tensor | None) -> float:
         )
     mean = loss.detach().float().reshape(1).clone()
     if job.size("dp") > 1:
-        average([mean, *state_to_average(job.model)], job.mesh["dp"].get_group())
+        average([mean, *drift.to_average()], job.mesh["dp"].get_group())
     return float(mean)

@@ -249,8 +249,16 @@ class Amp(Strategy, name="amp"):
 
 
 def _check_weights(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype in {torch.float16, torch.bfloat16}:
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    formats = {parameter.dtype for parameter in trained.values()}
+    if torch.float64 in formats and torch.float32 not in formats:
+        raise PlanError(
+            "strategy.amp = True computes in 16 bits where the model computes in float32, and all "
+            "parameters of this model are float64, so it would have no effect; pass the model in "
+            "float32, or set strategy.amp = False."
+        )
+    for name, parameter in trained.items():
+        if parameter.dtype in {torch.float16, torch.bfloat16}:
             raise PlanError(
                 f"the parameter {name!r} is {parameter.dtype}, and amp updates float32 weights, so "
                 "that small changes are not lost; pass the model in float32. For 16-bit copies of "

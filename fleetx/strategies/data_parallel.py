@@ -14,6 +14,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
+from fleetx.comm.backwards import Backwards
 from fleetx.comm.late_buckets import exchange, fill_missing
 from fleetx.comm.reduction import flat, two_level
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
@@ -45,6 +46,11 @@ _UNUSED = (
     "set strategy.find_unused_parameters = True, or freeze those parameters before "
     "fleet.distributed_model()."
 )
+_TWICE = (
+    "a backward came after another one without a forward between them, and only the first is "
+    "exchanged between workers, which would train apart; add the losses up and call backward once, "
+    "or call the model, then backward, for one loss after the other."
+)
 
 
 class DataParallel(Strategy, name="data_parallel"):
@@ -67,6 +73,7 @@ class DataParallel(Strategy, name="data_parallel"):
         ),
     )
     _replica: DistributedDataParallel | None = None
+    _backwards: Backwards | None = None
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
@@ -82,8 +89,9 @@ class DataParallel(Strategy, name="data_parallel"):
             start_equal(model, job.mesh["dp"].get_group())
             return model
         copy_from_first_rank(model.buffers(), job.mesh["dp"].get_group())
-        self._replica = _replicate(model, job)
-        replace_forward(model, partial(_with_gradients, self._replica))
+        self._replica = replica = _replicate(model, job)
+        self._backwards = Backwards(replica, [p for p in model.parameters() if p.requires_grad])
+        replace_forward(model, partial(_with_gradients, replica, self._backwards))
         return model
 
     @override
@@ -117,7 +125,9 @@ class DataParallel(Strategy, name="data_parallel"):
         stateful = next(job.model.buffers(), None) is not None
         settle_all = settle if stateful else step.settle
         common = replace(step, sync=sync, agree=agree, settle=settle_all)
-        return _late(common, job) if self._replica is None else _early(common, job, self._replica)
+        if self._replica is None or self._backwards is None:
+            return _late(common, job)
+        return _early(common, job, self._replica, self._backwards)
 
     @override
     def exchanges(
@@ -174,12 +184,16 @@ def _replicate(model: nn.Module, job: Job) -> DistributedDataParallel:
     )
 
 
-def _with_gradients(replica: DistributedDataParallel, forward: Forward) -> Forward:
+def _with_gradients(
+    replica: DistributedDataParallel, backwards: Backwards, forward: Forward
+) -> Forward:
     """Go through the replica when there will be a backward; one worker may evaluate alone."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
+        _check_repeated(backwards)
+        backwards.forget(armed=replica.require_backward_grad_sync)
         try:
             return replica(*args, **kwargs)
         except RuntimeError as error:
@@ -190,7 +204,13 @@ def _with_gradients(replica: DistributedDataParallel, forward: Forward) -> Forwa
     return run
 
 
-def _early(step: Step, job: Job, replica: DistributedDataParallel) -> Step:
+def _check_repeated(backwards: Backwards) -> None:
+    if backwards.repeated():
+        backwards.forget(armed=False)  # the complaint is made once
+        raise PlanError(_TWICE)
+
+
+def _early(step: Step, job: Job, replica: DistributedDataParallel, backwards: Backwards) -> Step:
     """Average the gradients while the backward pass goes on."""
     reduce = step.reduce or _reduction(job)
     if reduce is not None:
@@ -201,7 +221,13 @@ def _early(step: Step, job: Job, replica: DistributedDataParallel) -> Step:
         if replica.require_backward_grad_sync is not armed:  # setting it is not for free
             replica.require_backward_grad_sync = armed
 
-    return replace(step, sync=sync, reduce=reduce)
+    def update() -> bool:
+        _check_repeated(backwards)
+        if backwards.unfinished():
+            raise PlanError(_UNUSED)
+        return step.update()
+
+    return replace(step, sync=sync, reduce=reduce, update=update)
 
 
 def _late(step: Step, job: Job) -> Step:

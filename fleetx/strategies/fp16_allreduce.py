@@ -7,13 +7,14 @@ from torch import nn
 from typing_extensions import override
 
 from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.job import Job
 from fleetx.plan.strategy import Strategy
 
 
 class FP16AllReduce(Strategy, name="fp16_allreduce"):
-    """Sets the format of the wire, which whoever reduces gradients obeys."""
+    """Sets the format of the wire, which whoever reduces float32 gradients obeys."""
 
     contract = Contract(
         phase=Phase.WIRE,
@@ -24,6 +25,14 @@ class FP16AllReduce(Strategy, name="fp16_allreduce"):
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
+        trained = [p for p in model.parameters() if p.requires_grad]
+        if trained and not any(p.dtype == torch.float32 for p in trained):
+            found = ", ".join(sorted({str(p.dtype) for p in trained}))
+            raise PlanError(
+                "strategy.fp16_allreduce = True sends float32 gradients in half precision, and "
+                f"this model has none ({found}); set strategy.fp16_allreduce = False, or pass the "
+                "model in float32."
+            )
         job.wire = torch.float16
         return model
 

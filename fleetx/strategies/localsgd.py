@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fleetx.comm.meetings import Meetings
-from fleetx.comm.replicas import average, start_equal, state_to_average
+from fleetx.comm.replicas import Drift, average, start_equal
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.exchange import Exchange, ring_bytes
@@ -49,10 +49,13 @@ class LocalSGD(Strategy, name="localsgd"):
 
     @override
     def step(self, step: Step, job: Job) -> Step:
+        drift = self._drift = Drift(job.model)
+
         def settle(loss: Tensor | None) -> None:
             step.settle(loss)
+            drift.note()
             if self._meetings.after_update(self.config.k_steps) and job.size("dp") > 1:
-                average(state_to_average(job.model), job.mesh["dp"].get_group())
+                average(drift.to_average(), job.mesh["dp"].get_group())
 
         return replace(step, settle=settle)
 
@@ -85,3 +88,4 @@ class LocalSGD(Strategy, name="localsgd"):
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._meetings.load_state_dict(state)
+        self._drift.note_all()

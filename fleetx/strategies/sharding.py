@@ -1,23 +1,28 @@
 """Sharding: parameters, gradients and optimizer state are spread over ranks (ZeRO 1 to 3)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
 from fleetx.comm.held_gradients import records, sharded, waiting
+from fleetx.comm.reached import Reached
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
+from fleetx.graph.failures import weights_read
 from fleetx.graph.meta import said
 from fleetx.graph.units import Unit, by_anchors, by_size, without_shared
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
+from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, AtLeast, Below, OneOf, Unset
 from fleetx.plan.plan import Plan
@@ -34,6 +39,24 @@ _IDLE = {
     "use_calc_stream": "torch overlaps communication on streams of its own",
 }
 """Option of old files -> why it has no effect here."""
+_UNUSED = (
+    "the last batch gave no gradient to {}, and where workers reach different parameters, sharding "
+    "would add gradients of one to those of another; freeze what no batch reaches, or set "
+    "strategy.find_unused_parameters = True, which compares in each update whether all workers "
+    "leave out the same parameters."
+)
+_UNGATHERED = (
+    "the forward reads weights ({}) without calling the submodule that has them, and under "
+    "sharding_configs['stage'] = 3 weights are gathered only while their submodule runs; call the "
+    "submodule instead, or set sharding_configs['stage'] = 2, which keeps what a forward has "
+    "gathered until the backward."
+)
+_DIFFERENT = (
+    "this worker's last batch left out {}, and those of other workers left out others, so sharding "
+    "added gradients of one parameter to those of another; let all workers reach the same "
+    "parameters (compute both branches and multiply one by 0), or set strategy.sharding = False, "
+    "because data parallel can do this with strategy.find_unused_parameters = True."
+)
 
 
 class Sharding(Strategy, name="sharding"):
@@ -41,8 +64,9 @@ class Sharding(Strategy, name="sharding"):
 
     contract = Contract(
         phase=Phase.CARRIER,
-        touches=frozenset({"model", "sync", "agree", "settle"}),
+        touches=frozenset({"model", "due", "sync", "agree", "update", "settle"}),
         provides=frozenset({"carrier", "gradient_exchange"}),
+        reads=frozenset({"find_unused_parameters"}),
         tolerance=1e-5,
         axis="sharding",
     )
@@ -152,16 +176,24 @@ class Sharding(Strategy, name="sharding"):
         common: dict[str, Any] = {
             "mesh": _mesh(job),
             "reshard_after_forward": self.config.stage == 3,
-            "mp_policy": MixedPrecisionPolicy(reduce_dtype=job.wire),
         }
+
+        def policy(parameters: Iterable[Tensor]) -> Any:
+            narrow = all(p.dtype == torch.float32 for p in parameters)
+            return MixedPrecisionPolicy(reduce_dtype=job.wire if narrow else None)
+
         for unit in units:
-            fully_shard(unit.modules, **common)
+            held = [p for module in unit.modules for p in module.parameters()]
+            fully_shard(unit.modules, mp_policy=policy(held), **common)
         # In a program, what lies in a unit has a place of its own beside it.
         done = {p for unit in units for module in unit.modules for p in module.parameters()}
-        fully_shard(model, ignored_params=done, **common)
+        rest = policy(p for p in model.parameters() if p not in done)
+        fully_shard(model, mp_policy=rest, ignored_params=done, **common)
         left = [name for name, p in model.named_parameters() if not _is_spread(p)]
         assert not left, f"{left} would be neither spread nor exchanged"
         self._units = tuple(units)
+        if self.config.stage == 3:
+            replace_forward(model, partial(_explained, model))
         return model
 
     def _cut(self, model: nn.Module, job: Job) -> list[Unit]:
@@ -195,7 +227,7 @@ class Sharding(Strategy, name="sharding"):
             return flag
 
         return replace(
-            step,
+            _checked(step, job, group),
             sync=sync if waits else step.sync,
             agree=agree,
             settle=_settled(step, job, group),
@@ -270,6 +302,50 @@ def _is_spread(parameter: Any) -> bool:
 def _mesh(job: Job) -> DeviceMesh:
     """Shard along one axis, replicate along the other where there is one."""
     return job.mesh["dp", "sharding"] if job.size("dp") > 1 else job.mesh["sharding"]
+
+
+def _explained(model: nn.Module, forward: Forward) -> Forward:
+    """Say what is wrong where a forward reads weights of a submodule that it does not call."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return forward(*args, **kwargs)
+        except RuntimeError as error:
+            if "mixed torch.Tensor and DTensor" not in str(error):
+                raise
+            raise PlanError(_UNGATHERED.format(weights_read(model, error))) from error
+
+    return run
+
+
+def _checked(step: Step, job: Job, group: dist.ProcessGroup) -> Step:
+    """Refuse gradients of batches that reached other parameters on other ranks.
+
+    What a unit exchanges is the gradients that it has, one after the other, so one rank's gradient
+    of one parameter would be added to another rank's of the next.
+    """
+    names = {id(parameter): name for name, parameter in job.model.named_parameters()}
+    reached = Reached(job.model.parameters())
+    may_miss = job.option("find_unused_parameters", bool)
+
+    def check() -> None:
+        missing = reached.missing()
+        told = ", ".join(repr(names[id(parameter)]) for parameter in missing[:3])
+        if missing and not may_miss:
+            raise PlanError(_UNUSED.format(told))
+        if may_miss and not reached.same_on_all(missing, group, job.device):
+            raise PlanError(_DIFFERENT.format(told or "nothing"))
+
+    def due() -> bool:
+        if reached:  # by a batch that ended without an update
+            check()
+        return step.due()
+
+    def update() -> bool:
+        check()
+        return step.update()
+
+    return replace(step, due=due, update=update)
 
 
 def _settled(step: Step, job: Job, group: dist.ProcessGroup) -> Callable[[Tensor | None], None]:

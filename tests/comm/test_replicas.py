@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from fleetx.comm import replicas
-from fleetx.comm.replicas import average, buckets, copy_from_first_rank, state_to_average
+from fleetx.comm.replicas import Drift, average, buckets, copy_from_first_rank
 from fleetx.testing import world
 
 
@@ -52,5 +52,21 @@ def test_buckets_hold_one_type_and_no_more_than_they_may(monkeypatch: pytest.Mon
 def test_what_drifts_is_what_is_trained_and_running_statistics() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     model[0].requires_grad_(False)
-    shapes = [tuple(t.shape) for t in state_to_average(model)]
+    drift = Drift(model)
+    drift.note()
+    shapes = [tuple(t.shape) for t in drift.to_average()]
     assert shapes == [(2,)] * 4, "scale, shift, mean and variance; no counter, nothing frozen"
+
+
+def test_what_was_trained_and_is_frozen_now_has_drifted_until_the_next_meeting() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
+    first, second = [list(layer.parameters()) for layer in model]
+    drift = Drift(model)
+    for frozen in (False, True):
+        model[0].requires_grad_(not frozen)
+        drift.note()
+    assert [id(t) for t in drift.to_average()] == [id(p) for p in first + second]
+    drift.note()
+    assert [id(t) for t in drift.to_average()] == [id(p) for p in second]
+    drift.note_all()
+    assert [id(t) for t in drift.to_average()] == [id(p) for p in first + second]

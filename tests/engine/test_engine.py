@@ -23,6 +23,7 @@ from fleetx.plan.step import Step
 from fleetx.plan.strategy import REGISTRY, Strategy
 from fleetx.testing import world
 from tests.engine.training import data, net, plain, spread, weights
+from tests.strategies.paddle import start
 
 P = ParamSpec("P")
 
@@ -325,3 +326,51 @@ def test_the_state_of_strategies_travels_with_the_optimizer() -> None:
     other = optimizer()
     other.load_state_dict(state)
     assert other.state_dict()["strategies"] == {"remembers": {"updates": 41}}
+
+
+HOOKS = ["register_hook", "register_post_accumulate_grad_hook"]
+CUT: dict[str, dict[str, Any]] = {
+    "sharding": {"sharding": True},
+    "tensor_parallel": {
+        "tensor_parallel": True,
+        "tensor_parallel_configs": {"tensor_parallel_degree": 2, "column": ["0"], "row": ["2"]},
+    },
+}
+
+
+@world(2)
+@pytest.mark.parametrize("kind", HOOKS)
+@pytest.mark.parametrize("name", CUT)
+def test_a_hook_of_a_parameter_that_is_replaced_is_refused(name: str, kind: str) -> None:
+    start(**CUT[name])
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    getattr(model[0].weight, kind)(lambda gradient: None)
+    with pytest.raises(PlanError, match=rf"'0\.weight' has a gradient hook, and {name} replaces"):
+        fleet.distributed_model(model)
+
+
+@world(2)
+@pytest.mark.parametrize("name", CUT)
+def test_a_hook_that_is_registered_later_is_called(name: str) -> None:
+    start(**CUT[name])
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    fleet.distributed_model(model)
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    before = fleet.full_state_dict(model, everywhere=True)
+    weight: Any = model[0].weight
+    weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
+    optimizer.minimize(model(torch.ones(2, 4)).sum())
+    after = fleet.full_state_dict(model, everywhere=True)
+    assert torch.equal(before["0.weight"], after["0.weight"])
+    assert not torch.equal(before["2.weight"], after["2.weight"])
+
+
+@world(2)
+def test_hooks_of_an_optimizer_that_is_replaced_are_called() -> None:
+    start(sharding=True)
+    layer, calls = nn.Linear(4, 1), list[int]()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    model = fleet.distributed_model(layer)
+    fleet.distributed_optimizer(optimizer).minimize(model(torch.ones(2, 4)).sum())
+    assert calls == [1]

@@ -155,6 +155,23 @@ def test_containers_are_opened_because_nobody_calls_them() -> None:
     assert names(by_size(nn.ModuleList([nn.ParameterList([torch.ones(3)])]), KIB)) == []
 
 
+def test_sequences_are_opened_because_loops_call_only_their_layers() -> None:
+    class Named(nn.Sequential):
+        """Has a forward of its own, which is called."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.Sequential(*self)(x)
+
+    class Rows(nn.Sequential):
+        """Has not."""
+
+    model = nn.ModuleList([nn.Sequential(Line(), nn.ReLU(), Rows(Line())), Named(Line(), Line())])
+    replaced = nn.Sequential(Line(), Line())
+    replace_forward(replaced, lambda forward: forward)
+    model.append(replaced)
+    assert names(by_size(model, EVERYTHING)) == [["0.0", "0.2.0", "1", "2"]]
+
+
 def test_layers_of_torch_that_read_their_childrens_weights_stay_whole() -> None:
     stack = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2)
     found = by_size(nn.ModuleDict({"stack": stack, "attention": nn.MultiheadAttention(4, 2)}), 1)
@@ -191,7 +208,7 @@ def test_modules_whose_forward_was_replaced_stay_whole_or_fall_apart() -> None:
     assert names(anchors) == [["table", "layers.0"], *map(list, opened), [*LAYERS[2:], "head"]]
     wide = nn.Sequential(Line(), nn.Sequential(Line(), nn.Sequential(Line(), Line())), Line())
     replace_forward(wide[1], lambda forward: forward)
-    assert names(by_size(wide, 2.5 * KIB)) == [["0"], ["1.0"], ["1.1"], ["2"]]
+    assert names(by_size(wide, 2.5 * KIB)) == [["0"], ["1.0"], ["1.1.0"], ["1.1.1"], ["2"]]
 
 
 def test_the_forward_of_the_model_itself_may_be_replaced() -> None:

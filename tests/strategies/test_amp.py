@@ -26,6 +26,7 @@ from fleetx.strategies.amp import Amp
 from fleetx.testing import world
 from tests.engine.training import OPTIMIZERS, data, net, spread, weights
 from tests.optim.formats import formats
+from tests.strategies.paddle import start
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PURE: dict[str, Any] = {"use_pure_bf16": True}
@@ -511,3 +512,11 @@ def test_copies_of_the_model_belong_to_no_job(configs: dict[str, Any]) -> None:
     twin = copy.deepcopy(model)
     assert torch.equal(twin(x), net()(x))
     assert not torch.equal(model(x), twin(x))
+
+
+@world(1)
+@pytest.mark.parametrize("configs", [{}, {"use_pure_bf16": True}])
+def test_a_model_of_doubles_is_refused(configs: dict[str, Any]) -> None:
+    start(amp=True, amp_configs=configs)
+    with pytest.raises(fleet.PlanError, match="all parameters of this model are float64"):
+        fleet.distributed_model(net().double())

@@ -130,3 +130,15 @@ def test_mistakes_are_answered() -> None:
         fleet.distributed_optimizer(
             momentum(model.parameters()), grad_clip=fleet.ClipGradByGlobalNorm()
         )
+
+
+def test_complex_gradients_are_limited_by_all_of_their_numbers() -> None:
+    whole, part = (torch.full((2,), 3 + 4j), torch.full((2,), 12.0))
+    norm = by_global_norm([whole, part], 1.0)
+    expected = (2 * 25 + 2 * 144) ** 0.5
+    torch.testing.assert_close(norm, torch.tensor(expected))
+    torch.testing.assert_close(whole, torch.full((2,), 3 + 4j) / expected)
+    torch.testing.assert_close(part, torch.full((2,), 12.0) / expected)
+    single = [torch.full((1,), 4j, dtype=torch.complex128)]
+    by_norm(single, 2.0)
+    torch.testing.assert_close(single[0], torch.full((1,), 2j, dtype=torch.complex128))

@@ -223,3 +223,90 @@ def test_options_that_cannot_be_in_force_are_refused(option: str) -> None:
     setattr(strategy, option, False if option.startswith("sync") else 4.0)
     with pytest.raises(fleet.PlanError, match=f"strategy.{option} = .* cannot be in force"):
         strategy.explain(workers=2)
+
+
+def two_losses(order: str, **settings: Any) -> Tensor:
+    """Train with two losses per update, in an order of forwards (f) and backwards (b)."""
+    start(**settings)
+    model = fleet.distributed_model(net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    inputs, _ = data()
+    halves = list(inputs[fleet.worker_index() :: 2].chunk(2))
+    for _ in range(2):
+        losses, left = [], [*halves]
+        for verb in order:
+            if verb == "f":
+                losses.append(model(left.pop(0)).pow(2).mean())
+            else:
+                optimizer.backward(losses.pop(0))
+        if losses:
+            optimizer.backward(torch.stack(losses).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+    return weights(model)
+
+
+FOUND = pytest.mark.parametrize("found", [True, False], ids=["find_unused", ""])
+
+
+@FOUND
+def test_two_losses_go_backward_together_or_one_after_the_other(found: bool) -> None:
+    reference = net()
+    rule = torch.optim.SGD(reference.parameters(), lr=0.1)
+    inputs, _ = data()
+    for _ in range(2):
+        parts = [part for rank in range(2) for part in inputs[rank::2].chunk(2)]
+        torch.stack([reference(part).pow(2).mean() for part in parts]).sum().div(2).backward()
+        rule.step()
+        rule.zero_grad()
+    for order in ("ff", "fbfb"):
+        for result in world(2).run(two_losses, order, find_unused_parameters=found):
+            torch.testing.assert_close(result, weights(reference), rtol=1e-6, atol=1e-6)
+
+
+@world(2)
+@FOUND
+def test_two_backwards_after_two_forwards_are_refused(found: bool) -> None:
+    with pytest.raises(fleet.PlanError, match=r"only the first is exchanged.*add the losses up"):
+        two_losses("ffbb", find_unused_parameters=found)
+
+
+@world(2)
+@FOUND
+def test_two_backwards_after_one_forward_are_refused_before_the_update(found: bool) -> None:
+    start(find_unused_parameters=found)
+    model = fleet.distributed_model(net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    before = weights(model)
+    output = model(data()[0])
+    output[:, 0].mean().backward(retain_graph=True)
+    output[:, 1].mean().backward()
+    with pytest.raises(fleet.PlanError, match="only the first is exchanged"):
+        optimizer.step()
+    assert torch.equal(weights(model), before)
+
+
+@world(2)
+def test_two_backwards_are_fine_where_nothing_is_exchanged() -> None:
+    start(gradient_merge=True, gradient_merge_configs={"k_steps": 2})
+    model = fleet.distributed_model(net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    inputs, _ = data()
+    first, second = (model(part).mean() for part in inputs.chunk(2))
+    optimizer.backward(first)
+    optimizer.backward(second)
+    optimizer.step()
+    optimizer.minimize(model(inputs).mean() * (1 + fleet.worker_index()))
+    assert spread(weights(model)) == 0
+
+
+@world(2)
+def test_a_last_batch_that_misses_parameters_is_refused_before_the_update() -> None:
+    start()
+    model = fleet.distributed_model(Forked())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    before = weights(model)
+    optimizer.backward(model(data()[0], left=True).sum())
+    with pytest.raises(fleet.PlanError, match=r"set strategy\.find_unused_parameters = True"):
+        optimizer.step()
+    assert torch.equal(weights(model), before)

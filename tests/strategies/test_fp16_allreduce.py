@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fleetx as fleet
@@ -72,3 +72,39 @@ def test_without_an_exchange_of_gradients_it_is_refused(other: str) -> None:
     setattr(strategy, other, True)
     with pytest.raises(fleet.PlanError, match="fp16_allreduce needs an exchange of gradients"):
         strategy.explain(workers=2)
+
+
+class Mixed(nn.Module):
+    """Three layers of three formats, whose gradients are the sums of their inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        formats = (torch.float32, torch.float64, torch.bfloat16)
+        self.layers = nn.ModuleList(nn.Linear(4, 1, bias=False, dtype=kind) for kind in formats)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = [layer(x.to(next(layer.parameters()).dtype)).double() for layer in self.layers]
+        return torch.stack(outputs).sum()
+
+
+@world(2)
+@pytest.mark.parametrize("stage", [None, 1, 3])
+def test_gradients_that_are_not_float32_travel_in_their_own_format(stage: int | None) -> None:
+    units = {"sharding_configs": {"stage": stage, "segment_broadcast_MB": 1e-6}}
+    start(fp16_allreduce=True, **({"sharding": True, **units} if stage else {}))
+    model = fleet.distributed_model(Mixed())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+    before = fleet.full_state_dict(model, everywhere=True)
+    optimizer.minimize(model(torch.full((1, 4), 1e6)))
+    after = fleet.full_state_dict(model, everywhere=True)
+    moved = [(before[name] - after[name]).double().mean().item() for name in before]
+    assert moved[0] == float("inf"), "this one is narrowed"
+    assert moved[1:] == pytest.approx([5e5, 5e5], rel=1e-2)
+
+
+@world(2)
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_a_model_that_has_nothing_to_narrow_is_refused(kind: torch.dtype) -> None:
+    start(fp16_allreduce=True)
+    with pytest.raises(fleet.PlanError, match=rf"{kind}.*set strategy\.fp16_allreduce = False"):
+        fleet.distributed_model(net().to(kind))

@@ -181,3 +181,25 @@ def test_a_worker_that_skips_an_update_still_comes_to_the_meetings(
     for apart in world(2).run(meetings_with_an_overflow, name, configs):
         assert apart[0] == apart[2] == apart[4] == 0
         assert apart[3] > 0
+
+
+@world(2)
+@pytest.mark.parametrize("name", ["localsgd", "adaptive_localsgd"])
+def test_layers_that_are_frozen_between_two_meetings_meet(name: str) -> None:
+    number = "k_steps" if name == "localsgd" else "init_k_steps"
+    start(**{name: True, f"{name}_configs": {number: 4, "begin_step": 1}})
+    model = fleet.distributed_model(net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    inputs, targets = data()
+    frozen = next(model.children())
+    for step in range(3):
+        frozen.requires_grad_(step < 2)
+        mine = inputs[fleet.worker_index() :: 2], targets[fleet.worker_index() :: 2]
+        optimizer.minimize(F.cross_entropy(model(mine[0]), mine[1]))
+    assert spread(weights(model)) > 0, "they are apart before they meet"
+    optimizer.load_state_dict(optimizer.state_dict())
+    for _ in range(4):
+        optimizer.minimize(F.cross_entropy(model(mine[0]), mine[1]))
+        if spread(weights(model)) == 0:
+            return
+    raise AssertionError("a frozen layer was not averaged")

@@ -750,3 +750,140 @@ def test_the_plan_tells_what_is_sent() -> None:
 
 def kib(count: int) -> str:
     return f"{count / 1024:.4g} KiB sent by each rank"
+
+
+class Branches(nn.Module):
+    """A batch goes through one of two layers, or through both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(4, 1, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor, names: str) -> Tensor:
+        parts = [self.get_submodule(name)(x) for name in names]
+        return torch.stack(parts).sum(0) + self.c(x)
+
+
+def branches(stage: int, **settings: Any) -> tuple[Branches, Any, Callable[[], Any]]:
+    start({"stage": stage}, **settings)
+    torch.manual_seed(0)
+    model = fleet.distributed_model(Branches())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    return model, optimizer, lambda: fleet.full_state_dict(model, everywhere=True)
+
+
+@world(2)
+@STAGES
+@pytest.mark.parametrize("compared", [True, False])
+@pytest.mark.parametrize("cleared", [True, False])
+def test_workers_that_reach_different_parameters_are_refused(
+    stage: int, compared: bool, cleared: bool
+) -> None:
+    model, optimizer, state = branches(stage, find_unused_parameters=compared)
+    optimizer.backward(model(torch.ones(2, 4), "ab").sum())
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=cleared)
+    before = state()
+    optimizer.backward(model(torch.ones(2, 4), "ab"[fleet.worker_index()]).sum())
+    left_out = "ba"[fleet.worker_index()]
+    said = f"left out '{left_out}.weight'" if compared else f"no gradient to '{left_out}.weight'"
+    with pytest.raises(PlanError, match=said):
+        optimizer.step()
+    torch.testing.assert_close(state(), before, rtol=0, atol=0)
+
+
+@world(2)
+@STAGES
+def test_workers_may_leave_out_the_same_parameters(stage: int) -> None:
+    model, optimizer, state = branches(stage, find_unused_parameters=True)
+    before = state()
+    optimizer.minimize(model(torch.ones(2, 4), "a").sum() * (1 + 2 * fleet.worker_index()))
+    moved = {name: (before[name] - value).mean().item() for name, value in state().items()}
+    assert moved == pytest.approx({"a.weight": 4.0, "b.weight": 0.0, "c.weight": 4.0})
+
+
+@world(2)
+def test_different_parameters_are_refused_inside_a_group_of_batches() -> None:
+    merge = {"gradient_merge": True, "gradient_merge_configs": {"k_steps": 2}}
+    model, optimizer, _ = branches(2, **merge)
+    optimizer.minimize(model(torch.ones(2, 4), "ab"[fleet.worker_index()]).sum())
+    with pytest.raises(PlanError, match="no gradient to"):
+        model(torch.ones(2, 4), "ba"[fleet.worker_index()])
+
+
+@world(2)
+@STAGES
+def test_what_is_thawed_later_trains(stage: int) -> None:
+    start({"stage": stage})
+    torch.manual_seed(0)
+    layer = Branches()
+    layer.a.requires_grad_(False)
+    model = fleet.distributed_model(layer)
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    for thawed in (False, True):
+        layer.a.requires_grad_(thawed)
+        before = fleet.full_state_dict(model, everywhere=True)["a.weight"]
+        optimizer.minimize(model(torch.ones(2, 4), "ab").sum())
+        after = fleet.full_state_dict(model, everywhere=True)["a.weight"]
+        assert torch.equal(before, after) is not thawed
+
+
+class Looped(nn.Module):
+    """Calls the layers of a sequence, and never the sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+class Reader(nn.Module):
+    """Reads the weights of a submodule after that has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.line = nn.Embedding(6, 4), nn.Linear(4, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.linear(self.line(self.table(ids)), self.table.weight)
+
+
+def moved_by_one_step(model: nn.Module, inputs: Tensor, stage: int | None) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    if stage is not None:
+        start({"stage": stage})
+        model = fleet.distributed_model(model)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=1.0)
+    if stage is not None:
+        optimizer = fleet.distributed_optimizer(optimizer)
+        optimizer.minimize(model(inputs).pow(2).mean())
+        return fleet.full_state_dict(model, everywhere=True)
+    model(inputs).pow(2).mean().backward()
+    optimizer.step()
+    return model.state_dict()
+
+
+@world(2)
+@STAGES
+def test_the_layers_of_a_sequence_may_be_called_without_it(stage: int) -> None:
+    inputs = torch.ones(2, 4)
+    found = moved_by_one_step(Looped(), inputs, stage)
+    torch.testing.assert_close(found, moved_by_one_step(Looped(), inputs, None))
+
+
+@world(2)
+@STAGES
+def test_weights_that_are_read_without_a_call_are_named(stage: int) -> None:
+    ids = torch.tensor([1, 2, 5])
+    if stage == 3:
+        with pytest.raises(PlanError, match=r"'table\.weight' in Reader.forward: .*'stage'\] = 2"):
+            moved_by_one_step(Reader(), ids, stage)
+    else:
+        found = moved_by_one_step(Reader(), ids, stage)
+        torch.testing.assert_close(found, moved_by_one_step(Reader(), ids, None))
