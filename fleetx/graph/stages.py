@@ -95,7 +95,10 @@ class Stages:
         """Forward and backward of one batch in ``count`` parts; the mean loss on every rank."""
         runner = self._runner(inputs, count, backward=True)
         losses = runner.step(inputs, criterion, before_backward)
-        mean = torch.stack(losses).mean() if losses else torch.zeros((), device=self.device)
+        # Only the last stage knows the type of the loss, so one is agreed for all.
+        mean = torch.zeros((), device=self.device, dtype=torch.float32)
+        if losses:
+            mean = torch.stack(losses).to(torch.float32).mean()
         dist.broadcast(mean, group=self.group, group_src=self.owner(self.count - 1))
         return mean
 

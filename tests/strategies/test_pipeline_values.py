@@ -84,3 +84,29 @@ def test_an_input_that_no_stage_would_take_is_refused() -> None:
         with pytest.raises(ValueError, match="with inputs that hold 'mask'"):
             model.eval_batch((batch, y))
     model.train_batch(({"x": x, "mask": None}, y))
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).tanh())
+
+
+PURE = {"amp": True, "amp_configs": {"use_pure_bf16": True, "use_fp16_guard": False}}
+
+
+@world(2)
+def test_every_rank_has_the_loss_whatever_its_type() -> None:
+    for kind, extras in ((torch.float64, {}), (torch.bfloat16, {}), (torch.float32, PURE)):
+        start("second", extras)
+        x, plain = numbers(8, 4).to(kind), of(Two).to(kind)
+        model = spread(of(Two).to(kind), lambda found, _: (found**2).mean())
+        loss = model.train_batch((x, x))
+        assert loss.dtype == torch.float32
+        # Numbers of 8 bits, of which 3 operations follow each other.
+        margin = 1e-6 if kind == torch.float64 else 0.05
+        assert float(loss) == pytest.approx(float((plain(x) ** 2).mean()), rel=margin)
+        assert len(set(fleet.util.all_gather(float(loss)))) == 1
