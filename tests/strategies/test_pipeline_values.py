@@ -1,5 +1,6 @@
 """What goes into a pipeline and comes out of it is what goes into and out of the plain model."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -7,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 import fleetx as fleet
+from fleetx.graph import stages
 from fleetx.testing import world
 
 
-def start(split: str, extras: dict[str, Any] | None = None, **configs: Any) -> None:
+def start(split: str | list[str], extras: dict[str, Any] | None = None, **configs: Any) -> None:
     strategy: Any = fleet.DistributedStrategy()
     strategy.pipeline = True
-    cut = [split] if split else []
+    cut = [split] if isinstance(split, str) else split
     strategy.pipeline_configs = {"accumulate_steps": 2, "split": cut, **configs}
     for name, value in (extras or {}).items():
         setattr(strategy, name, value)
@@ -56,7 +58,7 @@ def same(model: nn.Module, plain: nn.Module) -> None:
 @world(2)
 def test_an_input_with_a_default_counts_when_the_sample_has_it() -> None:
     x, mask, y = numbers(8, 4), numbers(8, 1, seed=4), numbers(8, 4, seed=5)
-    for split in ("second", ""):
+    for split in ("second", []):
         start(split)
         plain, inputs = of(Masked), {"x": x, "mask": mask}
         model = spread(of(Masked), nn.functional.mse_loss, sample=inputs)
@@ -110,3 +112,52 @@ def test_every_rank_has_the_loss_whatever_its_type() -> None:
         margin = 1e-6 if kind == torch.float64 else 0.05
         assert float(loss) == pytest.approx(float((plain(x) ** 2).mean()), rel=margin)
         assert len(set(fleet.util.all_gather(float(loss)))) == 1
+
+
+class Many(Two):
+    """A mean, and an output whose samples are its columns, of as many classes as samples."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = super().forward(x)
+        return {"y": y, "mean": (y**2).mean(), "turned": y.t()}
+
+
+FOUR = ["0.second", "1.first", "1.second"]
+
+
+@world(2)
+def test_evaluation_gives_the_outputs_of_the_whole_batch_whatever_they_are() -> None:
+    for kind in (Many, Two):
+        start("second")
+        plain = of(kind)
+        model = spread(of(kind), lambda found, _: (found**2).mean())
+        sizes: list[int] = []
+        model.second.register_forward_pre_hook(lambda _, args, to=sizes: to.append(len(args[0])))
+        for samples in (8, 8, 2, 5):
+            sizes.clear()
+            x = numbers(samples, 4)
+            found = model.eval_batch((x, x), compute_loss=False)
+            torch.testing.assert_close(found, plain(x), rtol=1e-4, atol=1e-6)
+            if fleet.worker_index() == 1:
+                divided = kind is Two and samples % 2 == 0
+                assert sizes[-1] == (samples // 2 if divided else samples)
+    start(FOUR, schedule_mode="interleaved")
+    chain = nn.Sequential(of(Two), of(Two))
+    plain, x = nn.Sequential(of(Two), of(Two)), numbers(8, 4)
+    model = spread(chain, lambda found, _: (found**2).mean())
+    found = model.eval_batch((x, x), compute_loss=False)
+    torch.testing.assert_close(found, plain(x), rtol=1e-4, atol=1e-6)
+
+
+@world(2)
+def test_shapes_that_come_no_more_are_forgotten() -> None:
+    start("second")
+    model, plain = spread(of(Two), lambda found, _: (found**2).mean(), rate=0.0), of(Two)
+    for length in (*range(1, 13), 1, 12, 2):
+        x = numbers(4, length, 4)
+        assert float(model.train_batch((x, x))) == pytest.approx(float((plain(x) ** 2).mean()))
+    gc.collect()
+    alive = [thing for thing in gc.get_objects() if type(thing) is stages._Runner]
+    # Those of another test that ran in this process may be alive, too.
+    mine = [runner for runner in alive if vars(runner._stages[0].shell)["_stages"]._model is model]
+    assert len(mine) == stages.SHAPES_KEPT
