@@ -161,3 +161,90 @@ def test_shapes_that_come_no_more_are_forgotten() -> None:
     # Those of another test that ran in this process may be alive, too.
     mine = [runner for runner in alive if vars(runner._stages[0].shell)["_stages"]._model is model]
     assert len(mine) == stages.SHAPES_KEPT
+
+
+class Counter(nn.Linear):
+    """Saves a number beside its tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.state: Any = {"steps": 0, "last": torch.zeros(2)}
+
+    def get_extra_state(self) -> Any:
+        return self.state
+
+    def set_extra_state(self, state: Any) -> None:
+        self.state = state
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.training:
+            last = torch.full((2,), float(len(input)))
+            self.state = {"steps": self.state["steps"] + 1, "last": last}
+        return super().forward(input)
+
+
+class Spare(nn.Module):
+    """Has what no stage uses: layers, a parameter, a buffer, and other names of used ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Counter(), Counter()
+        self.unused = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), Counter())
+        self.spare = nn.Parameter(torch.randn(2))
+        self.register_buffer("seen", torch.arange(3))
+        self.alias = nn.Linear(4, 4)
+        self.alias.weight = self.second.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).tanh())
+
+
+def trained_alone(net: nn.Module, x: Tensor, parts: int = 2) -> nn.Module:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for share in x.chunk(parts):
+        ((net(share) ** 2).mean() / parts).backward()
+    optimizer.step()
+    return net
+
+
+def check_whole(model: Any, x: Tensor) -> None:
+    expected = trained_alone(of(Spare), x).state_dict()
+    model.train_batch((x, x))
+    state = fleet.full_state_dict(model, everywhere=True)
+    assert list(state) == list(expected)
+    # One stage was run once more, to learn what it sends.
+    torch.testing.assert_close(
+        {name: value for name, value in state.items() if not name.endswith("_extra_state")},
+        {name: value for name, value in expected.items() if not name.endswith("_extra_state")},
+        rtol=1e-4,
+        atol=1e-6,
+    )
+    assert state["second._extra_state"]["steps"] == 2
+    assert state["unused.2._extra_state"]["steps"] == 0
+    torch.testing.assert_close(state["second._extra_state"]["last"], torch.full((2,), 4.0))
+
+
+@world(2)
+def test_the_whole_state_is_that_of_the_model_and_goes_back_into_it() -> None:
+    start("second")
+    model = spread(of(Spare), lambda found, _: (found**2).mean())
+    check_whole(model, numbers(8, 4))
+    fresh = of(Spare).state_dict()
+    fleet.load_full_state_dict(model, fresh)
+    torch.testing.assert_close(fleet.full_state_dict(model, everywhere=True), dict(fresh))
+    fleet.load_full_state_dict(model, fleet.full_state_dict(model, everywhere=True))
+    check_whole(model, numbers(8, 4))
+    model.second.state = {"steps": {1, 2}}
+    if fleet.worker_index() == 0:
+        model.first.state = {"steps": object()}
+    with pytest.raises(ValueError, match=r"'first._extra_state' holds a object"):
+        fleet.full_state_dict(model)
+
+
+@world(4)
+def test_it_is_whole_next_to_other_axes() -> None:
+    full = {"sharding": True, "sharding_configs": {"stage": 3, "sharding_degree": 2}}
+    for extras in ({"hybrid_configs": {"pp_degree": 2, "dp_degree": 2}}, full):
+        start("second", extras)
+        model = spread(of(Spare), lambda found, _: (found**2).mean())
+        check_whole(model, numbers(8, 4))
