@@ -36,7 +36,7 @@ def test_everything_else(kind: str, samples: int) -> None:
 
 
 def test_joined_in_their_order() -> None:
-    whole = {"y": torch.arange(6.0).view(6, 1), "name": "a"}
+    whole: dict[str, Any] = {"y": torch.arange(6.0).view(6, 1), "name": "a"}
     parts = [{"y": part, "name": "a"} for part in whole["y"].chunk(3)]
     torch.testing.assert_close(joined(parts)["y"], whole["y"], rtol=0, atol=0)
     assert joined(parts)["name"] == "a"

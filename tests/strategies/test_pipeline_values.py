@@ -58,7 +58,8 @@ def same(model: nn.Module, plain: nn.Module) -> None:
 @world(2)
 def test_an_input_with_a_default_counts_when_the_sample_has_it() -> None:
     x, mask, y = numbers(8, 4), numbers(8, 1, seed=4), numbers(8, 4, seed=5)
-    for split in ("second", []):
+    splits: tuple[str | list[str], ...] = ("second", [])
+    for split in splits:
         start(split)
         plain, inputs = of(Masked), {"x": x, "mask": mask}
         model = spread(of(Masked), nn.functional.mse_loss, sample=inputs)
@@ -210,9 +211,9 @@ def trained_alone(net: nn.Module, x: Tensor, parts: int = 2) -> nn.Module:
 def check_whole(model: Any, x: Tensor) -> None:
     expected = trained_alone(of(Spare), x).state_dict()
     model.train_batch((x, x))
-    state = fleet.full_state_dict(model, everywhere=True)
+    state: dict[str, Any] = dict(fleet.full_state_dict(model, everywhere=True))
     assert list(state) == list(expected)
-    # One stage was run once more, to learn what it sends.
+    # Extra states differ: the first stage runs once more, to learn what it sends.
     torch.testing.assert_close(
         {name: value for name, value in state.items() if not name.endswith("_extra_state")},
         {name: value for name, value in expected.items() if not name.endswith("_extra_state")},
