@@ -9,21 +9,28 @@ from torch import Tensor
 
 from fleetx.comm.messages import describe, described, tell
 from fleetx.engine.engine import Engine
+from fleetx.engine.extra_state import extra_states, is_extra, load_extra_states
 
 
 @torch.no_grad()
-def whole_state(engine: Engine, *, everywhere: bool = False) -> dict[str, Tensor]:
-    """Every parameter and buffer, complete and on the host, under the names of the plain model.
+def whole_state(engine: Engine, *, everywhere: bool = False) -> dict[str, Any]:
+    """What the plain model saves, complete and on the host, under its names.
 
+    These are parameters, buffers and what modules give as ``get_extra_state()``, of any type.
     All ranks must call it. Worker 0 gets the state; the others an empty dict, unless it is wanted
     everywhere. One tensor at a time is whole on each rank.
     """
     wanted = everywhere or not dist.is_initialized() or dist.get_rank() == 0
-    found: dict[str, Tensor] = {}
-    for name, value in whole(engine, engine.job.model.state_dict()):
+    state = engine.job.model.state_dict()
+    found = extra_states(engine, state)
+    tensors = {name: value for name, value in state.items() if not is_extra(name)}
+    for name, value in whole(engine, tensors):
         if wanted and name not in found:
             found[name] = value.detach().cpu().clone()
-    return {name: found[name] for name in engine.saved_names if name in found}
+    if not wanted:
+        return {}
+    assert (missing := set(engine.saved_names) - found.keys()) == set(), f"{missing} live nowhere"
+    return {name: found[name] for name in engine.saved_names}
 
 
 def whole(engine: Engine, own: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
@@ -57,7 +64,7 @@ def _whole(value: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def load_whole_state(engine: Engine, state: Mapping[str, Tensor]) -> None:
+def load_whole_state(engine: Engine, state: Mapping[str, Any]) -> None:
     """Take the whole weights of the plain model; every rank keeps its part of them.
 
     All ranks must call it with the same state.
@@ -70,7 +77,10 @@ def load_whole_state(engine: Engine, state: Mapping[str, Tensor]) -> None:
             f"{strange[:3]}; pass the state_dict() of the plain model, or what "
             "fleet.full_state_dict() returned."
         )
+    load_extra_states(engine, state)
     for name, value in engine.job.model.state_dict().items():
+        if is_extra(name):
+            continue
         if value.shape != state[name].shape:
             raise ValueError(
                 f"{name!r} has the shape {list(state[name].shape)} in the state and "

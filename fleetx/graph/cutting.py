@@ -1,7 +1,7 @@
 """A model in consecutive parts: where they begin, and what each of them runs."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +16,21 @@ Points = tuple[str, ...]
 """The submodules that begin a part, but for the first."""
 
 
-def parts_between(model: nn.Module, points: Points) -> Mapping[bool, Sequence[Part]]:
-    """The parts for training and for evaluation."""
+def parts_between(
+    model: nn.Module, points: Points, given: Collection[str] = ()
+) -> Mapping[bool, Sequence[Part]]:
+    """The parts for training and for evaluation.
+
+    Args:
+        model: what is cut.
+        points: where.
+        given: arguments of its forward that are inputs although they have a default.
+    """
     training, found = model.training, {}
     try:
         for mode in (True, False):
             model.train(mode)
-            graph = trace.follow(model, lambda name, module: not is_around(name, points))
+            graph = trace.follow(model, lambda name, module: not is_around(name, points), given)
             found[mode] = parts.cut(graph, points)
     finally:
         model.train(training)
@@ -35,7 +43,11 @@ def is_around(name: str, points: Points) -> bool:
 
 
 def balanced(
-    model: nn.Module, wanted: int, sample: Mapping[str, Any] | None, device: torch.device
+    model: nn.Module,
+    wanted: int,
+    sample: Mapping[str, Any] | None,
+    device: torch.device,
+    given: Collection[str] = (),
 ) -> Points:
     """Where to cut so that the dearest part is as cheap as possible, alike on all ranks.
 
@@ -44,8 +56,9 @@ def balanced(
         wanted: how many parts.
         sample: arguments of its forward, on which costs are measured; None counts parameters.
         device: where ranks agree about what they measured.
+        given: arguments of its forward that are inputs although they have a default.
     """
-    graph = trace.follow(model, trace.open_up(model, wanted))
+    graph = trace.follow(model, trace.open_up(model, wanted, given), given)
     if sample is None:
         found = tuple(balance.points(graph, balance.sizes(model, graph), wanted))
         logger.info(

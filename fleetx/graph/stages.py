@@ -8,10 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import pipelining
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map
 from typing_extensions import override
 
 from fleetx.comm.messages import Described, describe, described, spread, tell
+from fleetx.graph.joining import grows, joined
 from fleetx.graph.parts import Part, run
 
 Criterion = Callable[[Any, int], tuple[Tensor, Tensor]]
@@ -19,6 +20,9 @@ Criterion = Callable[[Any, int], tuple[Tensor, Tensor]]
 
 _PREFIX = "given_"
 """Before the names of model inputs, which must not meet the arguments of a schedule."""
+
+SHAPES_KEPT = 8
+"""Shapes of batches whose runners are kept, because each has receive buffers of its own."""
 
 
 class Stages:
@@ -39,6 +43,7 @@ class Stages:
         self._model, self._parts, self._schedule = model, parts, schedule
         self.group, self.device = group, device
         self._runners: dict[Any, _Runner] = {}
+        """By what they were made for, those that ran last at the end; alike on all ranks."""
 
     @property
     def count(self) -> int:
@@ -52,6 +57,11 @@ class Stages:
     def owner(self, stage: int) -> int:
         """The rank of a stage."""
         return stage % dist.get_world_size(self.group)
+
+    @property
+    def _last(self) -> int:
+        """The rank that has the outputs."""
+        return self.owner(self.count - 1)
 
     def mine(self) -> list[int]:
         """The stages of this rank."""
@@ -95,13 +105,48 @@ class Stages:
         """Forward and backward of one batch in ``count`` parts; the mean loss on every rank."""
         runner = self._runner(inputs, count, backward=True)
         losses = runner.step(inputs, criterion, before_backward)
-        mean = torch.stack(losses).mean() if losses else torch.zeros((), device=self.device)
-        dist.broadcast(mean, group=self.group, group_src=self.owner(self.count - 1))
+        # Only the last stage knows the type of the loss, so one is agreed for all.
+        mean = torch.zeros((), device=self.device, dtype=torch.float32)
+        if losses:
+            mean = torch.stack(losses).to(torch.float32).mean()
+        dist.broadcast(mean, group=self.group, group_src=self._last)
         return mean
 
     def evaluate(self, inputs: Mapping[str, Any], count: int) -> Any:
-        """The outputs of one batch, on every rank."""
+        """The outputs of one batch, on every rank.
+
+        It runs in ``count`` parts if the outputs of those make up the outputs of the batch, and as
+        a whole otherwise.
+        """
+        parts = count if count > 1 and self._divides(inputs, count) else 1
+        outputs = self._outputs(self._runner(inputs, parts, backward=False), inputs)
+        found = joined(outputs) if outputs else None
+        return spread(found, source=self._last, group=self.group, device=self.device)
+
+    def _divides(self, inputs: Mapping[str, Any], count: int) -> bool:
+        """Whether the outputs of micro-batches, one after the other, are those of the batch.
+
+        Two numbers of samples show it, of which the batch has enough; each shape is tried once.
+        """
         runner = self._runner(inputs, count, backward=False)
+        if runner.divides is None:
+            size = _samples(inputs) // count
+            less, more = (self._tried_outputs(inputs, samples) for samples in (size, size + 1))
+            here = bool(less and more) and grows(less[0], size, more[0], size + 1)
+            fact = tell(here, source=self._last, group=self.group, device=self.device)
+            runner.divides = bool(fact)
+        return runner.divides
+
+    def _tried_outputs(self, inputs: Mapping[str, Any], samples: int) -> list[Any]:
+        """What the first samples give, without traces of them in the model."""
+        share = tree_map(
+            lambda leaf: leaf[:samples] if isinstance(leaf, Tensor) else leaf, dict(inputs)
+        )
+        with as_before(self._model, self.device):
+            return self._outputs(self._made(share, 1, backward=False), share)
+
+    def _outputs(self, runner: "_Runner", inputs: Mapping[str, Any]) -> list[Any]:
+        """The outputs of each micro-batch where the last stage is, else none."""
         outputs: dict[int, Any] = {}
 
         def keep(found: Any, number: int) -> tuple[Tensor, Tensor]:
@@ -110,18 +155,18 @@ class Stages:
             return nothing, nothing
 
         runner.step(inputs, keep, lambda last: None)
-        joined = _joined([outputs[number] for number in sorted(outputs)]) if outputs else None
-        last = self.owner(self.count - 1)
-        return spread(joined, source=last, group=self.group, device=self.device)
+        return [outputs[number] for number in sorted(outputs)]
 
     def _runner(self, inputs: Mapping[str, Any], count: int, backward: bool) -> "_Runner":
         leaves = [leaf for leaf in tree_leaves(dict(inputs)) if isinstance(leaf, Tensor)]
         shapes = tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
         # A model that brings its parts has others for other results.
         key = (shapes, count, backward, self._model.training, id(self._in_force))
-        if key not in self._runners:
-            self._runners[key] = self._made(inputs, count, backward)
-        return self._runners[key]
+        runner = self._runners.pop(key, None) or self._made(inputs, count, backward)
+        self._runners[key] = runner
+        if len(self._runners) > SHAPES_KEPT:
+            del self._runners[next(iter(self._runners))]
+        return runner
 
     def _made(self, inputs: Mapping[str, Any], count: int, backward: bool) -> "_Runner":
         if backward:
@@ -131,7 +176,8 @@ class Stages:
         )
         wires = self._wires(share, backward)
         stages = [_Stage(self, stage, wires[stage], wires[stage + 1]) for stage in self.mine()]
-        return _Runner(stages, _schedule(self._schedule, stages, count, backward), count)
+        schedule = _schedule(self._schedule, stages, count, backward)
+        return _Runner(stages, schedule, count, self._in_force)
 
     def _wires(self, share: Mapping[str, Any], backward: bool) -> list[list[Described]]:
         """What travels into each stage, found by running each once on numbers without meaning."""
@@ -222,8 +268,15 @@ class _Stage(pipelining.PipelineStage):
 class _Runner:
     """A schedule for batches of one shape."""
 
-    def __init__(self, stages: list[_Stage], schedule: Any, count: int) -> None:
+    divides: bool | None = None
+    """For evaluation: whether outputs of micro-batches make up those of a batch; None: untried."""
+
+    def __init__(
+        self, stages: list[_Stage], schedule: Any, count: int, parts: Sequence[Part]
+    ) -> None:
         self._stages, self._schedule, self._count = stages, schedule, count
+        # Found again by their identity, which no others may have meanwhile.
+        self._parts = parts
 
     def step(
         self,
@@ -264,15 +317,9 @@ def _check_count(mode: str, count: int, stages: int) -> None:
         )
 
 
-def _joined(outputs: list[Any]) -> Any:
-    """The outputs of all micro-batches as those of one batch."""
-    flat = [tree_flatten(output)[0] for output in outputs]
-    spec = tree_flatten(outputs[0])[1]
-    leaves = [
-        torch.cat(list(same)) if isinstance(same[0], Tensor) and same[0].dim() else same[0]
-        for same in zip(*flat, strict=True)
-    ]
-    return tree_unflatten(leaves, spec)
+def _samples(inputs: Mapping[str, Any]) -> int:
+    leaves = (leaf for leaf in tree_leaves(dict(inputs)) if isinstance(leaf, Tensor))
+    return int(next(leaves).shape[0])
 
 
 @contextmanager

@@ -29,6 +29,8 @@ class Homes:
     def __init__(self, model: nn.Module, held: Sequence[Collection[Part]], rank: int) -> None:
         self._model, self._rank = model, rank
         self._paths = [_paths(parts) for parts in held]
+        self._used = set().union(*self._paths)
+        self._adopt_unused()
         self._sets: set[tuple[int, ...]] = set()
         """The sets of ranks that share a parameter, this rank's or not."""
         self.ties = self._find_ties()
@@ -48,15 +50,39 @@ class Homes:
 
         The tree of modules stays, so that names can still be looked up.
         """
-        everywhere = set().union(*self._paths)
         named = list(self._model.named_modules(remove_duplicate=False))
         # What has several names is kept under all of them if it is kept under one.
         kept = {module for path, module in named if path and self.keeps(path)}
         places = {(id(kind), n) for kind, n, path in _tensors(named) if self.keeps(path)}
+        before = {_owner(path) for _, _, path in _tensors(named)}
         for kind, name, _ in list(_tensors(named)):
             if (id(kind), name) not in places:
                 kind[name] = None
-        return {m for path, m in named if m not in kept and _inside(path, everywhere)}
+        emptied = before - {_owner(path) for _, _, path in _tensors(named)}
+        away = {path for path in emptied if not _around(path, self._used)}
+        return {m for p, m in named if m not in kept and (p in away or _inside(p, self._used))}
+
+    def _adopt_unused(self) -> None:
+        """Let what no part uses live where the same tensor is used, or else on the first rank.
+
+        A state without it would not be that of the model.
+        """
+        named = list(self._model.named_modules(remove_duplicate=False))
+        users: dict[int, set[int]] = {}
+        used = set()
+        for kind, name, path in _tensors(named):
+            ranks = {rank for rank, paths in enumerate(self._paths) if _inside(path, paths)}
+            users.setdefault(id(kind[name]), set()).update(ranks)
+            used |= {(id(kind), name)} if ranks else set()
+        for kind, name, path in _tensors(named):
+            if (id(kind), name) in used:
+                continue
+            ranks = users[id(kind[name])]
+            for rank in ranks or {0}:
+                self._paths[rank].add(path)
+            if isinstance(kind[name], nn.Parameter) and not ranks:
+                # No gradient will ever come, and whoever reduces gradients would wait for it.
+                kind[name].requires_grad_(False)
 
     def _find_ties(self) -> list[Tie]:
         names: dict[nn.Parameter, list[str]] = {}
@@ -114,13 +140,24 @@ def _tensors(
     """Where each parameter and buffer lies, its name there, and its path."""
     for path, module in named:
         for kind in (module._parameters, module._buffers):
-            yield from ((kind, name, f"{path}.{name}" if path else name) for name in kind)
+            for name in kind:
+                if kind[name] is not None:
+                    yield kind, name, f"{path}.{name}" if path else name
 
 
 def _inside(path: str, places: Collection[str]) -> bool:
     """Whether a path is one of the places or lies below one."""
     steps = path.split(".")
     return any(".".join(steps[:length]) in places for length in range(1, len(steps) + 1))
+
+
+def _owner(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _around(path: str, places: Collection[str]) -> bool:
+    """Whether one of the places lies below a path; all lie below that of the model itself."""
+    return not path or any(place.startswith(f"{path}.") for place in places)
 
 
 def _any_inside(names: Collection[str], places: Collection[str]) -> bool:

@@ -57,7 +57,7 @@ def _check(model: nn.Module) -> None:
         )
 
 
-def open_up(model: nn.Module, parts: int) -> Whole:
+def open_up(model: nn.Module, parts: int, given: Collection[str] = ()) -> Whole:
     """Which modules to follow through when nobody said where to cut.
 
     The model itself, and in turn each submodule that holds more than ``1 / (2 * parts)`` of all
@@ -69,7 +69,7 @@ def open_up(model: nn.Module, parts: int) -> Whole:
         return name not in opened
 
     limit = _weight(model) / (2 * parts)
-    graph = follow(model, whole)
+    graph = follow(model, whole, given)
     while True:
         names = {str(node.target) for node in graph.nodes if node.op == "call_module"} - refused
         heavy = (name for name in sorted(names) if _weight(model.get_submodule(name)) > limit)
@@ -78,7 +78,7 @@ def open_up(model: nn.Module, parts: int) -> Whole:
             return whole
         opened.add(name)
         try:
-            graph = follow(model, whole)
+            graph = follow(model, whole, given)
         except TraceError:
             opened.remove(name)
             refused.add(name)

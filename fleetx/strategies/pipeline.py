@@ -26,6 +26,7 @@ from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import carries
 
 if TYPE_CHECKING:
+    from fleetx.graph.accepted import Accepted
     from fleetx.graph.parts import Part
     from fleetx.graph.stages import Stages
     from fleetx.graph.tied import Homes
@@ -105,6 +106,7 @@ class Pipeline(Strategy, name="pipeline"):
     config: Config
     _stages: "Stages | None" = None
     _homes: "Homes"
+    _accepted: "Accepted"
     _armed = True
 
     @override
@@ -148,13 +150,16 @@ class Pipeline(Strategy, name="pipeline"):
                 "(fleetrun --gpus 0,1), or train on the CPU (fleetrun --gpus none)."
             )
         # Loaded here: jobs without a pipeline do not need it.
+        from fleetx.graph.accepted import Accepted
         from fleetx.graph.stages import Stages
         from fleetx.graph.tied import Homes
 
         # All ranks begin with the weights of the first one, of which each then keeps its part.
         start_equal(model, job.mesh["pp"].get_group())
         group = job.mesh["pp"].get_group()
-        parts = _brought(model, job, self.config) or _cut(model, job, self.config)
+        sample = None if job.sample is None else _bound(model, job.sample)
+        self._accepted = Accepted(model, sample)
+        parts = _brought(model, job, self.config) or self._cut(model, job, sample)
         self._stages = Stages(
             model, parts, group=group, device=job.device, schedule=self.config.schedule_mode
         )
@@ -167,6 +172,21 @@ class Pipeline(Strategy, name="pipeline"):
         job.elsewhere |= self._homes.forget_others()
         replace_forward(model, self._one_stage)
         return model
+
+    def _cut(
+        self, model: nn.Module, job: Job, sample: Mapping[str, Any] | None
+    ) -> "Mapping[bool, Sequence[Part]]":
+        """The parts that its forward falls into, where the options say or where costs are even."""
+        from fleetx.graph import cutting
+
+        wanted, given = job.size("pp") * self.config.chunks, self._accepted.given
+        try:
+            points = self.config.split or cutting.balanced(model, wanted, sample, job.device, given)
+            found = cutting.parts_between(model, points, given)
+        except ValueError as error:
+            raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}") from error
+        job.opened |= {m for name, m in model.named_modules() if cutting.is_around(name, points)}
+        return found
 
     def _one_stage(self, forward: Forward) -> Forward:
         stages = self._stages
@@ -224,7 +244,7 @@ class Pipeline(Strategy, name="pipeline"):
                 return loss, step.scale(loss / count)
 
             loss = stages.train(
-                _bound(job.model, inputs),
+                self._inputs(job, inputs),
                 count,
                 scaled,
                 before_backward=lambda last: step.sync(due and last),
@@ -239,9 +259,15 @@ class Pipeline(Strategy, name="pipeline"):
         def evaluate(inputs: Any) -> Any:
             planned = self.config.accumulate_steps
             count = planned if _samples(inputs) % planned == 0 else 1
-            return stages.evaluate(_bound(job.model, inputs), count)
+            return stages.evaluate(self._inputs(job, inputs), count)
 
         return evaluate
+
+    def _inputs(self, job: Job, inputs: Any) -> dict[str, Any]:
+        """The inputs of a batch by name, all of which the stages take."""
+        found = _bound(job.model, inputs)
+        self._accepted.check(found)
+        return found
 
     def _accumulate(self, job: Job) -> Callable[[Step, Any], Tensor]:
         """One rank alone: the same micro-batches, one after the other."""
@@ -343,18 +369,3 @@ def _brought(
             "and this program is cut already, by static.device_guard(); leave 'split' out."
         )
     return parts.Brought(said(model))
-
-
-def _cut(model: nn.Module, job: Job, config: "Pipeline.Config") -> "Mapping[bool, Sequence[Part]]":
-    """The parts that its forward falls into, where the options say or where costs are even."""
-    from fleetx.graph import cutting
-
-    sample = None if job.sample is None else _bound(model, job.sample)
-    wanted = job.size("pp") * config.chunks
-    try:
-        points = config.split or cutting.balanced(model, wanted, sample, job.device)
-        found = cutting.parts_between(model, points)
-    except ValueError as error:
-        raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}") from error
-    job.opened |= {m for name, m in model.named_modules() if cutting.is_around(name, points)}
-    return found
