@@ -104,7 +104,11 @@ class FleetAgent(SimpleElasticAgent):
         self._logs.begin(world.local, attempt)
         files = [self._logs.error_file(process) for process in world.local]
         self._watch, self._told_finished = Watch(world.local, files), False
-        self._casualties = Casualties(world) if self._job.is_parameter_server else None
+        self._casualties = (
+            Casualties(world, lambda: self._bulletin.lose(attempt))
+            if self._job.is_parameter_server
+            else None
+        )
         spec = worker_group.spec
         self._processes = Processes(
             name=spec.role,
@@ -195,19 +199,23 @@ class FleetAgent(SimpleElasticAgent):
         return self._bulletin.finished(attempt) == len(world.workers)
 
     def _check_others(self) -> None:
-        if self._job.min_nodes != self._job.max_nodes:
-            return  # machines may leave such a job
-        silent = self._bulletin.beat(self._world.node_rank, self._world.nnodes)
-        if silent is not None:
-            self._bulletin.post(
-                Failure(
-                    title=f"machine {silent}",
-                    node=self._job.host,
-                    exit_code=1,
-                    time=time.time(),
-                    message="its launcher gave no sign of life",
-                )
+        world, attempt = self._world, self._meeting.attempt
+        silent = self._bulletin.beat(attempt, world.node_rank, world.nnodes)
+        if silent is None:
+            return
+        if self._job.min_nodes != self._job.max_nodes:  # machines may leave such a job
+            warn(f"the launcher of machine {silent} gave no sign of life; the others meet again")
+            self._bulletin.meet_again(attempt)
+            return
+        self._bulletin.post(
+            Failure(
+                title=f"machine {silent}",
+                node=self._job.host,
+                exit_code=1,
+                time=time.time(),
+                message="its launcher gave no sign of life",
             )
+        )
 
     @override
     def _stop_workers(self, worker_group: WorkerGroup) -> None:

@@ -16,7 +16,7 @@ def choose(
     gpus: str | None, nproc: int | None, environ: Mapping[str, str]
 ) -> tuple[tuple[str, ...], int]:
     """The cards, as `CUDA_VISIBLE_DEVICES` spells them, and the number of processes."""
-    if gpus is not None and gpus.lower() in ("", "none", "cpu"):
+    if is_none(gpus):
         return (), nproc or 1
     there = visible(environ)
     if gpus is None:
@@ -31,6 +31,11 @@ def choose(
             f"set it to {len(cards)} or leave it out"
         )
     return cards, nproc or len(cards)
+
+
+def is_none(gpus: str | None) -> bool:
+    """True when the user wants no card, even where there are some."""
+    return gpus is not None and gpus.lower() in ("", "none", "cpu")
 
 
 def _automatic(there: tuple[str, ...], nproc: int | None) -> tuple[tuple[str, ...], int]:

@@ -48,9 +48,10 @@ def _run_script(name: str) -> None:
     # A module of its own, left in place: pickling, spawned children and exit handlers of the
     # script find it as `__main__` for as long as the process lives.
     _first_on_path(Path(name).resolve().parent)
-    code = compile(Path(name).read_bytes(), name, "exec", dont_inherit=True)
+    path = os.path.abspath(name)  # as python does: the script may change its folder
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     script = types.ModuleType("__main__")
-    script.__dict__.update(__file__=name, __spec__=None, __builtins__=__builtins__)
+    script.__dict__.update(__file__=path, __spec__=None, __builtins__=__builtins__)
     sys.modules["__main__"] = script
     exec(code, script.__dict__)
 

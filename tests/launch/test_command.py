@@ -56,6 +56,12 @@ def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
             "--rank 2 does not fit --nnodes 2",
         ),
         (["--rank", "1", "train.py"], "--rank 1 needs several machines"),
+        (["--master", "127.0.0.1:9", "train.py"], "without --nnodes"),
+        (["--node_ip", "127.0.0.1", "train.py"], "no others are named"),
+        (
+            ["--server_num=1", "--worker_num=1", "--node_ip=127.0.0.1", "train.py"],
+            "start everything here",
+        ),
         (["--server_num", "1", "--ips", "a,b", "train.py"], "--ips belongs to collective"),
         (["--use_paddlecloud", "train.py"], "reads the variable PADDLE_TRAINERS"),
         (["--log_dir", "train.py", "train.py"], "--log_dir train.py cannot hold the logs"),
@@ -116,6 +122,14 @@ def test_platform_variables_are_used_and_named(
     out = capsys.readouterr().out
     assert "--nnodes 2 comes from PADDLE_NNODES" in out
     assert "--master 127.0.0.1:6379 comes from PADDLE_MASTER" in out
+
+
+def test_a_meeting_point_alone_is_no_job(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PADDLE_MASTER", "127.0.0.1:6379")
+    assert main(["--dry_run", "train.py"]) == 2
+    assert "without --nnodes (or PADDLE_NNODES) each would train alone" in capsys.readouterr().err
 
 
 def test_nothing_imports_torch_before_the_start() -> None:

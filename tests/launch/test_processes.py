@@ -256,7 +256,8 @@ if __name__ == "__main__":
     name = launcher.script(script, "sub/train.py")
     outcome = launcher.run(name, "--lr", "0.1")
     assert outcome.code == 0, outcome.err
-    assert f"from the child 42 ['{name}', '--lr', '0.1'] {name}" in outcome.out
+    path = launcher.folder / name  # whole, so that a script may change its folder
+    assert f"from the child 42 ['{name}', '--lr', '0.1'] {path}" in outcome.out
     assert "pickled True" in outcome.out
 
 
