@@ -3,6 +3,7 @@
 It runs by path, before and without any other import of the library, and imports nothing heavy.
 """
 
+import atexit
 import json
 import os
 import runpy
@@ -17,6 +18,10 @@ from typing import NoReturn
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
+class Terminated(SystemExit):
+    """The launcher has told this process to stop: `finally` and exit handlers still run."""
+
+
 def main() -> NoReturn:
     """Runs `[-m] name args...` as `python` would."""
     os.dup2(1, 2)  # one log, in the order in which things were written
@@ -25,11 +30,18 @@ def main() -> NoReturn:
     module = arguments[0] == "-m"
     owner = os.getpid()
     sys.argv = arguments[1:] if module else arguments
+    _end_in_order()
     try:
-        if module:
-            _run_module(sys.argv[0])
-        else:
-            _run_script(sys.argv[0])
+        try:
+            if module:
+                _run_module(sys.argv[0])
+            else:
+                _run_script(sys.argv[0])
+        finally:
+            _end_at_once()
+    except Terminated:
+        _told_to_stop.append(owner)
+        raise
     except SystemExit as stop:
         if os.getpid() == owner:
             _record(f"SystemExit: {stop.code}", _exit_code(stop.code))
@@ -42,6 +54,33 @@ def main() -> NoReturn:
         sys.excepthook(type(error), error.with_traceback(own), own)
         sys.exit(code)
     sys.exit(0)
+
+
+_told_to_stop: list[int] = []
+
+
+def _end_in_order() -> None:
+    """Turns SIGTERM into an exception; a script that wants another handler sets its own."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        atexit.register(_die_of_the_signal)  # the first to be registered is the last to be called
+        signal.signal(signal.SIGTERM, _terminate)
+        os.register_at_fork(after_in_child=_end_at_once)  # a child ends as its parent expects
+
+
+def _end_at_once() -> None:
+    if signal.getsignal(signal.SIGTERM) is _terminate:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, _frame: types.FrameType | None) -> NoReturn:
+    _end_at_once()  # told twice, it goes
+    raise Terminated(128 + number)
+
+
+def _die_of_the_signal() -> None:
+    """Ends with the status that everybody expects of a process that got SIGTERM."""
+    if os.getpid() in _told_to_stop:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _run_script(name: str) -> None:

@@ -42,7 +42,7 @@ def start(
     # The agent's own log lines repeat what the report says, with a line per process.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     # Our handlers stay: torch's would replace them when the first process starts.
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""
     # Torch's own store for workers, which ours replaces, keeps the address of an earlier round:
     # a machine that joins later would wait for one that nobody tells.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"

@@ -12,14 +12,14 @@ import pytest
 
 from fleetx.launch import devices
 from fleetx.launch.__main__ import main
-from fleetx.launch.errors import STOPPING
+from fleetx.launch.errors import PASSED_ON, STOPPING
 from tests.launch.conftest import CLEAN
 
 
 @pytest.fixture(autouse=True)
 def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder with a script, no platform variables, no cards, and our signal handlers back."""
-    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    handlers = {number: signal.getsignal(number) for number in STOPPING + PASSED_ON}
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith(CLEAN)]:
         monkeypatch.delenv(name)
