@@ -1,6 +1,7 @@
 """Which cards there are and which of them this job uses, found without importing torch."""
 
 import importlib.util
+import os
 import re
 import runpy
 import shutil
@@ -63,6 +64,11 @@ def _missing(
         f"--gpus {gpus} asks for card {missing[0]}, but {why}torch can use no card here; "
         "use --gpus none to run on CPU, and --nproc_per_node for more than one process"
     )
+
+
+def here() -> int:
+    """How many cards fleetrun would use on this machine."""
+    return len(visible(os.environ))
 
 
 def visible(environ: Mapping[str, str]) -> tuple[str, ...]:

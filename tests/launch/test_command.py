@@ -124,6 +124,42 @@ def test_platform_variables_are_used_and_named(
     assert "--master 127.0.0.1:6379 comes from PADDLE_MASTER" in out
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import no_such_dependency", "ModuleNotFoundError: No module named 'no_such_dependency'"),
+        ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
+        ("from package import gone", "ImportError: cannot import name 'gone'"),
+    ],
+)
+def test_a_package_that_cannot_be_imported_is_no_misspelling(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "package", raising=False)
+    Path("package").mkdir()
+    Path("package/__init__.py").write_text(text)
+    Path("package/train.py").touch()
+    assert main(["--dry_run", "-m", "package.train"]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert "spelling" not in err
+    assert err.count("\n") == 1
+
+
+def test_servers_of_several_machines_need_a_token(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POD_IP", "127.0.0.1")
+    flags = ["--servers", "10.0.0.1:7000", "--workers", "127.0.0.1:7100", "train.py"]
+    assert main(flags) == 2
+    err = capsys.readouterr().err
+    assert "server 10.0.0.1 can be reached by others" in err
+    assert "FLEETX_PS_TOKEN" in err
+    assert not Path("log").exists(), "something was started"
+    assert main(["--dry_run", *flags]) == 0, "a dry run starts nothing that needs protection"
+
+
 def test_a_meeting_point_alone_is_no_job(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

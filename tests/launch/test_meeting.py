@@ -1,17 +1,21 @@
 """How machines meet, without starting any process."""
 
 import json
+import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from fleetx.launch import collective, parameter_server
 from fleetx.launch.addresses import is_local
+from fleetx.launch.agent import FleetAgent
 from fleetx.launch.arguments import Arguments
-from fleetx.launch.bulletin import Bulletin
+from fleetx.launch.bulletin import SILENCE, Bulletin
 from fleetx.launch.cluster import Job, World, collective_world
 from fleetx.launch.errors import LaunchError
+from fleetx.launch.logs import WorkerLogs
 from fleetx.launch.ports import Ports
 from fleetx.launch.rendezvous import FixedMembers, Meeting
 from tests.ports import free_ports
@@ -111,3 +115,30 @@ def test_machines_that_agree_go_on() -> None:
     meeting = member(store, job, rank=0)
     meeting.next_rendezvous()
     assert meeting.world == job.world
+
+
+def test_machines_of_an_elastic_job_meet_again_without_a_silent_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    store = HashStore()
+    job = Job(host="a", endpoints=("a:1",), world=None, node_rank=None, max_nodes=2)
+    tell(store, 1, ["b:1"], {})
+    meeting = member(store, job, rank=0)
+    meeting.next_rendezvous()
+    bulletin = Bulletin(store)
+    agent = FleetAgent(
+        job,
+        ["train.py"],
+        meeting=meeting,
+        bulletin=bulletin,
+        logs=WorkerLogs(tmp_path, tmp_path),
+        max_restart=0,
+    )
+    agent._check_others()
+    assert meeting.num_nodes_waiting() == 0
+    clock[0] += SILENCE + 1
+    agent._check_others()
+    assert meeting.num_nodes_waiting() == 1, "the agent starts a new round"
+    assert not bulletin.failed(), "the job goes on"
