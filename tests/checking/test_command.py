@@ -9,6 +9,7 @@ import pytest
 
 from fleetx.__main__ import main
 from fleetx.checking import command
+from fleetx.launch import devices
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "merged.py")
 
@@ -64,7 +65,7 @@ def test_bad_arguments_are_answered_in_a_sentence(capsys: pytest.CaptureFixture[
 def test_workers_fit_the_cards_there_are(
     monkeypatch: pytest.MonkeyPatch, cards: int, flags: list[str], workers: int, gpus: str | None
 ) -> None:
-    monkeypatch.setattr(command.devices, "here", lambda: cards)
+    monkeypatch.setattr(devices, "here", lambda: cards)
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     args = parser.parse_args([*flags, SCRIPT])
@@ -75,7 +76,7 @@ def test_workers_fit_the_cards_there_are(
 def test_too_many_workers_are_refused_in_the_words_of_this_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command.devices, "here", lambda: 1)
+    monkeypatch.setattr(devices, "here", lambda: 1)
     assert main(["check", "--workers", "3", SCRIPT]) == 2
     err = capsys.readouterr().err
     assert "--workers 3 is more than the 1 card(s)" in err
