@@ -7,6 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fleetx.launch import devices
+
 EXAMPLES = """\
 examples:
   fleetx check train.py                         two workers, eight batches a run
@@ -17,7 +19,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fleetx check``."""
     parser.epilog, parser.formatter_class = EXAMPLES, argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--workers", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--workers", type=int, help="processes (default: 2, or one per --gpus)")
     parser.add_argument("--gpus", help="cards, as for fleetrun (default: all there are, else CPU)")
     parser.add_argument(
         "--batches", type=int, default=8, help="batches of each run (default: %(default)s)"
@@ -28,11 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the script once as it is and once without each flag; print the report."""
-    if not Path(args.script).is_file():
-        print(f"fleetx check: error: there is no script {args.script!r}", file=sys.stderr)
-        return 2
-    if args.batches < 1 or args.workers < 1:
-        print("fleetx check: error: --batches and --workers must be at least 1", file=sys.stderr)
+    if reason := _refusal(args) or _choose_workers(args):
+        print(f"fleetx check: error: {reason}", file=sys.stderr)
         return 2
     from fleetx.checking.probe import load
     from fleetx.checking.report import judge
@@ -58,6 +57,30 @@ def run(args: argparse.Namespace) -> int:
     report = judge(everything, without, workers)
     print(report)
     return 0 if report.ok else 1
+
+
+def _refusal(args: argparse.Namespace) -> str | None:
+    if not Path(args.script).is_file():
+        return f"there is no script {args.script!r}"
+    if args.batches < 1 or (args.workers is not None and args.workers < 1):
+        return "--batches and --workers must be at least 1"
+    return None
+
+
+def _choose_workers(args: argparse.Namespace) -> str | None:
+    """Completes the flags for the cards there are; the reason when that cannot be."""
+    automatic, none = args.gpus is None, devices.is_none(args.gpus)
+    cards = devices.here() if automatic else 0 if none else len(args.gpus.split(","))
+    if cards and args.workers is not None and args.workers > cards:
+        return (
+            f"--workers {args.workers} is more than the {cards} card(s) there are to use, and two "
+            "processes do not share one; lower it, or add --gpus none to check on CPU"
+        )
+    if automatic and cards == 1 and args.workers is None:
+        print("fleetx check: one card here, so two workers run on CPU (--workers 1: on the card)")
+        args.gpus = "none"
+    args.workers = args.workers or (2 if automatic or none else cards)
+    return None
 
 
 def _probe(args: argparse.Namespace, without: str, output: Path) -> int:

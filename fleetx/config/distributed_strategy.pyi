@@ -167,6 +167,7 @@ class DistributedStrategy:
     hierarchical_allreduce_inter_nranks: int
     fuse_all_reduce_ops: bool
     fuse_grad_size_in_MB: int
+    fuse_grad_size_in_TFLOPS: float
     cudnn_exhaustive_search: bool
     conv_workspace_size_limit: int
     cudnn_batchnorm_spatial_persistent: bool
@@ -174,6 +175,7 @@ class DistributedStrategy:
     find_unused_parameters: bool
     without_graph_optimization: bool
     fuse_grad_size_in_num: int
+    calc_comm_same_stream: bool
     asp: bool
     fuse_grad_merge: bool
     semi_auto: bool
@@ -181,6 +183,7 @@ class DistributedStrategy:
     auto_search: bool
     heter_ccl_mode: bool
     is_fl_ps_mode: bool
+    with_coordinator: bool
     qat: bool
     split_data: bool
     @property

@@ -28,6 +28,7 @@ class JobOptions(Config):
     """Pack gradients into buckets; False sends every gradient by itself."""
     fuse_grad_size_in_MB: Count = 32
     """The size of a bucket."""
+    fuse_grad_size_in_TFLOPS: Annotated[float, Above(0)] = 50.0
     cudnn_exhaustive_search: bool = False
     conv_workspace_size_limit: Annotated[int, AtLeast(0)] = 512
     cudnn_batchnorm_spatial_persistent: bool = False
@@ -36,6 +37,7 @@ class JobOptions(Config):
     """Train models in which a batch does not reach every parameter."""
     without_graph_optimization: bool = True
     fuse_grad_size_in_num: Count = 8
+    calc_comm_same_stream: bool = False
     asp: bool = False
     fuse_grad_merge: bool = False
     semi_auto: bool = False
@@ -43,6 +45,7 @@ class JobOptions(Config):
     auto_search: bool = False
     heter_ccl_mode: bool = False
     is_fl_ps_mode: bool = False
+    with_coordinator: bool = False
     qat: bool = False
     split_data: bool = True
 

@@ -56,4 +56,10 @@ VALUES: dict[str, dict[str, str]] = {
 def current_keys(block: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a block under the names of today."""
     renamed = KEYS.get(block, {})
+    for old, new in renamed.items():
+        if old in options and new in options and options[old] != options[new]:
+            raise ValueError(
+                f"{block} sets {old!r} to {options[old]!r} and {new!r} to {options[new]!r}, but "
+                f"the first is the old name of the second; keep {new!r}"
+            )
     return {renamed.get(key, key): value for key, value in options.items()}

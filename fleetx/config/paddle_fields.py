@@ -69,5 +69,8 @@ NUMBERS: dict[str, int] = (
     | {"build_strategy": 201, "execution_strategy": 202, "gradient_scale_configs": 203}
 )
 
+IDLE: dict[str, dict[str, int]] = {"a_sync_configs": {"use_gpu_graph": 0}}
+"""Fields that Paddle writes into every file and that mean nothing here, with their defaults."""
+
 FIRST_OF_OURS = {"scalar": 60, "block": 301}
 """Where names that Paddle does not have begin."""

@@ -12,7 +12,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from google.protobuf.message import Message
 
 from fleetx.config.job_options import JobOptions
-from fleetx.config.paddle_fields import FIRST_OF_OURS, NUMBERS
+from fleetx.config.old_spellings import KEYS
+from fleetx.config.paddle_fields import FIRST_OF_OURS, IDLE, NUMBERS
 from fleetx.config.switchboard import blocks, switches
 from fleetx.plan.option import Config, annotations, plain_type, unknown
 
@@ -48,7 +49,15 @@ def load(path: Path) -> dict[str, Any]:
         text_format.Parse(path.read_text(encoding="utf-8"), message)
     except (text_format.ParseError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a strategy that fleetx can read: {_why(error)}") from None
-    return _as_dict(message)
+    found = _as_dict(message)
+    for block, fields in IDLE.items():
+        for name, normal in fields.items():
+            if found.get(block, {}).pop(name, normal) != normal:
+                raise ValueError(
+                    f"{path} sets {block}[{name!r}], for which there is nothing here, so it would "
+                    f"be ignored; leave it at {normal!r}"
+                )
+    return found
 
 
 def _put(message: Message, name: str, value: Any) -> None:
@@ -92,7 +101,8 @@ def _message_class() -> type[Message]:
     _declare_mode(file, root)
     _declare_scalars(root)
     for name, config in blocks().items():
-        _declare_block(file.message_type.add(name=_message_name(name)), config)
+        message = file.message_type.add(name=_message_name(name))
+        _declare_block(message, _fields(name, config))
         kind = f".paddle.fleet.{_message_name(name)}"
         number = _number(name, root, "block")
         root.field.add(
@@ -130,8 +140,15 @@ def _declare_scalars(root: descriptor_pb2.DescriptorProto) -> None:
             _declare(root, name, _number(name, root, "scalar"), annotation)
 
 
-def _declare_block(message: descriptor_pb2.DescriptorProto, config: type[Config]) -> None:
-    for number, (name, annotation) in enumerate(annotations(config).items(), 1):
+def _fields(block: str, config: type[Config]) -> dict[str, Any]:
+    """The options of today, their older names, and what Paddle alone knows; with their types."""
+    today = annotations(config)
+    older = {old: today[new] for old, new in KEYS.get(block, {}).items()}
+    return today | older | dict.fromkeys(IDLE.get(block, {}), int)
+
+
+def _declare_block(message: descriptor_pb2.DescriptorProto, fields: Mapping[str, Any]) -> None:
+    for number, (name, annotation) in enumerate(fields.items(), 1):
         _declare(message, name, number, annotation)
 
 

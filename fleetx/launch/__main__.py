@@ -12,6 +12,7 @@ from fleetx.launch.cluster import Job
 from fleetx.launch.console import say, warn
 from fleetx.launch.errors import Interrupted, LaunchError, raise_on_signals
 from fleetx.launch.ports import Ports, claim
+from fleetx.launch.server_secrets import check_token
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,6 +41,7 @@ def launch(arguments: Arguments, environ: Mapping[str, str], ports: Ports) -> in
     if arguments.dry_run:
         _describe(job)
         return 0
+    check_token(job, environ)
     say(banner.announcement(job))
     return _start(arguments, job)
 
@@ -82,16 +84,34 @@ def _import_start() -> Callable[..., int]:
 def _check_script(arguments: Arguments) -> None:
     name = arguments.script
     if arguments.module:
-        sys.path.insert(0, os.getcwd())
-        try:
-            found = importlib.util.find_spec(name) is not None
-        except (ImportError, ValueError):
-            found = False
-        if not found:
-            raise LaunchError(f"-m {name} names a module that is not found; check the spelling")
+        _check_module(name)
     elif not Path(name).is_file():
         kind = "is a folder" if Path(name).is_dir() else "does not exist"
         raise LaunchError(f"the script {name!r} {kind}, so there is nothing to run; check its path")
+
+
+def _check_module(name: str) -> None:
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(name) is not None  # imports the packages above it
+    except ValueError:
+        found = False
+    except ModuleNotFoundError as error:
+        if error.name is not None and not f"{name}.".startswith(f"{error.name}."):
+            raise _not_importable(name, error) from None
+        found = False
+    except Exception as error:  # a package may do anything
+        raise _not_importable(name, error) from None
+    if not found:
+        raise LaunchError(f"-m {name} names a module that is not found; check the spelling")
+
+
+def _not_importable(name: str, error: Exception) -> LaunchError:
+    package = name.rpartition(".")[0]
+    return LaunchError(
+        f"-m {name} needs the package {package}, whose import failed "
+        f"({type(error).__name__}: {error}); try python -c 'import {package}'"
+    )
 
 
 def _make_log_dir(name: str) -> Path:

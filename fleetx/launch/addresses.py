@@ -51,6 +51,14 @@ def is_local(address: str) -> bool:
     return True
 
 
+def is_loopback(host: str) -> bool:
+    """True for an address, or the one name, that means every machine itself."""
+    try:
+        return ipaddress.ip_address(host.split("%", maxsplit=1)[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 def towards(host: str, port: int) -> str:
     """The address under which this machine reaches a host, and hence is reached by it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -24,14 +24,14 @@ from fleetx.launch.casualties import Casualties
 from fleetx.launch.cluster import Job, Process, World
 from fleetx.launch.console import warn
 from fleetx.launch.environment import torch_variables, variables
-from fleetx.launch.errors import ignore_signals
+from fleetx.launch.errors import Interrupted, ignore_signals, pass_on
 from fleetx.launch.failure import Failure, Watch
 from fleetx.launch.logs import Echo, WorkerLogs, last_lines
 from fleetx.launch.rendezvous import Meeting
 from fleetx.launch.server_secrets import server_secrets
 
 GRACE = 4.0
-"""Seconds between SIGTERM and SIGKILL, short enough to be gone in ten."""
+"""Seconds between SIGTERM (or SIGINT) and SIGKILL, short enough to be gone in ten."""
 INTERVAL = 0.1
 RUNNER = str(Path(__file__).with_name("runner.py"))
 
@@ -43,9 +43,9 @@ class Processes(SubprocessContext):
         """Exit codes so far."""
         return {index: each.proc.poll() for index, each in self.subprocess_handlers.items()}
 
-    def end(self) -> None:
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Stops what still runs, with whatever the processes have started themselves."""
-        self.close(signal.SIGTERM, timeout=GRACE)  # type: ignore[arg-type]
+        self.close(number, timeout=GRACE)  # type: ignore[arg-type]
         for pid in self.pids().values():
             try:
                 os.killpg(pid, signal.SIGKILL)
@@ -104,7 +104,11 @@ class FleetAgent(SimpleElasticAgent):
         self._logs.begin(world.local, attempt)
         files = [self._logs.error_file(process) for process in world.local]
         self._watch, self._told_finished = Watch(world.local, files), False
-        self._casualties = Casualties(world) if self._job.is_parameter_server else None
+        self._casualties = (
+            Casualties(world, lambda: self._bulletin.lose(attempt))
+            if self._job.is_parameter_server
+            else None
+        )
         spec = worker_group.spec
         self._processes = Processes(
             name=spec.role,
@@ -114,8 +118,15 @@ class FleetAgent(SimpleElasticAgent):
             logs_specs=self._logs,
         )
         self._processes.start()
+        pass_on(self._pass_on)
         self._start_echo(world)
         return self._processes.pids()
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        assert self._processes is not None
+        for index, code in self._processes.codes().items():
+            if code is None and self._world.local[index].role == "TRAINER":
+                self._processes.subprocess_handlers[index].proc.send_signal(number)
 
     @property
     def _world(self) -> World:
@@ -195,24 +206,31 @@ class FleetAgent(SimpleElasticAgent):
         return self._bulletin.finished(attempt) == len(world.workers)
 
     def _check_others(self) -> None:
-        if self._job.min_nodes != self._job.max_nodes:
-            return  # machines may leave such a job
-        silent = self._bulletin.beat(self._world.node_rank, self._world.nnodes)
-        if silent is not None:
-            self._bulletin.post(
-                Failure(
-                    title=f"machine {silent}",
-                    node=self._job.host,
-                    exit_code=1,
-                    time=time.time(),
-                    message="its launcher gave no sign of life",
-                )
+        world, attempt = self._world, self._meeting.attempt
+        silent = self._bulletin.beat(attempt, world.node_rank, world.nnodes)
+        if silent is None:
+            return
+        if self._job.min_nodes != self._job.max_nodes:  # machines may leave such a job
+            warn(f"the launcher of machine {silent} gave no sign of life; the others meet again")
+            self._bulletin.meet_again(attempt)
+            return
+        self._bulletin.post(
+            Failure(
+                title=f"machine {silent}",
+                node=self._job.host,
+                exit_code=1,
+                time=time.time(),
+                message="its launcher gave no sign of life",
             )
+        )
 
     @override
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._stop(signal.SIGTERM)
+
+    def _stop(self, number: signal.Signals) -> None:
         if self._processes is not None:
-            self._processes.end()
+            self._processes.end(number)
         if self._echo is not None:
             self._echo.finish()
             self._echo = None
@@ -224,4 +242,7 @@ class FleetAgent(SimpleElasticAgent):
     @override
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         ignore_signals()
-        self._stop_workers(self._worker_group)
+        # Ctrl-C is Ctrl-C for the script too: torch calls this while the exception is on its way.
+        stop = sys.exception()
+        by_hand = isinstance(stop, Interrupted) and stop.number is signal.SIGINT
+        self._stop(signal.SIGINT if by_hand else signal.SIGTERM)

@@ -1,6 +1,7 @@
 """What the launchers of a job tell each other, through keys of one store."""
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleetx.launch.failure import Failure, first
@@ -17,6 +18,15 @@ SILENCE = 30.0
 """Seconds without a sign of life after which a machine counts as lost."""
 
 
+@dataclass(frozen=True)
+class _Heard:
+    """The last sign of life of the machine that this one watches."""
+
+    attempt: int = -1
+    count: int = 0
+    since: float = 0.0
+
+
 class Bulletin:
     """The board on which a launcher posts and reads; all calls return at once."""
 
@@ -24,7 +34,11 @@ class Bulletin:
         self._store = store
         self._posted_at: float | None = None
         self._beat_at = 0.0
-        self._beats: dict[int, tuple[int, float]] = {}
+        self._heard = _Heard()
+
+    def next_attempt(self) -> int:
+        """The number of the attempt that begins; for the machine of rank 0, whichever that is."""
+        return self._store.add("attempts", 1) - 1
 
     def count_failed(self, attempt: int) -> int:
         """Counts a failed attempt once, however many machines report it; how many there were."""
@@ -57,22 +71,33 @@ class Bulletin:
         """How many workers have ended well on all machines."""
         return self._store.add(f"finished/{attempt}", 0)
 
-    def beat(self, node_rank: int, nnodes: int) -> int | None:
-        """Shows a sign of life; on the first machine, returns the rank of one that is silent."""
+    def beat(self, attempt: int, node_rank: int, nnodes: int) -> int | None:
+        """Shows a sign of life; returns the rank of the machine before this one if it is silent.
+
+        A ring, because any machine may die, the first one too.
+        """
         now = time.monotonic()
-        if now - self._beat_at < BEAT:
+        if now - self._beat_at < BEAT and attempt == self._heard.attempt:
             return None
         self._beat_at = now
-        self._store.add(f"beat/{node_rank}", 1)
-        if node_rank != 0:
-            return None
-        for other in range(1, nnodes):
-            count = self._store.add(f"beat/{other}", 0)
-            before, since = self._beats.get(other, (-1, now))
-            self._beats[other] = (count, now if count != before else since)
-            if now - self._beats[other][1] > SILENCE:
-                return other
-        return None
+        self._store.add(f"beat/{attempt}/{node_rank}", 1)
+        other = (node_rank - 1) % nnodes
+        count = self._store.add(f"beat/{attempt}/{other}", 0)
+        if (attempt, count) != (self._heard.attempt, self._heard.count):
+            self._heard = _Heard(attempt, count, now)
+        return other if now - self._heard.since > SILENCE else None
+
+    def meet_again(self, attempt: int) -> None:
+        """Asks the machines of an attempt to meet anew."""
+        self._store.add(f"again/{attempt}", 1)
+
+    def is_to_meet_again(self, attempt: int) -> bool:
+        """True when somebody has asked for it."""
+        return self._store.add(f"again/{attempt}", 0) > 0
+
+    def lose(self, attempt: int) -> int:
+        """Counts a worker that was killed; how many there were on all machines."""
+        return self._store.add(f"lost/{attempt}", 1)
 
     def farewell(self, *, keeper: bool, others: int) -> None:
         """Says goodbye; the keeper of the store stays until the others have."""

@@ -1,8 +1,8 @@
 """Deaths that a parameter-server job survives: killed servers come back, killed workers do not."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from fleetx.launch.cluster import World
+from fleetx.launch.cluster import Process, World
 from fleetx.launch.console import warn
 from fleetx.launch.failure import signal_name
 
@@ -13,10 +13,12 @@ SERVER_RESTARTS = 3
 class Casualties:
     """Only processes that were killed count; one whose script failed ends the job as ever."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, lose: Callable[[], int]) -> None:
+        """`lose` counts a killed worker and says how many there are on all machines."""
+        self._world, self._lose = world, lose
         self._restarts = dict.fromkeys(range(len(world.local)), 0)
-        self._lost: set[int] = set()
+        self._lost: dict[int, bool] = {}
+        """Killed workers, and whether the job survives them."""
 
     def to_restart(self, codes: Mapping[int, int | None]) -> list[int]:
         """Servers that were killed and may be started again, which is told to the user."""
@@ -42,12 +44,16 @@ class Casualties:
             process = self._world.local[index]
             if process.role != "TRAINER" or code is None or code >= 0:
                 continue
-            if index not in self._lost and len(self._lost) + 1 < len(self._world.workers):
-                self._lost.add(index)
-                warn(
-                    f"{process.title} was killed by {signal_name(-code)}; the servers tell the "
-                    "other workers, which go on without it if they do not wait for each other"
-                )
-            if index in self._lost:
+            if index not in self._lost:
+                self._lost[index] = self._lose() < len(self._world.workers)
+                self._tell(process, code, survived=self._lost[index])
+            if self._lost[index]:
                 told[index] = 0
         return told
+
+    def _tell(self, process: Process, code: int, *, survived: bool) -> None:
+        if survived:
+            warn(
+                f"{process.title} was killed by {signal_name(-code)}; the servers tell the other "
+                "workers, which go on without it if they do not wait for each other"
+            )

@@ -64,6 +64,8 @@ class Job:
     """Everything, where it is known before the machines meet; else None."""
     cards: tuple[str, ...] = ()
     """Cards of this machine in the spelling of CUDA_VISIBLE_DEVICES; none on CPU."""
+    hide_cards: bool = False
+    """True when the user wants no card, even where there are some."""
     master: tuple[str, int] | None = None
     """Where the launchers meet; None for a job of one machine."""
     master_flag: str = "--master"
@@ -82,6 +84,19 @@ class Job:
     def is_parameter_server(self) -> bool:
         """True when the job has servers."""
         return self.world is not None and bool(self.world.servers)
+
+    def view(self) -> dict[str, list[str]]:
+        """All processes by role, as far as flags told them; machines of one job must agree."""
+        if self.world is None:
+            return {}
+        return {"workers": list(self.world.workers), "servers": list(self.world.servers)}
+
+    @property
+    def flags_of_view(self) -> str:
+        """Which flags that view comes from, for messages."""
+        if self.is_parameter_server:
+            return "--servers, --workers"
+        return "--ips, --started_port, --nproc_per_node, --gpus"
 
     def meet(self, tables: Sequence[Sequence[str]], node_rank: int) -> World:
         """The world that the machines form, given each one's worker endpoints in rank order."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from fleetx.launch.addresses import (
     find_own,
     is_local,
+    is_loopback,
     join_endpoint,
     resolve,
     split_endpoint,
@@ -13,12 +14,14 @@ from fleetx.launch.addresses import (
 )
 from fleetx.launch.arguments import Arguments
 from fleetx.launch.cluster import Job, collective_world, consecutive
-from fleetx.launch.devices import choose
+from fleetx.launch.devices import choose, is_none
 from fleetx.launch.errors import LaunchError
 from fleetx.launch.ports import Ports
 
 DEFAULT_PORT = 6170
 LOOPBACK = "127.0.0.1"
+ELSEWHERE = "192.0.2.1"
+"""An address of no machine (RFC 5737), to ask which way leads out."""
 
 
 def plan(arguments: Arguments, environ: Mapping[str, str], ports: Ports) -> Job:
@@ -28,6 +31,12 @@ def plan(arguments: Arguments, environ: Mapping[str, str], ports: Ports) -> Job:
         raise LaunchError(
             "--ips and --master/--nnodes are two ways to name the machines, and a job uses one; "
             "remove either"
+        )
+    if arguments.master is not None and arguments.nnodes is None:
+        raise LaunchError(
+            f"--master {arguments.master} (or PADDLE_MASTER) is where several machines meet, and "
+            "without --nnodes (or PADDLE_NNODES) each would train alone; set --nnodes to their "
+            "number"
         )
     here = choose(arguments.gpus, arguments.nproc_per_node, environ)
     if arguments.ips is not None and "," in arguments.ips:
@@ -60,11 +69,23 @@ def _alone(
         raise LaunchError(
             f"--rank {arguments.rank} needs several machines, but the job has one; set --nnodes"
         )
-    host = LOOPBACK
+    if arguments.node_ip is not None and arguments.ips is None and arguments.nnodes is None:
+        raise LaunchError(
+            f"--node_ip {arguments.node_ip} says which of several machines this is, but no others "
+            "are named; add --ips, or --nnodes and --master, or leave it out"
+        )
+    host = arguments.node_ip or LOOPBACK
     if arguments.ips is not None:
         host = find_own((arguments.ips,), given=arguments.node_ip, environ=environ, flag="--ips")
+    _check_own(host, "--node_ip")
     endpoints = _own_endpoints(arguments, ports, host, nproc)
-    return Job(host=host, endpoints=endpoints, cards=cards, world=collective_world([endpoints], 0))
+    return Job(
+        host=host,
+        endpoints=endpoints,
+        cards=cards,
+        hide_cards=is_none(arguments.gpus),
+        world=collective_world([endpoints], 0),
+    )
 
 
 def _by_list(
@@ -97,6 +118,7 @@ def _by_list(
         host=host,
         endpoints=tables[node_rank],
         cards=cards,
+        hide_cards=is_none(arguments.gpus),
         world=collective_world(tables, node_rank),
         master=(hosts[0], first - 1),
         master_flag="--started_port",
@@ -144,22 +166,42 @@ def _by_meeting(
             "only for a fixed number of machines and run from 0 to that number less 1"
         )
     address = resolve(master[0], "--master")
-    host = arguments.node_ip or environ.get("POD_IP") or towards(address, master[1])
-    if not is_local(resolve(host, "--node_ip")):
-        raise LaunchError(
-            f"{'--node_ip' if arguments.node_ip else 'POD_IP'} {host} is no address of this "
-            "machine, so the others could not reach it; set --node_ip to one that is"
-        )
+    host = arguments.node_ip or environ.get("POD_IP") or _own_host(master, address)
+    _check_own(host, "--node_ip" if arguments.node_ip else "POD_IP")
     return Job(
         host=host,
         endpoints=_own_endpoints(arguments, ports, host, nproc),
         cards=cards,
+        hide_cards=is_none(arguments.gpus),
         world=None,
         master=master,
         node_rank=arguments.rank,
         min_nodes=nodes[0],
         max_nodes=nodes[1],
     )
+
+
+def _own_host(master: tuple[str, int], address: str) -> str:
+    """The address under which the other machines reach this one."""
+    host = towards(address, master[1])
+    if not is_loopback(host) or is_loopback(master[0]):
+        return host
+    # The machine lists its own name under a loopback address, which is nobody else's way to it.
+    host = towards(ELSEWHERE, master[1])
+    if is_loopback(host):
+        raise LaunchError(
+            f"--master {master[0]} is {address} here, which the other machines cannot reach, and "
+            "this machine's address among them is unclear; give it with --node_ip"
+        )
+    return host
+
+
+def _check_own(host: str, name: str) -> None:
+    if not is_local(resolve(host, name)):
+        raise LaunchError(
+            f"{name} {host} is no address of this machine, so the others could not reach it; set "
+            "--node_ip to one that is"
+        )
 
 
 def _own_endpoints(arguments: Arguments, ports: Ports, host: str, nproc: int) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Which cards there are and which of them this job uses, found without importing torch."""
 
 import importlib.util
+import os
 import re
 import runpy
 import shutil
@@ -16,7 +17,7 @@ def choose(
     gpus: str | None, nproc: int | None, environ: Mapping[str, str]
 ) -> tuple[tuple[str, ...], int]:
     """The cards, as `CUDA_VISIBLE_DEVICES` spells them, and the number of processes."""
-    if gpus is not None and gpus.lower() in ("", "none", "cpu"):
+    if is_none(gpus):
         return (), nproc or 1
     there = visible(environ)
     if gpus is None:
@@ -31,6 +32,11 @@ def choose(
             f"set it to {len(cards)} or leave it out"
         )
     return cards, nproc or len(cards)
+
+
+def is_none(gpus: str | None) -> bool:
+    """True when the user wants no card, even where there are some."""
+    return gpus is not None and gpus.lower() in ("", "none", "cpu")
 
 
 def _automatic(there: tuple[str, ...], nproc: int | None) -> tuple[tuple[str, ...], int]:
@@ -58,6 +64,11 @@ def _missing(
         f"--gpus {gpus} asks for card {missing[0]}, but {why}torch can use no card here; "
         "use --gpus none to run on CPU, and --nproc_per_node for more than one process"
     )
+
+
+def here() -> int:
+    """How many cards fleetrun would use on this machine."""
+    return len(visible(os.environ))
 
 
 def visible(environ: Mapping[str, str]) -> tuple[str, ...]:

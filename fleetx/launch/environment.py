@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from fleetx.launch.addresses import split_endpoint
 from fleetx.launch.cluster import Job, Process, World
 
+_OF_ONE_JOB = ("FLAGS_selected_gpus", "PADDLE_LOCAL_DEVICE_IDS", "PADDLE_PSERVERS_IP_PORT_LIST")
+"""Variables of which a process must not see another job's value."""
+
 
 def documented(job: Job, world: World, process: Process) -> dict[str, str]:
     """The variables of the printed table: who the process is and where the others are."""
@@ -52,7 +55,14 @@ def variables(
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(job.cards)
     else:
         ours["PADDLE_DISTRI_BACKEND"] = "gloo"
-    return ours
+    if job.hide_cards:
+        ours["CUDA_VISIBLE_DEVICES"] = ""
+    return ours if job.is_parameter_server else _without_inherited(ours, environ)
+
+
+def _without_inherited(ours: dict[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Empties what another job or a platform has left and this job does not set."""
+    return {name: "" for name in _OF_ONE_JOB if name in environ} | ours
 
 
 def torch_variables(

@@ -1,6 +1,7 @@
 """What ends a launch early: a sentence for the user, or a signal from outside."""
 
 import signal
+from collections.abc import Callable
 from types import FrameType
 
 USAGE = 2
@@ -20,11 +21,14 @@ class Interrupted(BaseException):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.name = signal.Signals(number).name
+        self.number = signal.Signals(number)
+        self.name = self.number.name
         self.code = 128 + number
 
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT)
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+"""What schedulers send before they end a job; its meaning is the script's, not ours."""
 
 
 def raise_on_signals() -> None:
@@ -32,11 +36,19 @@ def raise_on_signals() -> None:
     for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    pass_on(lambda _number: None)  # nobody is there yet
+
+
+def pass_on(send: Callable[[signal.Signals], None]) -> None:
+    """Gives the signals of the script to whoever is responsible for its processes."""
+    for number in PASSED_ON:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda each, _frame: send(signal.Signals(each)))
 
 
 def ignore_signals() -> None:
     """Lets nothing interrupt the stopping of workers, which is bounded in time anyway."""
-    for number in STOPPING:
+    for number in STOPPING + PASSED_ON:
         signal.signal(number, signal.SIG_IGN)
 
 

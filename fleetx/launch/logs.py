@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
@@ -38,12 +39,15 @@ class WorkerLogs(LogsSpecs):
         return self._errors / f"{process.log_name}.{self._attempt}.json"
 
     def begin(self, processes: Sequence[Process], attempt: int) -> None:
-        """Makes room for an attempt; the logs of the one before are kept under its number."""
+        """Makes room for an attempt; the log of the one before is kept under its number."""
         self.processes, self._attempt = processes, attempt
         for process in processes:
             log = self.log(process)
-            if attempt and log.exists():
-                os.replace(log, f"{log}.attempt{attempt - 1}")
+            kept = log.with_name(f"{log.name}.attempt{attempt - 1}")
+            if attempt == 0 or kept.exists():
+                _keep_earlier(log)
+            elif log.exists():
+                os.replace(log, kept)
 
     @override
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
@@ -54,6 +58,19 @@ class WorkerLogs(LogsSpecs):
             destinations.error_files[index] = str(self.error_file(process))
             envs[index]["TORCHELASTIC_ERROR_FILE"] = str(self.error_file(process))
         return destinations
+
+
+def _keep_earlier(log: Path) -> None:
+    """Moves all that an earlier run wrote under this name into `earlier-N`, beside its others."""
+    found = [path for path in (log, *log.parent.glob(f"{log.name}.*")) if path.is_file()]
+    if not found:
+        return
+    names = {path.name for path in found}
+    folders = (log.parent / f"earlier-{number}" for number in count(1))
+    folder = next(each for each in folders if not any((each / name).exists() for name in names))
+    folder.mkdir(exist_ok=True)
+    for path in found:
+        os.replace(path, folder / path.name)
 
 
 class Echo:

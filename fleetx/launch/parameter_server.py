@@ -45,6 +45,12 @@ def _local(arguments: Arguments, ports: Ports) -> Job:
             f"a parameter-server job needs servers and workers, and {missing} is not set; add it, "
             "or list them with --servers and --workers"
         )
+    if arguments.node_ip is not None:
+        raise LaunchError(
+            f"--node_ip {arguments.node_ip} says which of several machines this is, but "
+            "--server_num and --worker_num start everything here; list --servers and --workers, "
+            "or leave it out"
+        )
     servers = tuple(
         join_endpoint(LOOPBACK, ports.free(LOOPBACK)) for _ in range(arguments.server_num)
     )

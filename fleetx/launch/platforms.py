@@ -12,7 +12,15 @@ _TASKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 def complete(arguments: Arguments, environ: Mapping[str, str]) -> tuple[Arguments, tuple[str, ...]]:
     """The arguments with what the platform adds, and a line for each thing it added."""
-    _refuse_nesting(arguments, environ)
+    completed = _completed(arguments, environ)
+    # Only now, because a variable may have named the machines as well as a flag.
+    _refuse_nesting(completed[0], environ)
+    return completed
+
+
+def _completed(
+    arguments: Arguments, environ: Mapping[str, str]
+) -> tuple[Arguments, tuple[str, ...]]:
     if arguments.use_paddlecloud:
         return _from_paddlecloud(arguments, environ)
     # Workers of fleetrun see these variables too; a fleetrun inside one is a job of its own.

@@ -18,7 +18,7 @@ from typing_extensions import override
 from fleetx.launch.bulletin import Bulletin
 from fleetx.launch.cluster import Job, World
 from fleetx.launch.errors import LaunchError
-from fleetx.launch.store import PrefixStore, Store, TCPStore, worker_store
+from fleetx.launch.store import PrefixStore, Store, TCPStore, worker_host, worker_store
 
 RUN_ID = "fleetx"
 
@@ -125,11 +125,32 @@ def too_few(here: int | None, wanted: int, timeout: float) -> LaunchError:
     )
 
 
+def _refuse_different(job: Job, views: list[dict[str, list[str]]]) -> None:
+    """Stops machines whose flags describe different jobs, before any of them starts a worker."""
+    own = job.view()
+    for rank, view in enumerate(views):
+        for role, addresses in view.items():
+            if addresses != own.get(role):
+                raise LaunchError(
+                    f"machine {rank} counts the {role} {_short(addresses)} and this one "
+                    f"{_short(own.get(role, []))}, so they describe two different jobs; give all "
+                    f"machines the same flags ({job.flags_of_view})"
+                )
+
+
+def _short(addresses: list[str]) -> str:
+    shown = ",".join(addresses[:8]) + (",..." if len(addresses) > 8 else "")
+    return f"{shown} ({len(addresses)})"
+
+
 class Meeting(RendezvousHandler):
     """One round after another, each with a fresh store for the workers."""
 
-    def __init__(self, job: Job, bulletin: Bulletin, members: Membership) -> None:
+    def __init__(
+        self, job: Job, bulletin: Bulletin, members: Membership, *, timeout: float
+    ) -> None:
         self._job, self._bulletin, self._members = job, bulletin, members
+        self._timeout = timeout
         self._workers_store: TCPStore | None = None
         self.world: World | None = job.world
         self.master = ("", 0)
@@ -151,25 +172,39 @@ class Meeting(RendezvousHandler):
     @override
     def next_rendezvous(self) -> RendezvousInfo:
         rank, size, store = self._members.join()
-        store.set(f"table/{rank}", json.dumps(self._job.endpoints))
+        store.set(f"table/{rank}", json.dumps([self._job.endpoints, self._job.view()]))
         if rank == 0:
             self._workers_store = worker_store(self._job)
-            host = self._job.host
-            store.set("master", json.dumps([host, self._workers_store.port, self.attempt + 1]))
+            place = [worker_host(self._job), self._workers_store.port]
+            store.set("master", json.dumps([*place, self._bulletin.next_attempt()]))
         keys = ["master", *(f"table/{index}" for index in range(size))]
-        while not store.check(keys):
-            refuse_if_over(self._bulletin)
-            time.sleep(0.02)
+        self._await(store, keys)
         host, port, self.attempt = json.loads(store.get("master"))
         self.master = (str(host), int(port))
-        tables = [json.loads(store.get(key)) for key in keys[1:]]
-        self.world = self._job.meet(tables, rank)
+        told = [json.loads(store.get(key)) for key in keys[1:]]
+        _refuse_different(self._job, [view for _, view in told])
+        self.world = self._job.meet([table for table, _ in told], rank)
         return RendezvousInfo(store, rank, size, RendezvousStoreInfo(*self.master))
+
+    def _await(self, store: Store, keys: list[str]) -> None:
+        """Waits for what the others say about themselves; one may die before it has."""
+        deadline = time.monotonic() + self._timeout
+        while not store.check(keys):
+            refuse_if_over(self._bulletin)
+            if time.monotonic() > deadline:
+                silent = next(key for key in keys if not store.check([key]))
+                rank = silent.removeprefix("table/") if silent != "master" else "0"
+                raise LaunchError(
+                    f"machine {rank} came to the meeting and then said nothing for "
+                    f"{self._timeout:g} s, so the job cannot begin; look at what its fleetrun "
+                    "printed and start again"
+                )
+            time.sleep(0.02)
 
     @override
     def num_nodes_waiting(self) -> int:
         refuse_if_over(self._bulletin)
-        return int(self._members.waiting())
+        return int(self._members.waiting() or self._bulletin.is_to_meet_again(self.attempt))
 
     @override
     def is_closed(self) -> bool:

@@ -3,6 +3,7 @@
 It runs by path, before and without any other import of the library, and imports nothing heavy.
 """
 
+import atexit
 import json
 import os
 import runpy
@@ -17,6 +18,10 @@ from typing import NoReturn
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
+class Terminated(SystemExit):
+    """The launcher has told this process to stop: `finally` and exit handlers still run."""
+
+
 def main() -> NoReturn:
     """Runs `[-m] name args...` as `python` would."""
     os.dup2(1, 2)  # one log, in the order in which things were written
@@ -25,11 +30,18 @@ def main() -> NoReturn:
     module = arguments[0] == "-m"
     owner = os.getpid()
     sys.argv = arguments[1:] if module else arguments
+    _end_in_order()
     try:
-        if module:
-            _run_module(sys.argv[0])
-        else:
-            _run_script(sys.argv[0])
+        try:
+            if module:
+                _run_module(sys.argv[0])
+            else:
+                _run_script(sys.argv[0])
+        finally:
+            _end_at_once()
+    except Terminated:
+        _told_to_stop.append(owner)
+        raise
     except SystemExit as stop:
         if os.getpid() == owner:
             _record(f"SystemExit: {stop.code}", _exit_code(stop.code))
@@ -44,13 +56,41 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
+_told_to_stop: list[int] = []
+
+
+def _end_in_order() -> None:
+    """Turns SIGTERM into an exception; a script that wants another handler sets its own."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        atexit.register(_die_of_the_signal)  # the first to be registered is the last to be called
+        signal.signal(signal.SIGTERM, _terminate)
+        os.register_at_fork(after_in_child=_end_at_once)  # a child ends as its parent expects
+
+
+def _end_at_once() -> None:
+    if signal.getsignal(signal.SIGTERM) is _terminate:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, _frame: types.FrameType | None) -> NoReturn:
+    _end_at_once()  # told twice, it goes
+    raise Terminated(128 + number)
+
+
+def _die_of_the_signal() -> None:
+    """Ends with the status that everybody expects of a process that got SIGTERM."""
+    if os.getpid() in _told_to_stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _run_script(name: str) -> None:
     # A module of its own, left in place: pickling, spawned children and exit handlers of the
     # script find it as `__main__` for as long as the process lives.
     _first_on_path(Path(name).resolve().parent)
-    code = compile(Path(name).read_bytes(), name, "exec", dont_inherit=True)
+    path = os.path.abspath(name)  # as python does: the script may change its folder
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     script = types.ModuleType("__main__")
-    script.__dict__.update(__file__=name, __spec__=None, __builtins__=__builtins__)
+    script.__dict__.update(__file__=path, __spec__=None, __builtins__=__builtins__)
     sys.modules["__main__"] = script
     exec(code, script.__dict__)
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleetx.launch.addresses import is_loopback, split_endpoint
 from fleetx.launch.cluster import Job
+from fleetx.launch.errors import LaunchError
 
 TOKEN, STATE = "FLEETX_PS_TOKEN", "FLEETX_PS_STATE"
 
@@ -31,6 +33,20 @@ class ServerSecrets:
         """The job is over."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def check_token(job: Job, environ: Mapping[str, str]) -> None:
+    """Refuses servers that would refuse themselves, one by one, after everything has started."""
+    if job.world is None or job.max_nodes == 1 or environ.get(TOKEN, ""):
+        return
+    hosts = [split_endpoint(server, "--servers")[0] for server in job.world.servers]
+    far = [host for host in hosts if not is_loopback(host)]
+    if far:
+        raise LaunchError(
+            f"server {far[0]} can be reached by others, and no token protects it; set {TOKEN} to "
+            "the same secret on every machine, such as the output of "
+            "python -c 'import secrets; print(secrets.token_hex())'"
+        )
 
 
 def server_secrets(job: Job, environ: Mapping[str, str], log_dir: str) -> ServerSecrets:

@@ -42,13 +42,16 @@ def start(
     # The agent's own log lines repeat what the report says, with a line per process.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     # Our handlers stay: torch's would replace them when the first process starts.
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""
+    # Torch's own store for workers, which ours replaces, keeps the address of an earlier round:
+    # a machine that joins later would wait for one that nobody tells.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     errors = Path(tempfile.mkdtemp(prefix="fleetrun-"))
     logs = WorkerLogs(log_dir, errors)
     try:
         store = control_store(job, listener, timeout)
         bulletin = Bulletin(store)
-        meeting = Meeting(job, bulletin, _members(job, store, bulletin, timeout))
+        meeting = Meeting(job, bulletin, _members(job, store, bulletin, timeout), timeout=timeout)
         agent = FleetAgent(
             job, command, meeting=meeting, bulletin=bulletin, logs=logs, max_restart=max_restart
         )

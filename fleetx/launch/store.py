@@ -18,18 +18,19 @@ from fleetx.launch.console import warn
 from fleetx.launch.errors import LaunchError
 from fleetx.launch.ports import listen
 
-__all__ = ["PrefixStore", "Store", "TCPStore", "control_store", "worker_store"]
+__all__ = ["PrefixStore", "Store", "TCPStore", "control_store", "worker_host", "worker_store"]
 
 ANSWER = timedelta(seconds=30)
 """How long a call to a store may take before its keeper counts as lost."""
 HANDSHAKE = 5.0
+LOOPBACK = "127.0.0.1"
 
 
 def serve(listener: socket.socket) -> TCPStore:
     """A store behind a socket that already listens."""
     port = listener.getsockname()[1]
     return TCPStore(
-        "127.0.0.1",
+        LOOPBACK,
         port,
         is_master=True,
         wait_for_workers=False,
@@ -40,7 +41,12 @@ def serve(listener: socket.socket) -> TCPStore:
 
 def worker_store(job: Job) -> TCPStore:
     """A fresh store for one attempt of the workers, on a port the kernel chooses."""
-    return serve(listen("" if job.max_nodes > 1 else "127.0.0.1", 0, job.master_flag))
+    return serve(listen("" if job.max_nodes > 1 else LOOPBACK, 0, job.master_flag))
+
+
+def worker_host(job: Job) -> str:
+    """Where the workers find that store: nobody outside can reach the one of a single machine."""
+    return job.host if job.max_nodes > 1 else LOOPBACK
 
 
 def control_store(job: Job, listener: socket.socket | None, timeout: float) -> Store:

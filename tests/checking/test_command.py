@@ -1,5 +1,6 @@
 """fleetx check, as a user types it."""
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -7,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from fleetx.__main__ import main
+from fleetx.checking import command
+from fleetx.launch import devices
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "merged.py")
 
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fleetx", "check", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    line = [sys.executable, "-m", "fleetx", "check", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_a_script_is_run_with_and_without_each_flag() -> None:
@@ -46,6 +49,38 @@ def test_bad_arguments_are_answered_in_a_sentence(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit, match="0"):
         main(["check", "--help"])
     assert "fleetx check --workers 4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("cards", "flags", "workers", "gpus"),
+    [
+        (0, [], 2, None),
+        (1, [], 2, "none"),
+        (1, ["--workers", "1"], 1, None),
+        (8, [], 2, None),
+        (8, ["--gpus", "3"], 1, "3"),
+        (1, ["--gpus", "none", "--workers", "4"], 4, "none"),
+    ],
+)
+def test_workers_fit_the_cards_there_are(
+    monkeypatch: pytest.MonkeyPatch, cards: int, flags: list[str], workers: int, gpus: str | None
+) -> None:
+    monkeypatch.setattr(devices, "here", lambda: cards)
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    args = parser.parse_args([*flags, SCRIPT])
+    assert command._choose_workers(args) is None
+    assert (args.workers, args.gpus) == (workers, gpus)
+
+
+def test_too_many_workers_are_refused_in_the_words_of_this_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(devices, "here", lambda: 1)
+    assert main(["check", "--workers", "3", SCRIPT]) == 2
+    err = capsys.readouterr().err
+    assert "--workers 3 is more than the 1 card(s)" in err
+    assert "--nproc_per_node" not in err
 
 
 def test_a_script_that_trains_nothing_is_told_so(tmp_path: Path) -> None:

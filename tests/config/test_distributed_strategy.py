@@ -448,3 +448,56 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert type(strategy.localsgd_configs["k_steps"]) is int
     with pytest.raises(ValueError, match="must be finite, got inf"):
         strategy.amp_configs = {"init_loss_scaling": float("inf")}
+
+
+@pytest.mark.parametrize(
+    ("text", "block", "key", "value"),
+    [
+        (
+            "sharding_configs { fuse_broadcast_MB: 16 }",
+            "sharding_configs",
+            "segment_broadcast_MB",
+            16,
+        ),
+        ("sharding_configs { sharding_group_size: 4 }", "sharding_configs", "sharding_degree", 4),
+        ("pipeline_configs { micro_batch: 2 }", "pipeline_configs", "accumulate_steps", 2),
+    ],
+)
+def test_files_of_older_releases_are_read(
+    tmp_path: Path, text: str, block: str, key: str, value: int
+) -> None:
+    file = tmp_path / "old.prototxt"
+    file.write_text(text)
+    strategy = fleet.DistributedStrategy()
+    strategy.load_from_prototxt(file)
+    assert strategy.explicit() == {block: {key: value}}
+    strategy.save_to_prototxt(file)
+    assert key in file.read_text(), "written under the name of today"
+
+
+def test_an_old_name_that_contradicts_the_new_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "both.prototxt"
+    file.write_text("pipeline_configs { micro_batch: 2 accumulate_steps: 4 }")
+    with pytest.raises(ValueError, match="the old name of the second; keep 'accumulate_steps'"):
+        fleet.DistributedStrategy().load_from_prototxt(file)
+
+
+def test_what_paddle_writes_into_every_file_is_accepted_at_its_default(tmp_path: Path) -> None:
+    file = tmp_path / "paddle.prototxt"
+    file.write_text(
+        "calc_comm_same_stream: false\nwith_coordinator: false\nfuse_grad_size_in_TFLOPS: 50.0\n"
+        "a_sync_configs { k_steps: -1 use_ps_gpu: 0 use_gpu_graph: 0 }\n"
+    )
+    strategy = fleet.DistributedStrategy()
+    strategy.load_from_prototxt(file)
+    assert strategy == fleet.DistributedStrategy()
+    strategy.explain(workers=2)
+    file.write_text("a_sync_configs { use_gpu_graph: 1 }")
+    with pytest.raises(ValueError, match=r"use_gpu_graph.*leave it at 0"):
+        strategy.load_from_prototxt(file)
+    for line in ("calc_comm_same_stream: true", "with_coordinator: true"):
+        file.write_text(line)
+        changed = fleet.DistributedStrategy()
+        changed.load_from_prototxt(file)
+        with pytest.raises(PlanError, match=line.split(":")[0]):
+            changed.explain(workers=2)

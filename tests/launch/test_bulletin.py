@@ -38,13 +38,43 @@ def test_a_silent_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, three = Bulletin(store), Bulletin(store), Bulletin(store)
     for _ in range(40):
         clock[0] += 1.0
-        assert three.beat(2, 3) is None
-        silent = one.beat(0, 3)
+        assert one.beat(0, 0, 3) is None
+        silent = three.beat(0, 2, 3)
         if clock[0] < 130:
-            two.beat(1, 3)
+            two.beat(0, 1, 3)
             assert silent is None
     assert clock[0] == 140.0
     assert silent is None, "ten seconds are not yet silence"
     clock[0] += module.SILENCE
-    three.beat(2, 3)
-    assert one.beat(0, 3) == 1
+    one.beat(0, 0, 3)
+    assert three.beat(0, 2, 3) == 1
+
+
+def test_the_first_machine_is_watched_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    store = HashStore()
+    one, two = Bulletin(store), Bulletin(store)
+    one.beat(0, 0, 2)
+    assert two.beat(0, 1, 2) is None
+    clock[0] += module.SILENCE + 1
+    assert two.beat(0, 1, 2) == 0
+
+
+def test_the_time_between_two_attempts_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    store = HashStore()
+    one, two = Bulletin(store), Bulletin(store)
+    one.beat(0, 0, 2)
+    two.beat(0, 1, 2)
+    clock[0] += module.SILENCE + 1  # a third machine was long in coming
+    assert two.beat(1, 1, 2) is None
+
+
+def test_everyone_hears_that_the_machines_meet_again() -> None:
+    store = HashStore()
+    one, two = Bulletin(store), Bulletin(store)
+    one.meet_again(0)
+    assert two.is_to_meet_again(0)
+    assert not two.is_to_meet_again(1)

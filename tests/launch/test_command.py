@@ -12,14 +12,14 @@ import pytest
 
 from fleetx.launch import devices
 from fleetx.launch.__main__ import main
-from fleetx.launch.errors import STOPPING
+from fleetx.launch.errors import PASSED_ON, STOPPING
 from tests.launch.conftest import CLEAN
 
 
 @pytest.fixture(autouse=True)
 def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder with a script, no platform variables, no cards, and our signal handlers back."""
-    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    handlers = {number: signal.getsignal(number) for number in STOPPING + PASSED_ON}
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith(CLEAN)]:
         monkeypatch.delenv(name)
@@ -56,6 +56,12 @@ def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
             "--rank 2 does not fit --nnodes 2",
         ),
         (["--rank", "1", "train.py"], "--rank 1 needs several machines"),
+        (["--master", "127.0.0.1:9", "train.py"], "without --nnodes"),
+        (["--node_ip", "127.0.0.1", "train.py"], "no others are named"),
+        (
+            ["--server_num=1", "--worker_num=1", "--node_ip=127.0.0.1", "train.py"],
+            "start everything here",
+        ),
         (["--server_num", "1", "--ips", "a,b", "train.py"], "--ips belongs to collective"),
         (["--use_paddlecloud", "train.py"], "reads the variable PADDLE_TRAINERS"),
         (["--log_dir", "train.py", "train.py"], "--log_dir train.py cannot hold the logs"),
@@ -116,6 +122,50 @@ def test_platform_variables_are_used_and_named(
     out = capsys.readouterr().out
     assert "--nnodes 2 comes from PADDLE_NNODES" in out
     assert "--master 127.0.0.1:6379 comes from PADDLE_MASTER" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import no_such_dependency", "ModuleNotFoundError: No module named 'no_such_dependency'"),
+        ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
+        ("from package import gone", "ImportError: cannot import name 'gone'"),
+    ],
+)
+def test_a_package_that_cannot_be_imported_is_no_misspelling(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "package", raising=False)
+    Path("package").mkdir()
+    Path("package/__init__.py").write_text(text)
+    Path("package/train.py").touch()
+    assert main(["--dry_run", "-m", "package.train"]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert "spelling" not in err
+    assert err.count("\n") == 1
+
+
+def test_servers_of_several_machines_need_a_token(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POD_IP", "127.0.0.1")
+    flags = ["--servers", "10.0.0.1:7000", "--workers", "127.0.0.1:7100", "train.py"]
+    assert main(flags) == 2
+    err = capsys.readouterr().err
+    assert "server 10.0.0.1 can be reached by others" in err
+    assert "FLEETX_PS_TOKEN" in err
+    assert not Path("log").exists(), "something was started"
+    assert main(["--dry_run", *flags]) == 0, "a dry run starts nothing that needs protection"
+
+
+def test_a_meeting_point_alone_is_no_job(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PADDLE_MASTER", "127.0.0.1:6379")
+    assert main(["--dry_run", "train.py"]) == 2
+    assert "without --nnodes (or PADDLE_NNODES) each would train alone" in capsys.readouterr().err
 
 
 def test_nothing_imports_torch_before_the_start() -> None:

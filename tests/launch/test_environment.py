@@ -10,6 +10,7 @@ from fleetx.launch.arguments import Arguments
 from fleetx.launch.cluster import Process, collective_world
 from fleetx.launch.environment import documented, torch_variables, variables
 from fleetx.launch.ports import Ports
+from fleetx.roles.detection import PaddleCloudRoleMaker
 
 
 @pytest.fixture
@@ -55,3 +56,25 @@ def test_the_launcher_s_process_is_named_to_its_workers() -> None:
     mine = variables(job, world, world.local[0], attempt=2, environ={})
     assert mine["FLEETX_LAUNCHER_PID"] == str(os.getpid())
     assert mine["PADDLE_RESTART"] == "2"
+
+
+@pytest.mark.usefixtures("cards")
+def test_cards_are_hidden_from_cpu_workers() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1", "FLAGS_selected_gpus": "3"}
+    with Ports() as ports:
+        job = collective.plan(Arguments(gpus="none"), environ, ports)
+    assert job.world is not None
+    mine = variables(job, job.world, job.world.local[0], attempt=0, environ=environ)
+    assert mine["CUDA_VISIBLE_DEVICES"] == mine["FLAGS_selected_gpus"] == ""
+
+
+def test_variables_of_another_job_are_not_inherited() -> None:
+    environ = {"PADDLE_PSERVERS_IP_PORT_LIST": "a:1", "PADDLE_LOCAL_DEVICE_IDS": "3"}
+    with Ports() as ports:
+        job = collective.plan(Arguments(gpus="none"), environ, ports)
+    assert job.world is not None
+    mine = variables(job, job.world, job.world.local[0], attempt=0, environ=environ)
+    seen = environ | mine  # as a process is started
+    assert seen["PADDLE_PSERVERS_IP_PORT_LIST"] == seen["PADDLE_LOCAL_DEVICE_IDS"] == ""
+    maker = PaddleCloudRoleMaker(is_collective=True, environ=seen)
+    assert maker.identity().is_collective

@@ -78,6 +78,31 @@ def test_machines_meet_and_agree_on_ranks(launcher: Launcher, port: int) -> None
     assert logs == ["RANK 0 2 2", "RANK 1 2 2"]
 
 
+def test_a_machine_joins_a_running_job(launcher: Launcher, port: int) -> None:
+    script = launcher.script(
+        """
+import os, time, torch, torch.distributed as dist
+print("attempt", os.environ["PADDLE_RESTART"], "size", os.environ["WORLD_SIZE"], flush=True)
+if os.environ["WORLD_SIZE"] == "1":
+    open("alone", "w").write("yes")
+    time.sleep(100)
+dist.init_process_group("gloo")
+x = torch.ones(1); dist.all_reduce(x)
+print("sum", x.item())
+dist.destroy_process_group()
+"""
+    )
+    flags = ("--nnodes=1:2", f"--master=127.0.0.1:{port}")
+    first = launcher.start(*flags, "--log_dir=log0", script)
+    launcher.await_file("alone")
+    second = launcher.start(*flags, "--log_dir=log1", script)
+    outcomes = [launcher.finish(job) for job in (first, second)]
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    logs = sorted(path.read_text() for path in launcher.folder.glob("log*/workerlog.*"))
+    joined = "attempt 1 size 2\nsum 2.0\n"
+    assert logs == ["attempt 0 size 1\n", joined, joined], "a log is lost, or an attempt miscounted"
+
+
 FAIL_ON_1 = """
 import os, sys, time
 print("hello from", os.environ["RANK"])

@@ -64,3 +64,5 @@ def test_nesting_in_mpirun_is_refused() -> None:
         platforms.complete(Arguments(), environ)
     one_each = Arguments(nnodes="2", master="a:1")
     assert platforms.complete(one_each, environ) == (one_each, ())
+    by_variables = environ | {"PADDLE_NNODES": "2", "PADDLE_MASTER": "a:1"}
+    assert platforms.complete(Arguments(), by_variables)[0] == one_each

@@ -202,14 +202,29 @@ while len(glob.glob("here.*")) < 6: time.sleep(0.05)
     assert len(set(ports)) == 9
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [
+        (signal.SIGINT, 130, "interrupted\nfinally\n"),
+        (signal.SIGTERM, 143, "finally\n"),
+        (signal.SIGQUIT, 131, "finally\n"),
+        (signal.SIGABRT, 134, "finally\n"),
+    ],
+)
 def test_signals_leave_no_orphan(
-    launcher: Launcher, gone: type[Gone], number: signal.Signals, code: int
+    launcher: Launcher, gone: type[Gone], number: signal.Signals, code: int, words: str
 ) -> None:
-    script = (
-        "import os, time\nopen(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
-        "time.sleep(100)"
-    )
+    script = """
+import atexit, os, time
+atexit.register(print, "at exit")
+try:
+    open(f"pid{os.environ['RANK']}", "w").write(str(os.getpid()))
+    time.sleep(100)
+except KeyboardInterrupt:
+    print("interrupted")
+finally:
+    print("finally")
+"""
     process = launcher.start("--nproc_per_node", "2", launcher.script(script))
     pids = [int(launcher.await_file(f"pid{rank}")) for rank in range(2)]
     process.send_signal(number)
@@ -219,6 +234,43 @@ def test_signals_leave_no_orphan(
     assert outcome.err.count("\n") == 1
     assert number.name in outcome.err
     assert gone.wait(pids) == []
+    assert launcher.log("workerlog.1") == f"{words}at exit\n", "as under python"
+
+
+def test_signals_of_the_script_are_passed_on(launcher: Launcher) -> None:
+    script = """
+import os, signal
+def save(number, frame):
+    print("saved on", signal.Signals(number).name); raise SystemExit(0)
+signal.signal(signal.SIGUSR1, save)
+open(f"pid{os.environ['RANK']}", "w").write("here")
+while True: signal.pause()
+"""
+    process = launcher.start("--nproc_per_node", "2", launcher.script(script))
+    for rank in range(2):
+        launcher.await_file(f"pid{rank}")
+    process.send_signal(signal.SIGUSR1)
+    outcome = launcher.finish(process)
+    assert outcome.code == 0, outcome.err
+    assert launcher.log("workerlog.1") == "saved on SIGUSR1\n"
+
+
+def test_children_of_a_script_end_as_their_parent_expects(launcher: Launcher) -> None:
+    script = """
+import multiprocessing, os, signal, time
+def wait():
+    try: time.sleep(100)
+    finally: print("the child ran on")
+child = multiprocessing.get_context("fork").Process(target=wait)
+child.start(); time.sleep(0.2); child.terminate(); child.join()
+print("child", child.exitcode)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    outcome = launcher.run(launcher.script(script))
+    assert outcome.code == 143
+    assert "rank 0 failed first (exit code 143)" in outcome.err
+    assert "killed by SIGTERM" in outcome.err
+    assert launcher.log("workerlog.0") == "child -15\n"
 
 
 def test_workers_die_with_a_killed_launcher(launcher: Launcher, gone: type[Gone]) -> None:
@@ -256,7 +308,8 @@ if __name__ == "__main__":
     name = launcher.script(script, "sub/train.py")
     outcome = launcher.run(name, "--lr", "0.1")
     assert outcome.code == 0, outcome.err
-    assert f"from the child 42 ['{name}', '--lr', '0.1'] {name}" in outcome.out
+    path = launcher.folder / name  # whole, so that a script may change its folder
+    assert f"from the child 42 ['{name}', '--lr', '0.1'] {path}" in outcome.out
     assert "pickled True" in outcome.out
 
 
