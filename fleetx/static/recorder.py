@@ -15,6 +15,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
+from fleetx.static.regions import DEVICES
 from fleetx.static.source_lines import user_line
 from fleetx.static.variable import Variable
 from fleetx.static.writes import writes
@@ -151,7 +152,7 @@ def _note(program: Program, node: fx.Node) -> None:
 
 
 def _autocast() -> tuple[str, torch.dtype] | None:
-    for device in ("cuda", "cpu"):
+    for device in DEVICES:
         if torch.is_autocast_enabled(device):
             return device, torch.get_autocast_dtype(device)
     return None

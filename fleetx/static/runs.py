@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +19,14 @@ from fleetx.static.interception import paused
 from fleetx.static.lowered import Lowered
 from fleetx.static.lr import Schedule
 from fleetx.static.program import Program
+from fleetx.static.regions import OUTSIDE, Regions, region
 from fleetx.static.startup import check_initialised
 from fleetx.static.variable import as_variable
 
 Fetch = Tensor | str | Schedule
 Feed = Mapping[str, Any]
+
+_NO_REGIONS = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Form:
     provided: tuple[str, ...]
     """Fetches that come from the training itself: gradients and the learning rate."""
     feeds: Feeds
+    regions: bool
+    """Whether operators were recorded under torch.no_grad() or torch.autocast()."""
 
 
 class Run(ABC):
@@ -64,7 +70,7 @@ class Run(ABC):
             torch.manual_seed(program.random_seed)
             self._seeded = True
         found: list[Any] = []
-        with paused():
+        with paused(), Regions() if form.regions else _NO_REGIONS:
             for _ in range(self._build.iterations):
                 batch = next_batch(program) if feed is None else feed
                 found = self._once(program, form, form.feeds.arguments(batch, checked=not cached))
@@ -79,13 +85,15 @@ class Run(ABC):
         provided = self._provided(program)
         computed = tuple(dict.fromkeys(name for name in names if name not in provided))
         nodes = (*self._first(program), *(program.node(name) for name in computed))
-        inputs = {str(n.target) for n in needed(program, nodes) if n.op == "placeholder"}
+        used = needed(program, nodes)
+        inputs = {str(n.target) for n in used if n.op == "placeholder"}
         return Form(
             names=names,
             nodes=nodes,
             computed=computed,
             provided=tuple(name for name in names if name in provided),
             feeds=Feeds(program, inputs, self.device),
+            regions=any(region(node) != OUTSIDE for node in used),
         )
 
     def _provided(self, program: Program) -> set[str]:
