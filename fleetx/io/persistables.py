@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fleetx.io.files import Folder, load_tensors, one_each, save_tensors
@@ -86,9 +87,16 @@ def load_persistables(
     main_program: Program | None = None,
     filename: str | None = None,
 ) -> None:
-    """Load what ``save_persistables`` saved; training goes on as if it had not stopped."""
+    """Load what ``save_persistables`` saved; training goes on as if it had not stopped.
+
+    Args:
+        executor: the one that runs the program.
+        dirname: the folder; without ``filename``, only files with names of values are read.
+        main_program: the default one if None.
+        filename: the one file that holds everything, if it was saved so.
+    """
     program = checked(executor, main_program)
-    found = _found(dirname, filename)
+    found = _found(program, dirname, filename)
     if missing := [name for name in values(program) if name not in found]:
         raise FileNotFoundError(
             f"{str(dirname)!r} has no value for {', '.join(missing[:3])}; load what is there with "
@@ -185,13 +193,29 @@ def _save(dirname: Folder, filename: str | None, tensors: Mapping[str, Tensor]) 
         save_tensors(Path(dirname) / filename, tensors)
 
 
-def _found(dirname: Folder, filename: str | None) -> dict[str, Tensor]:
+def _found(program: Program, dirname: Folder, filename: str | None) -> dict[str, Tensor]:
     if filename is not None:
         return load_tensors(Path(dirname) / filename)
-    folder, found = Path(dirname), dict[str, Tensor]()
+    folder, known = Path(dirname), values(program)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {str(dirname)!r} to load from.")
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and not path.name.startswith("."):
-            found |= load_tensors(path)
-    return found
+    # Other things may lie there: everything in one file, of another day, or a note.
+    paths = [path for path in sorted(folder.iterdir()) if path.name in known or MARK in path.name]
+    return {path.name: _own(path) for path in paths if path.is_file()}
+
+
+def _own(path: Path) -> Tensor:
+    """The one tensor of a file that has its name."""
+    try:
+        found = load_tensors(path)
+    except SafetensorError as error:
+        raise ValueError(
+            f"{str(path)!r} has the name of a value, but is no safetensors file ({error}); take it "
+            "away, or save the program again."
+        ) from error
+    if found.keys() != {path.name}:
+        raise ValueError(
+            f"{str(path)!r} has the name of one value, but holds {', '.join([*found][:3])}; if it "
+            "is one file for everything, name it by filename."
+        )
+    return found[path.name]

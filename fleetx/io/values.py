@@ -64,8 +64,7 @@ def put(program: Program, found: Mapping[str, Tensor]) -> None:
         if name in known:
             _copy(name, known[name], tensor)
     program.state.deal()
-    for initial in program.layers.values():
-        initial.done = True
+    _note_loaded(program, {id(known[name]) for name in found if name in known})
     state = {name: tensor for name, tensor in found.items() if name not in known}
     training = program.training
     if not state or training is None:
@@ -77,6 +76,19 @@ def put(program: Program, found: Mapping[str, Tensor]) -> None:
         training.at_start.append(lambda: _continue(program, state, mine))
     else:
         _continue(program, state, {})
+
+
+def _note_loaded(program: Program, loaded: set[int]) -> None:
+    """Layers may run when all that is saved of them was loaded; the others still need a start."""
+    known = {id(value) for value in values(program).values()}
+    for initial in program.layers.values():
+        if initial.done:
+            continue
+        own = {id(v) for v in initial.module.state_dict(keep_vars=True).values()} & known
+        initial.loaded |= own & loaded
+        if not own and initial.reset is not None:
+            initial.reset()  # nothing of it is ever saved, such as what a metric counted
+        initial.done = initial.loaded >= own
 
 
 @torch.no_grad()

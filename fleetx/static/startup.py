@@ -1,7 +1,7 @@
 """First values: what running a start-up program does."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,6 +28,8 @@ class Initial:
     done: bool = False
     again: bool = False
     """Whether the start-up program ran before, so that the module may have been trained."""
+    loaded: set[int] = field(default_factory=set)
+    """Those of its tensors that got values from files before it started."""
     state: "State | None" = None
     """Where a program that trains keeps the module's values."""
 
