@@ -150,10 +150,7 @@ def _graph_module(program: Program, outputs: list[fx.Node], device: torch.device
     graph = flattened(program, outputs, device)
     mark_regions(graph, exported=True)
     root = Lowered(program)
-    for node in graph.nodes:
-        if node.op == "call_module":
-            flag = node.meta["training"] and not program.for_test
-            root.get_submodule(str(node.target)).training = flag
+    root.set_modes(program, graph)
     module = fx.GraphModule(root, graph)
     module.training = not program.for_test
     return module

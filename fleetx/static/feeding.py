@@ -54,7 +54,8 @@ class Feeds:
         if missing := [name for name in self._needed if name not in found]:
             raise ProgramError(
                 f"feed lacks {', '.join(map(repr, missing))}, which the fetched variables depend "
-                f"on; feed a dict with {self._needed}."
+                f"on, or what the program counts in buffers; feed a dict with {self._needed}, or "
+                "run program.clone(for_test=True), which counts nothing."
             )
         for name, tensor in found.items():
             _check_one(name, tensor, self._inputs[name])

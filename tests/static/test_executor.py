@@ -360,3 +360,26 @@ def test_unique_name_shares_layers_with_a_second_program() -> None:
         pytest.raises(ProgramError, match="is another one"),
     ):
         static.nn.fc(static.data("x", [None, 4]), 99, name="fc_0")
+
+
+class Counter(nn.Module):
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count = self.count + 1
+        return x * 2
+
+
+def test_buffers_are_written_whatever_is_fetched_save_in_tests() -> None:
+    counter = Counter()
+    out = counter(static.data("x", [None, 4]))
+    main, exe = static.default_main_program(), static.Executor()
+    test = main.clone(for_test=True)
+    for _ in range(2):
+        exe.run(main, BATCH, [out])
+    exe.run(test, BATCH, [out])
+    assert counter.count == 2
