@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fleetx.io.files import Folder, load_tensors, one_each, save_tensors
 from fleetx.io.training_state import MARK
-from fleetx.io.values import everything, put, values, whole_values
+from fleetx.io.values import everything, put, restart_without, values, whole_values
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
@@ -89,6 +89,8 @@ def load_persistables(
 ) -> None:
     """Load what ``save_persistables`` saved; training goes on as if it had not stopped.
 
+    What was saved before the first run has no state of an optimizer, which begins anew.
+
     Args:
         executor: the one that runs the program.
         dirname: the folder; without ``filename``, only files with names of values are read.
@@ -102,6 +104,7 @@ def load_persistables(
             f"{str(dirname)!r} has no value for {', '.join(missing[:3])}; load what is there with "
             "load_vars(predicate=…), or look whether it was saved from another program."
         )
+    restart_without(program, found)
     put(program, found)
 
 

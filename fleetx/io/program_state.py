@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fleetx.io.files import Folder, load_tensors, save_tensors
 from fleetx.io.persistables import name_of
-from fleetx.io.values import put, training_values, values, whole_values
+from fleetx.io.values import put, restart_without, training_values, values, whole_values
 from fleetx.plan.option import unknown
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
@@ -25,6 +25,8 @@ def save(program: Program, model_path: Folder) -> None:
     save_tensors(_beside(model_path, PARAMETERS), whole_values(program, "static.save"))
     if state := training_values(program):
         save_tensors(_beside(model_path, OPTIMIZER), state)
+    else:  # one of an earlier day would be loaded with these values
+        _beside(model_path, OPTIMIZER).unlink(missing_ok=True)
 
 
 def load(
@@ -39,6 +41,8 @@ def load(
     if var_list is not None:
         names = [name_of(entry) for entry in var_list]
         found = {name: found[name] for name in _known(names, found)}
+    else:
+        restart_without(program, found)
     set_program_state(program, found)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fleetx.engine.weights import spread_like
-from fleetx.io.training_state import to_state, to_tensors
+from fleetx.io.training_state import MARK, to_state, to_tensors
 from fleetx.roles.collectives import util
 from fleetx.static.error import ProgramError
 from fleetx.static.minimize import Training
@@ -76,6 +76,12 @@ def put(program: Program, found: Mapping[str, Tensor]) -> None:
         training.at_start.append(lambda: _continue(program, state, mine))
     else:
         _continue(program, state, {})
+
+
+def restart_without(program: Program, found: Mapping[str, Tensor]) -> None:
+    """Let training begin anew when all was saved before its first run, so that it had no state."""
+    if program.training is not None and not any(MARK in name for name in found):
+        program.training.restart()
 
 
 def _note_loaded(program: Program, loaded: set[int]) -> None:

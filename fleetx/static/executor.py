@@ -70,7 +70,7 @@ class Executor:
             return (training.run or running(program, self.device)).on(self.device)
         run = program.runs.get(self.device)
         if run is None:
-            run = program.runs[self.device] = ForwardRun(program, self.device)
+            run = program.runs.setdefault(self.device, ForwardRun(program, self.device))
         return run
 
     def train_from_dataset(  # noqa: PLR0917 (the order of Paddle)

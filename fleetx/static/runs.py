@@ -1,5 +1,6 @@
 """How a program is run: once for each batch, lowered once for each list of fetches."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -55,6 +56,8 @@ class Run(ABC):
         self._build = prepared(program, plan, device)
         self._forms: dict[tuple[Any, ...], Form] = {}
         self._seeded = False
+        self._alone = threading.RLock()
+        """Threads run one after another: the lowered program is what one of them has chosen."""
 
     def run(
         self, program: Program, feed: Feed | None, fetches: Sequence[Fetch], *, cached: bool
@@ -62,10 +65,16 @@ class Run(ABC):
         """Run once, or as often as the options say, and return the values of the fetches."""
         names = [_name(fetch) for fetch in fetches]
         key = (id(program), program.version, *names)
+        with self._alone:
+            return self._run(program, feed, key, cached)
+
+    def _run(
+        self, program: Program, feed: Feed | None, key: tuple[Any, ...], cached: bool
+    ) -> list[Any]:
         form = self._forms.get(key)
         cached = cached and form is not None
         if form is None:
-            form = self._forms[key] = self._form(program, tuple(names))
+            form = self._forms[key] = self._form(program, key[2:])
         if program.random_seed and not self._seeded:
             torch.manual_seed(program.random_seed)
             self._seeded = True

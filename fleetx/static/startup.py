@@ -1,5 +1,6 @@
 """First values: what running a start-up program does."""
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from fleetx.static.error import ProgramError
 from fleetx.static.interception import paused
 
 if TYPE_CHECKING:
+    from fleetx.static.minimize import Training
     from fleetx.static.program import Program
     from fleetx.static.state import State
 
@@ -32,10 +34,12 @@ class Initial:
     """Those of its tensors that got values from files before it started."""
     state: "State | None" = None
     """Where a program that trains keeps the module's values."""
+    trainings: "list[weakref.ref[Training]]" = field(default_factory=list)
+    """Those that move the module's parameters."""
 
 
 def initialise(startup: "Program", device: torch.device) -> None:
-    """Give every layer its first values, the same ones on every worker."""
+    """Give every layer its first values, the same ones on every worker; trainings begin anew."""
     if startup.random_seed:
         torch.manual_seed(startup.random_seed)
     known = (initial.state for initial in startup.initial.values())
@@ -43,6 +47,8 @@ def initialise(startup: "Program", device: torch.device) -> None:
     for state in states:
         state.gather("static.Executor.run")
     with paused():
+        for training in _begun(startup):
+            training.restart()
         for name, initial in startup.initial.items():
             _draw(name, initial)
             initial.module.to(device)
@@ -54,6 +60,13 @@ def initialise(startup: "Program", device: torch.device) -> None:
         start_equal(everything, group)
     for state in states:
         state.deal()
+
+
+def _begun(startup: "Program") -> "list[Training]":
+    """Trainings whose parameters get new values, which their optimizers know nothing of."""
+    drawn = [i for i in startup.initial.values() if i.reset is not None or i.again]
+    found = {id(training): training for i in drawn for at in i.trainings if (training := at())}
+    return list(found.values())
 
 
 @torch.no_grad()

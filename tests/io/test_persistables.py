@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import fleetx as fleet
-from fleetx import static
+from fleetx import io, static
 from fleetx.static import ProgramError
 
 BATCH = {"x": np.ones((2, 4), np.float32)}
@@ -105,3 +105,41 @@ def test_what_a_metric_counts_begins_at_zero_behind_a_load(tmp_path: Path) -> No
     fleet.load_persistables(exe, tmp_path)
     feed = {**BATCH, "click": np.array([[0], [1]])}
     assert [count.sum() for count in exe.run(feed=feed, fetch_list=list(counts))] == [1, 1]
+
+
+def scheduled() -> tuple[static.Executor, Tensor]:
+    loss = static.nn.fc(static.data("x", [None, 4]), 1).pow(2).mean()
+    schedule = static.lr.exponential_decay(0.1, 1, 0.5)
+    static.Optimizer(torch.optim.Adam, lr=schedule).minimize(loss)
+    return started(), loss
+
+
+def test_values_from_before_the_first_run_begin_anew(tmp_path: Path) -> None:
+    exe, loss = scheduled()
+    main = static.default_main_program()
+
+    def losses() -> list[float]:
+        return [float(exe.run(feed=BATCH, fetch_list=[loss])[0]) for _ in range(3)]
+
+    fleet.save_persistables(exe, tmp_path / "folder")
+    static.save(main, tmp_path / "model")
+    first = losses()
+    fleet.load_persistables(exe, tmp_path / "folder")
+    assert losses() == first
+    static.load(main, tmp_path / "model")
+    assert losses() == first
+    static.save(main, tmp_path / "model")
+    state = tmp_path / "model.optimizer.safetensors"
+    assert state.is_file()
+    static.save(main.clone(for_test=True), tmp_path / "model")
+    assert not state.exists(), "it belongs to other values"
+
+
+def test_parameters_alone_leave_the_optimizer_alone(tmp_path: Path) -> None:
+    exe, loss = scheduled()
+    training = static.default_main_program().training
+    assert training is not None
+    exe.run(feed=BATCH, fetch_list=[loss])
+    io.save_params(exe, tmp_path)
+    io.load_params(exe, tmp_path)
+    assert (training.ticks, len(training.run.optimizer.state)) == (1, 2)  # type: ignore[union-attr]

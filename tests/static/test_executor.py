@@ -383,3 +383,36 @@ def test_buffers_are_written_whatever_is_fetched_save_in_tests() -> None:
         exe.run(main, BATCH, [out])
     exe.run(test, BATCH, [out])
     assert counter.count == 2
+
+
+def scheduled(optimizer: Any = torch.optim.Adam) -> tuple[Tensor, Any]:
+    loss = static.nn.fc(static.data("x", [None, 4]), 1).pow(2).mean()
+    schedule = static.lr.exponential_decay(0.1, 1, 0.5)
+    static.Optimizer(optimizer, lr=schedule).minimize(loss)
+    return loss, schedule
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adagrad])
+def test_start_up_again_begins_training_anew(optimizer: Any) -> None:
+    loss, schedule = scheduled(optimizer)
+    static.default_startup_program().random_seed = 1
+    exe, found = static.Executor(), []
+    for _ in range(3):
+        started(exe)
+        found.append([exe.run(feed=BATCH, fetch_list=[loss, schedule]) for _ in range(3)])
+    assert found[0] == found[1] == found[2]
+    assert [float(rate) for _, rate in found[0]] == [0.1, 0.05, 0.025]
+
+
+def test_start_up_of_other_layers_leaves_training_alone() -> None:
+    model = nn.Linear(4, 1)
+    loss = model(static.data("x", [None, 4])).pow(2).mean()
+    schedule = static.lr.exponential_decay(0.1, 1, 0.5)
+    static.Optimizer(torch.optim.SGD, lr=schedule).minimize(loss)
+    exe, main = static.Executor(), static.default_main_program()
+    rates = [float(exe.run(main, BATCH, [schedule])[0])]
+    with static.program_guard(static.Program()):
+        static.nn.fc(static.data("x", [None, 4]), 1)
+    started(exe)  # the module of the user keeps its values at the first time
+    rates.append(float(exe.run(main, BATCH, [schedule])[0]))
+    assert rates == [0.1, 0.05]
