@@ -57,7 +57,7 @@ class Executor:
             raise TypeError(f"Executor.run() takes a static.Program first, got {program!r}")
         fetches = _listed(fetch_list)
         global_scope().know(program)
-        if not fetches and program.training is None:
+        if not fetches and not feed and _is_startup(program):
             initialise(program, self.device)
             return []
         run = self._run_of(program)
@@ -125,6 +125,11 @@ class Executor:
 
     def close(self) -> None:
         """Nothing is held: values belong to their programs."""
+
+
+def _is_startup(program: Program) -> bool:
+    """Whether a program has first values to give, or nothing at all."""
+    return program.training is None and (bool(program.initial) or not len(program.graph.nodes))
 
 
 def _listed(fetches: Sequence[Fetch] | Fetch | None) -> list[Fetch]:

@@ -125,7 +125,9 @@ def adopt(program: Program, module: nn.Module) -> None:
         taken = {*known, *program.state.root._modules}
         name = startup().layer_names.fresh(type(module).__name__.lower(), taken)
     program.state.add(module, name)
-    program.layers[name] = known.setdefault(name, Initial(module, reset=None, done=True))
+    initial = known.setdefault(name, Initial(module, reset=None, done=True))
+    initial.state = initial.state or program.state
+    program.layers[name] = initial
 
 
 def is_leaf(module: nn.Module) -> bool:

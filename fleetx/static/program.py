@@ -134,6 +134,23 @@ class Program:
         self.state.gather("static.Program.parameters")
         return list(self.state.trained().values())
 
+    def parameter(self, node: fx.Node) -> nn.Parameter | None:
+        """The parameter that a node reads; None for anything else."""
+        if node.op != "get_attr":
+            return None
+        owner, _, attribute = str(node.target).rpartition(".")
+        return self.state.root.get_submodule(owner)._parameters.get(attribute)
+
+    def freeze(self, parameter: nn.Parameter, stop: bool) -> None:
+        """Let a parameter stay as it is, or move, in a training that is still to come."""
+        name = self.state.path(parameter)
+        if self.training is not None and (name in self.training.trained) is stop:
+            raise ProgramError(
+                f"stop_gradient = {stop} of the parameter {name!r} comes after minimize(), which "
+                "chose what is trained; set it before."
+            )
+        parameter.requires_grad_(not stop)
+
     def read(self, path: str) -> fx.Node:
         """A node for a parameter, buffer or constant."""
         tensor = self.state.root

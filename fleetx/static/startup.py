@@ -33,7 +33,7 @@ class Initial:
     loaded: set[int] = field(default_factory=set)
     """Those of its tensors that got values from files before it started."""
     state: "State | None" = None
-    """Where a program that trains keeps the module's values."""
+    """Of a program that has the module: the one that trains it in parts, if there is one."""
     trainings: "list[weakref.ref[Training]]" = field(default_factory=list)
     """Those that move the module's parameters."""
 

@@ -416,3 +416,27 @@ def test_start_up_of_other_layers_leaves_training_alone() -> None:
     started(exe)  # the module of the user keeps its values at the first time
     rates.append(float(exe.run(main, BATCH, [schedule])[0]))
     assert rates == [0.1, 0.05]
+
+
+def test_values_are_found_after_start_up() -> None:
+    static.nn.fc(static.data("x", [None, 4]), 1)
+    started()
+    weight = static.global_scope().find_var("fc_0.weight")
+    weight.set(np.full((1, 4), 2.0))
+    assert static.default_main_program().parameters()[0].tolist() == [[2, 2, 2, 2]]
+
+
+def test_a_program_runs_without_fetches() -> None:
+    x, y = static.data("x", [None, 4]), static.data("y", [None, 1], "int64")
+    counts = static.auc(static.nn.fc(x, 2, activation="softmax"), y)[2]
+    exe, main = started(), static.default_main_program()
+    feed = {**BATCH, "y": np.zeros((3, 1), np.int64)}
+    for _ in range(2):
+        assert exe.run(main, feed) == []
+    assert exe.run(main, feed, [counts[3]])[0].sum() == 9
+    test, weights = main.clone(for_test=True), [p.tolist() for p in main.parameters()]
+    assert exe.run(test, feed) == []
+    assert weights == [p.tolist() for p in main.parameters()]
+    for program in (main, test, static.default_startup_program()):
+        with pytest.raises(ProgramError, match="'nonsense', which is no input of the program"):
+            exe.run(program, {"nonsense": 3})
