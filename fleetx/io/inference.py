@@ -68,6 +68,8 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     targets = _listed(target_vars)
     pruned = _pruned(program, feeds, targets, for_test=export_for_deployment)
     names = [program.name_of(program.find(target)) for target in targets]
+    if format == "onnx" and len(set(names)) < len(names):
+        raise ValueError(f"a model of ONNX has an output once, and target_vars has {names}.")
     module = _graph_module(pruned, [pruned.find(name) for name in names], executor.device)
     if servers.has_servers() and not _serve(module, Path(dirname), format):
         return names
@@ -253,7 +255,20 @@ def load_inference_model(
     with program_guard(program, Program()):
         inputs = [data(name, **declared) for name, declared in signature["inputs"].items()]
         found = module(*inputs)
-    for name, variable in zip(signature["outputs"], found, strict=True):
-        variable.name = name
     program.for_test = True
-    return program, list(signature["inputs"]), list(found)
+    return program, list(signature["inputs"]), _named(program, signature["outputs"], found)
+
+
+def _named(program: Program, names: list[str], found: Sequence[Variable]) -> list[Variable]:
+    """The outputs under the names that they were saved with; one that was listed twice is one."""
+    for node in program.graph.nodes:
+        if node.op != "placeholder":  # those have automatic names, which may be an output's
+            node.meta["name"] = f"{node.name}@loaded"
+    program.changed()
+    made: dict[str, Variable] = {}
+    for name, variable in zip(names, found, strict=True):
+        if name not in made:
+            made[name] = variable
+            if name not in program.inputs():
+                variable.name = name
+    return [made[name] for name in names]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fleetx.static import from_dataset
+from fleetx.static.arrays import as_array
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
@@ -157,8 +158,6 @@ def _value(value: Any, as_numpy: bool) -> Any:
         return np.asarray(value) if as_numpy else torch.as_tensor(value)
     if not as_numpy:
         return value.detach()
-    if value.dtype == torch.bfloat16:
-        value = value.float()  # numpy has no such format
-    array = value.numpy(force=True)
+    array = as_array(value)
     # A copy: memory of parameters and feeds must not change under the caller.
     return array.copy() if value.is_cpu else array

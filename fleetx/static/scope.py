@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fleetx.plan.option import unknown
+from fleetx.static.arrays import as_array
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
 from fleetx.static.state import State
@@ -30,7 +31,7 @@ class Value:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """A copy of the numbers."""
-        return np.array(self._tensor().detach().cpu().numpy(), dtype=dtype)
+        return np.array(as_array(self._tensor()), dtype=dtype)
 
     def shape(self) -> list[int]:
         """Its sizes."""

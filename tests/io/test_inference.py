@@ -78,3 +78,38 @@ def test_inputs_that_cannot_be(tmp_path: Path) -> None:
     exe = started()
     with pytest.raises(static.ProgramError, match="has an input twice: x, x; list it once"):
         fleet.save_inference_model(exe, tmp_path, ["x", x], [x + 1])
+
+
+def test_outputs_keep_their_names_whatever_they_are(tmp_path: Path) -> None:
+    x = static.data("x", [None, 4])
+    out = static.nn.fc(x, 3)
+    best, where = torch.topk(out, 2)
+    exe = started()
+    targets = [where, out, best, where, x]
+    names = fleet.save_inference_model(exe, tmp_path, ["x"], targets)
+    assert names == ["getitem_1", "fc_0", "getitem", "getitem_1", "x"]
+    program, _, found = fleet.load_inference_model(tmp_path, exe)
+    main = static.default_main_program()
+    assert [variable.name for variable in found][:4] == names[:4]
+    for given in (found, names):
+        values = exe.run(program, {"x": ROWS}, given)
+        for ours, theirs in zip(values, exe.run(main, {"x": ROWS}, targets), strict=True):
+            assert np.allclose(ours, theirs)
+    with pytest.raises(ValueError, match="ONNX has an output once"):
+        fleet.save_inference_model(exe, tmp_path, ["x"], [out, out], format="onnx")
+
+
+def test_a_size_is_that_of_its_own_input(tmp_path: Path) -> None:
+    for names in (("x", "y"), ("y", "x")):
+        main, startup = static.Program(), static.Program()
+        with static.program_guard(main, startup):
+            kinds = {"x": ([None, 4], "float32"), "y": ([None], "int64")}
+            given = {name: static.data(name, *kinds[name]) for name in names}
+            logits = static.nn.fc(given["x"], 2)
+            torch.nn.functional.cross_entropy(logits, given["y"])  # finds the two sizes equal
+            shown = logits.view(given["x"].shape[0], 2).softmax(-1)
+        exe = static.Executor()
+        exe.run(startup)
+        test = main.clone(for_test=True)
+        assert exe.run(test, {"x": ROWS}, [shown])[0].shape == (5, 2)
+        fleet.save_inference_model(exe, tmp_path, ["x"], [shown], main)

@@ -143,3 +143,18 @@ def test_parameters_alone_leave_the_optimizer_alone(tmp_path: Path) -> None:
     io.save_params(exe, tmp_path)
     io.load_params(exe, tmp_path)
     assert (training.ticks, len(training.run.optimizer.state)) == (1, 2)  # type: ignore[union-attr]
+
+
+def test_bfloat16_comes_back(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(4, 2).bfloat16()
+    layer(static.data("x", [None, 4], "bfloat16"))
+    main, kept = static.default_main_program(), layer.weight.detach().clone()
+    static.save(main, tmp_path / "model")
+    state = static.load_program_state(tmp_path / "model")
+    assert state["linear_0.weight"].dtype == np.float32
+    with torch.no_grad():
+        layer.weight.zero_()
+    static.load(main, tmp_path / "model")
+    assert torch.equal(layer.weight, kept)
+    started()
+    assert np.array_equal(value("linear_0.weight"), kept.float().numpy())
