@@ -156,8 +156,8 @@ def _one_feed(feed: Feed | Sequence[Feed] | None) -> Feed | None:
 def _value(value: Any, as_numpy: bool) -> Any:
     if not isinstance(value, Tensor):
         return np.asarray(value) if as_numpy else torch.as_tensor(value)
-    if not as_numpy:
-        return value.detach()
-    array = as_array(value)
     # A copy: memory of parameters and feeds must not change under the caller.
+    if not as_numpy:
+        return value.detach().clone()
+    array = as_array(value)
     return array.copy() if value.is_cpu else array

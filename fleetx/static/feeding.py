@@ -39,7 +39,8 @@ class Feeds:
 
     def _tensor(self, name: str, value: Any) -> Tensor:
         if isinstance(value, Tensor):
-            return value
+            # What computed it is no part of the program, and must not be trained with it.
+            return value.detach() if value.requires_grad else value
         if isinstance(value, np.ndarray):
             # Arrays from a file are read-only, and torch would warn of writes that never come.
             return torch.from_numpy(value if value.flags.writeable else value.copy())

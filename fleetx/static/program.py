@@ -104,14 +104,26 @@ class Program:
         raise ProgramError(unknown(f"the program has no variable {name!r}", name, known))
 
     def find(self, variable: Tensor | str) -> fx.Node:
-        """The node of a variable of this program, or of one of the same name in another."""
+        """The node of a variable of this program, or of the program that this is a clone of."""
         if isinstance(variable, Variable):
-            if variable.program is self:
-                return variable.node
-            return self.node(variable.name)
+            return variable.node if variable.program is self else self._twin(variable)
         if not isinstance(variable, str):
             raise TypeError(f"a variable is given by object or by name, got {variable!r}")
         return self.node(variable)
+
+    def _twin(self, variable: Variable) -> fx.Node:
+        """The node that was cloned from a variable's, or reads the same parameter."""
+        found, theirs = self.node(variable.name), variable.node
+        if found.meta.get("val") is theirs.meta["val"]:
+            return found
+        parameter = self.parameter(found)
+        if parameter is not None and parameter is variable.program.parameter(theirs):
+            return found
+        raise ProgramError(
+            f"the variable {variable.name!r} belongs to another program, and the one of that name "
+            "here is computed by itself; pass the name if you mean that one, or clone() the "
+            "program that has the variable."
+        )
 
     def var(self, name: str) -> Variable:
         """A variable by name."""
@@ -196,8 +208,8 @@ class Program:
     ) -> tuple["Program", dict[fx.Node, fx.Node]]:
         copy = Program()
         copy.state, copy.shapes, copy.layer_names = self.state, self.shapes, self.layer_names
-        copy.random_seed, copy.readers, copy.layers = self.random_seed, self.readers, self.layers
-        copy.build = self.build
+        copy.random_seed, copy.build = self.random_seed, self.build
+        copy.readers, copy.layers = list(self.readers), dict(self.layers)
         mapped: dict[fx.Node, fx.Node] = {}
         for node in fed:
             mapped[node] = copy.graph.placeholder(self.name_of(node))

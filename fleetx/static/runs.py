@@ -63,7 +63,7 @@ class Run(ABC):
         self, program: Program, feed: Feed | None, fetches: Sequence[Fetch], *, cached: bool
     ) -> list[Any]:
         """Run once, or as often as the options say, and return the values of the fetches."""
-        names = [_name(fetch) for fetch in fetches]
+        names = [_name(program, fetch) for fetch in fetches]
         key = (id(program), program.version, *names)
         with self._alone:
             return self._run(program, feed, key, cached)
@@ -117,12 +117,13 @@ class Run(ABC):
         """The values of the fetches after one batch."""
 
 
-def _name(fetch: Fetch) -> str:
+def _name(program: Program, fetch: Fetch) -> str:
     if isinstance(fetch, str):
         return fetch
     if isinstance(fetch, Schedule):
         return fetch.name
-    return as_variable(fetch, "fetch_list").name
+    variable = as_variable(fetch, "fetch_list")
+    return program.name_of(variable.node if variable.program is program else program.find(fetch))
 
 
 def next_batch(program: Program) -> Feed:

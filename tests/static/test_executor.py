@@ -440,3 +440,71 @@ def test_a_program_runs_without_fetches() -> None:
     for program in (main, test, static.default_startup_program()):
         with pytest.raises(ProgramError, match="'nonsense', which is no input of the program"):
             exe.run(program, {"nonsense": 3})
+
+
+def test_a_variable_of_another_program_is_refused() -> None:
+    first, second = static.Program(), static.Program()
+    with static.program_guard(first):
+        theirs = static.data("x", [None, 4]).mean()
+        weight = static.nn.fc(static.data("z", [None, 4]), 1, name="shared")
+    copy = first.clone()
+    with static.program_guard(second):
+        x = static.data("x", [None, 4])
+        ours = (x * 100).mean()
+        static.nn.fc(x, 1, name="shared")
+    exe = started()
+    assert theirs.name == ours.name
+    with pytest.raises(ProgramError, match="'mean' belongs to another program"):
+        exe.run(second, BATCH, [theirs])
+    assert exe.run(second, BATCH, [theirs.name])[0] == 100
+    assert exe.run(copy, BATCH, [theirs])[0] == 1
+    parameters = exe.run(second, BATCH, list(first.all_parameters()))
+    assert [value.shape for value in parameters] == [(1, 4), (1,)]
+    with static.program_guard(first):
+        added = weight * 2
+    with static.program_guard(copy):
+        other: Any = copy.var(weight.name) * 3
+    assert added.name == other.name
+    with pytest.raises(ProgramError, match="belongs to another program"):
+        exe.run(copy, {"z": BATCH["x"]}, [added])
+
+
+def test_tensors_that_are_fetched_stay_as_they_were() -> None:
+    loss = static.nn.fc(static.data("x", [None, 4]), 2).mean()
+    static.Optimizer(torch.optim.SGD, lr=0.1).minimize(loss)
+    exe = started()
+    (weight,) = exe.run(feed=BATCH, fetch_list=["fc_0.weight"], return_numpy=False)
+    kept = weight.clone()
+    exe.run(feed=BATCH, fetch_list=[])
+    assert torch.equal(weight, kept)
+
+
+def test_a_layer_that_is_added_to_a_clone_is_none_of_the_original() -> None:
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        hidden = static.nn.fc(static.data("x", [None, 4]), 3)
+    second = main.clone()
+    with static.program_guard(second, static.Program()):
+        out = static.nn.fc(second.var(hidden.name), 2, name="head")
+    exe = static.Executor()
+    exe.run(startup)
+    assert exe.run(main, BATCH, [hidden])[0].shape == (3, 3)
+    with pytest.raises(ProgramError, match="parameters of head have no values"):
+        exe.run(second, BATCH, [out])
+
+
+def test_what_computed_a_feed_is_not_trained() -> None:
+    encoder = nn.Linear(4, 4)
+    features = encoder(torch.ones(2, 4))
+    loss = static.nn.fc(static.data("x", [None, 4]), 1).mean()
+    static.Optimizer(torch.optim.SGD, lr=0.1).minimize(loss)
+    exe = started()
+    for _ in range(2):
+        exe.run(feed={"x": features}, fetch_list=[loss])
+    assert encoder.weight.grad is None
+
+
+@pytest.mark.parametrize("name", ["class", "lambda", "self", "torch", "None", "inf", "a-b"])
+def test_names_that_are_no_arguments(name: str) -> None:
+    with pytest.raises(ProgramError, match=f"of an argument in Python code, and '{name}' cannot"):
+        static.data(name, [None, 4])
