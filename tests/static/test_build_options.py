@@ -71,7 +71,6 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], torch.device]] = [
     ({"allow_cuda_graph_capture": True}, {}, CPU),
     ({}, {"use_thread_barrier": True}, CPU),
     ({}, {"num_threads": 4}, CUDA),
-    ({"enable_auto_fusion": True, "enable_sequential_execution": True}, {}, CPU),
     ({"enable_auto_fusion": True, "fuse_bn_add_act_ops": False}, {}, CPU),
 ]
 
@@ -85,6 +84,7 @@ def test_refusals(build: dict[str, Any], execution: dict[str, Any], device: torc
 def test_the_example_of_document_004_is_understood() -> None:
     build = dict.fromkeys(
         (
+            "enable_sequential_execution",
             "fuse_elewise_add_act_ops",
             "fuse_bn_act_ops",
             "enable_auto_fusion",

@@ -249,3 +249,12 @@ def test_a_parameter_whose_gradient_is_stopped_stays() -> None:
         weight.stop_gradient = False
     with pytest.raises(ProgramError, match=r"'fc_0.bias' comes after minimize\(\)"):
         main.var("fc_0.bias").stop_gradient = True
+
+
+def test_the_mean_of_a_window_leaves_padding_out() -> None:
+    x = static.data("x", [None, 1, 2, 2])
+    outs = [static.nn.pool2d(x, 3, "avg", 1, 1, exclusive=flag) for flag in (True, False)]
+    feed = {"x": np.full((1, 1, 2, 2), 9, np.float32)}
+    without, counted = static.Executor().run(feed=feed, fetch_list=outs)
+    assert without.ravel().tolist() == [9, 9, 9, 9]
+    assert counted.ravel().tolist() == [4, 4, 4, 4]
