@@ -44,10 +44,14 @@ def save_persistables(
         executor: the one that runs the program.
         dirname: the folder; it is made if it does not exist.
         main_program: the default one if None.
-        filename: one file for everything; a file of its own name for each variable if None.
+        filename: one file for everything; a file of its own name for each variable if None. What
+            an earlier save left there of an optimizer is taken away.
     """
     program = checked(executor, main_program)
-    _save(dirname, filename, everything(program, "save_persistables"))
+    found = everything(program, "save_persistables")
+    _save(dirname, filename, found)
+    if filename is None:
+        _remove_stale(Path(dirname), found)
 
 
 def save_params(
@@ -196,6 +200,13 @@ def _save(dirname: Folder, filename: str | None, tensors: Mapping[str, Tensor]) 
         save_tensors(Path(dirname) / filename, tensors)
 
 
+def _remove_stale(folder: Path, found: Mapping[str, Tensor]) -> None:
+    """Take away what an optimizer of another day kept, which would be loaded with these values."""
+    for path in folder.iterdir():
+        if path.name not in found and _is_state(path.name, found):
+            path.unlink(missing_ok=True)  # several workers may write into one folder
+
+
 def _found(program: Program, dirname: Folder, filename: str | None) -> dict[str, Tensor]:
     if filename is not None:
         return load_tensors(Path(dirname) / filename)
@@ -203,8 +214,14 @@ def _found(program: Program, dirname: Folder, filename: str | None) -> dict[str,
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {str(dirname)!r} to load from.")
     # Other things may lie there: everything in one file, of another day, or a note.
-    paths = [path for path in sorted(folder.iterdir()) if path.name in known or MARK in path.name]
-    return {path.name: _own(path) for path in paths if path.is_file()}
+    paths = {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
+    return {n: _own(path) for n, path in paths.items() if n in known or _is_state(n, known)}
+
+
+def _is_state(name: str, known: Mapping[str, Tensor]) -> bool:
+    """Whether a file has the name of what an optimizer or a strategy keeps for these values."""
+    owner, mark, _ = name.partition(MARK)
+    return bool(mark) and (not owner or owner in known)
 
 
 def _own(path: Path) -> Tensor:

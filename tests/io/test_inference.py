@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def test_a_size_is_that_of_its_own_input(tmp_path: Path) -> None:
     for names in (("x", "y"), ("y", "x")):
         main, startup = static.Program(), static.Program()
         with static.program_guard(main, startup):
-            kinds = {"x": ([None, 4], "float32"), "y": ([None], "int64")}
+            kinds: dict[str, Any] = {"x": ([None, 4], "float32"), "y": ([None], "int64")}
             given = {name: static.data(name, *kinds[name]) for name in names}
             logits = static.nn.fc(given["x"], 2)
             torch.nn.functional.cross_entropy(logits, given["y"])  # finds the two sizes equal

@@ -101,7 +101,7 @@ def test_what_a_metric_counts_begins_at_zero_behind_a_load(tmp_path: Path) -> No
     static.reset()
     counts, exe = score(), static.Executor()
     layer = static.default_main_program().layers["auc_0"].module
-    layer.positive.fill_(9)  # type: ignore[operator,union-attr]
+    layer.positive.fill_(9)  # type: ignore[operator]
     fleet.load_persistables(exe, tmp_path)
     feed = {**BATCH, "click": np.array([[0], [1]])}
     assert [count.sum() for count in exe.run(feed=feed, fetch_list=list(counts))] == [1, 1]
@@ -158,3 +158,15 @@ def test_bfloat16_comes_back(tmp_path: Path) -> None:
     assert torch.equal(layer.weight, kept)
     started()
     assert np.array_equal(value("linear_0.weight"), kept.float().numpy())
+
+
+def test_no_state_of_an_earlier_optimizer_stays(tmp_path: Path) -> None:
+    exe, loss = trained()
+    exe.run(feed=BATCH, fetch_list=[loss])
+    fleet.save_persistables(exe, tmp_path)
+    assert (tmp_path / "fc_0.weight@exp_avg").is_file()
+    (tmp_path / "me@home").write_text("mine")
+    fleet.save_persistables(exe, tmp_path, static.default_main_program().clone(for_test=True))
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == ["fc_0.bias", "fc_0.weight", "me@home"]
+    fleet.load_persistables(exe, tmp_path)

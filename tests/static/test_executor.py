@@ -365,6 +365,8 @@ def test_unique_name_shares_layers_with_a_second_program() -> None:
 class Counter(nn.Module):
     """Counts its calls."""
 
+    count: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("count", torch.zeros(()))
@@ -445,12 +447,12 @@ def test_a_program_runs_without_fetches() -> None:
 def test_a_variable_of_another_program_is_refused() -> None:
     first, second = static.Program(), static.Program()
     with static.program_guard(first):
-        theirs = static.data("x", [None, 4]).mean()
+        theirs: Any = static.data("x", [None, 4]).mean()
         weight = static.nn.fc(static.data("z", [None, 4]), 1, name="shared")
     copy = first.clone()
     with static.program_guard(second):
         x = static.data("x", [None, 4])
-        ours = (x * 100).mean()
+        ours: Any = (x * 100).mean()
         static.nn.fc(x, 1, name="shared")
     exe = started()
     assert theirs.name == ours.name
@@ -461,7 +463,7 @@ def test_a_variable_of_another_program_is_refused() -> None:
     parameters = exe.run(second, BATCH, list(first.all_parameters()))
     assert [value.shape for value in parameters] == [(1, 4), (1,)]
     with static.program_guard(first):
-        added = weight * 2
+        added: Any = weight * 2
     with static.program_guard(copy):
         other: Any = copy.var(weight.name) * 3
     assert added.name == other.name

@@ -1,5 +1,6 @@
 """Layers and metrics: the numbers of the torch modules and formulas that they stand for."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -207,11 +208,12 @@ def test_norms_without_scale_or_shift(name: str) -> None:
 
 def test_layers_that_need_their_weight() -> None:
     x, ids = static.data("x", [None, 3, 8, 8]), static.data("ids", [None], "int64")
-    for make in (
+    makes: list[Callable[[], Tensor]] = [
         lambda: static.nn.fc(x, 2, weight_attr=False),
         lambda: static.nn.conv2d(x, 2, 3, param_attr=False),
         lambda: static.nn.embedding(ids, (5, 2), param_attr=False),
-    ):
+    ]
+    for make in makes:
         with pytest.raises(ProgramError, match=r"told to have no weight \(False\)"):
             make()
 

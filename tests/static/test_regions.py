@@ -75,9 +75,9 @@ def test_regions_are_left_innermost_first() -> None:
         z = z * 2
         with torch.no_grad():
             z = z * 2
-    out = z + 1
-    graph = static.default_main_program().graph
-    graph.output((out.node,))
+    program, out = static.default_main_program(), z + 1
+    graph = program.graph
+    graph.output((program.find(out),))
     mark_regions(graph)
     assert _calls(graph) == ["+g", "-g", "+a", "+g", "-g", "+g", "-g", "-a"]
     opened: list[str] = []

@@ -65,7 +65,12 @@ def test_a_pause_is_that_of_one_thread() -> None:
 def test_threads_run_programs_of_their_own() -> None:
     def work(main: static.Program, out: Any) -> Callable[[], None]:
         exe = static.Executor()
-        return lambda: [exe.run(main, BATCH, [out]) for _ in range(200)] and None
+
+        def run() -> None:
+            for _ in range(200):
+                exe.run(main, BATCH, [out])
+
+        return run
 
     together(*(work(*recorded()) for _ in range(2)))
     main = static.Program()
@@ -99,6 +104,11 @@ def test_threads_that_train_make_one_optimizer() -> None:
     with static.program_guard(main):
         static.Optimizer(torch.optim.SGD, lr=0.1).minimize(out.mean())
     exe = static.Executor()
-    together(*(lambda: [exe.run(main, BATCH, []) for _ in range(50)] and None for _ in range(2)))
+
+    def run() -> None:
+        for _ in range(50):
+            exe.run(main, BATCH, [])
+
+    together(run, run)
     assert main.training is not None
     assert main.training.ticks == 100
