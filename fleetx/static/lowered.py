@@ -83,6 +83,8 @@ class Lowered(Part):
         self._with: dict[Any, set[Key | None]] = {}
         self._modes: dict[str, bool] = {}
         """Path of a module -> whether its twin there is in training mode."""
+        self._twice: set[str] = set()
+        """Those that have a second twin, for the other mode."""
         self._own = own
         self._twins = Twins(eval_mode=program.for_test, own=own)
         root = self._twins.of(program.state.root)
@@ -172,9 +174,11 @@ class Lowered(Part):
             )
         if "modes" not in self._modules:
             self._modules["modes"] = Part()
-        other = copy.copy(self.get_submodule(path))
-        other.training = flag
-        hang(self.get_submodule("modes"), path, other)
+        if path not in self._twice:
+            self._twice.add(path)
+            other = copy.copy(self.get_submodule(path))
+            other.training = flag
+            hang(self.get_submodule("modes"), path, other)
         return f"modes.{path}"
 
     def _finished(self, codes: list[tuple[Part, Code]], meta: dict[str, Any]) -> Variant:
