@@ -1,6 +1,5 @@
 """The module that a program becomes, so that engine and strategies need not know programs."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,9 @@ from fleetx.static.build_options import Build
 from fleetx.static.calls import calls
 from fleetx.static.codegen import Code, code
 from fleetx.static.cuts import matching
-from fleetx.static.error import ProgramError
 from fleetx.static.flattening import flattened
 from fleetx.static.in_place import activate_in_place
+from fleetx.static.modes import Hidden, Modes
 from fleetx.static.program import Program
 from fleetx.static.sharing import Ownership, Twins, hang, share
 from fleetx.static.splitting import Piece, numbered_by_device, numbered_by_names, results, split
@@ -25,7 +24,7 @@ from fleetx.static.state import RESERVED
 Key = tuple[Any, ...]
 
 
-class Part(nn.Module):
+class Part(Hidden):
     """A segment or a stage: a module whose code depends on what is fetched."""
 
     def __init__(self) -> None:
@@ -39,11 +38,6 @@ class Part(nn.Module):
     def children_are_parts(self) -> bool:
         """Whether it was cut into segments or stages."""
         return "segments" in self._modules or "stages" in self._modules
-
-    @override
-    def state_dict(self, *args: Any, destination: Any = None, **kwargs: Any) -> Any:
-        """Nothing: what it uses is saved under the names of the program."""
-        return {} if destination is None else destination
 
 
 @dataclass(frozen=True)
@@ -81,11 +75,7 @@ class Lowered(Part):
         self._variants: dict[Key, Variant] = {}
         self._chosen: Key | None = None
         self._with: dict[Any, set[Key | None]] = {}
-        self._modes: dict[str, bool] = {}
-        """Path of a module -> whether its twin there is in training mode."""
-        self._twice: set[str] = set()
-        """Those that have a second twin, for the other mode."""
-        self._own = own
+        self.recorded_modes = Modes(self, own=own)
         self._twins = Twins(eval_mode=program.for_test, own=own)
         root = self._twins.of(program.state.root)
         self._modules, self._parameters, self._buffers = (
@@ -147,39 +137,13 @@ class Lowered(Part):
         return code(graph, compiled=self._build.compile)
 
     def _generated(self, program: Program, graph: fx.Graph) -> Variant:
-        self.set_modes(program, graph)
+        self.recorded_modes.set(graph, for_test=program.for_test)
         if self._build.in_place:
             activate_in_place(graph, self)
         if self._by_device:
             return self._in_stages(program, graph)
         codes, outer = self._in_segments(program, graph, self, "")
         return self._finished(codes, {"calls": calls(self, {"": outer})})
-
-    def set_modes(self, program: Program, graph: fx.Graph) -> None:
-        """Let every call of a module run in the mode, training or not, in which it was recorded."""
-        for node in graph.nodes:
-            if node.op == "call_module":
-                path, flag = str(node.target), node.meta["training"] and not program.for_test
-                if self._modes.setdefault(path, flag) is flag:
-                    self.get_submodule(path).training = flag
-                else:
-                    node.target = self._in_other_mode(path, flag)
-
-    def _in_other_mode(self, path: str, flag: bool) -> str:
-        """The path of a second twin, for a module that is called in both modes."""
-        if self._own:
-            raise ProgramError(
-                f"{path!r} is called in training and in evaluation mode, and a strategy spreads "
-                "its parameters, which lie in one module; use one mode, or a module for each."
-            )
-        if "modes" not in self._modules:
-            self._modules["modes"] = Part()
-        if path not in self._twice:
-            self._twice.add(path)
-            other = copy.copy(self.get_submodule(path))
-            other.training = flag
-            hang(self.get_submodule("modes"), path, other)
-        return f"modes.{path}"
 
     def _finished(self, codes: list[tuple[Part, Code]], meta: dict[str, Any]) -> Variant:
         return Variant(self._compiled(codes) if self._build.compile else codes, meta)

@@ -120,9 +120,8 @@ class Program:
         if parameter is not None and parameter is variable.program.parameter(theirs):
             return found
         raise ProgramError(
-            f"the variable {variable.name!r} belongs to another program, and the one of that name "
-            "here is computed by itself; pass the name if you mean that one, or clone() the "
-            "program that has the variable."
+            f"the variable {variable.name!r} belongs to another program, and this one has another "
+            "of that name; pass the name if you mean it, or clone() the program of the variable."
         )
 
     def var(self, name: str) -> Variable:
@@ -150,16 +149,15 @@ class Program:
         """The parameter that a node reads; None for anything else."""
         if node.op != "get_attr":
             return None
-        owner, _, attribute = str(node.target).rpartition(".")
-        return self.state.root.get_submodule(owner)._parameters.get(attribute)
+        owner, _, name = str(node.target).rpartition(".")
+        return self.state.root.get_submodule(owner)._parameters.get(name)
 
     def freeze(self, parameter: nn.Parameter, stop: bool) -> None:
         """Let a parameter stay as it is, or move, in a training that is still to come."""
         name = self.state.path(parameter)
         if self.training is not None and (name in self.training.trained) is stop:
             raise ProgramError(
-                f"stop_gradient = {stop} of the parameter {name!r} comes after minimize(), which "
-                "chose what is trained; set it before."
+                f"stop_gradient = {stop} of {name!r} comes after minimize(); set it before."
             )
         parameter.requires_grad_(not stop)
 
