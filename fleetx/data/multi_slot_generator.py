@@ -19,8 +19,8 @@ class MultiSlotDataGenerator:
         """How many samples ``generate_batch`` sees at once."""
         self._batch = batch_size
 
-    def generate_sample(self, line: str | None) -> Callable[[], Iterable[Sample]]:
-        """Return a function that yields the samples of one line."""
+    def generate_sample(self, line: str | None) -> Callable[[], Iterable[Sample | None]]:
+        """Return a function that yields the samples of one line; None is left out."""
         raise NotImplementedError(
             f"{type(self).__name__} must define generate_sample(line), which returns a function "
             "that yields [(slot, [value, ...]), ...]"
@@ -42,6 +42,8 @@ class MultiSlotDataGenerator:
         held: list[Sample] = []
         for line in lines:
             for sample in self.generate_sample(line)():
+                if sample is None:
+                    continue
                 held.append(sample)
                 if len(held) == self._batch:
                     self._write(held, out)

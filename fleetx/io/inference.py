@@ -14,7 +14,6 @@ from fleetx.engine import servers
 from fleetx.io.files import Folder, written_together
 from fleetx.io.persistables import checked
 from fleetx.io.table_rows import attach, describe, tables_of
-from fleetx.static.codegen import mark_regions
 from fleetx.static.current import program_guard
 from fleetx.static.error import ProgramError
 from fleetx.static.executor import Executor
@@ -22,6 +21,7 @@ from fleetx.static.flattening import flattened
 from fleetx.static.inputs import data
 from fleetx.static.lowered import Lowered
 from fleetx.static.program import Program
+from fleetx.static.regions import mark_regions
 from fleetx.static.shapes import FREE
 from fleetx.static.variable import Variable
 
@@ -35,7 +35,7 @@ SIZES = (3, 5, 7, 11, 13, 17)
 def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     executor: Executor,
     dirname: Folder,
-    feeded_var_names: Sequence[str] | str,
+    feeded_var_names: Sequence[Tensor | str] | Tensor | str,
     target_vars: Sequence[Tensor | str] | Tensor | str,
     main_program: Program | None = None,
     export_for_deployment: bool = True,
@@ -52,7 +52,7 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     Args:
         executor: the one that runs the program.
         dirname: the folder.
-        feeded_var_names: the inputs of the model.
+        feeded_var_names: the inputs of the model, in the order in which it takes them.
         target_vars: its outputs.
         main_program: the default one if None.
         export_for_deployment: freeze dropout and batch normalisation; False exports them as they
@@ -64,11 +64,12 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     """
     program = checked(executor, main_program)
     check_format(format)
-    feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
-    one = isinstance(target_vars, Tensor | str)
-    targets: list[Any] = [target_vars] if one else list(target_vars)
+    feeds = [program.name_of(program.find(feed)) for feed in _listed(feeded_var_names)]
+    targets = _listed(target_vars)
     pruned = _pruned(program, feeds, targets, for_test=export_for_deployment)
     names = [program.name_of(program.find(target)) for target in targets]
+    if format == "onnx" and len(set(names)) < len(names):
+        raise ValueError(f"a model of ONNX has an output once, and target_vars has {names}.")
     module = _graph_module(pruned, [pruned.find(name) for name in names], executor.device)
     if servers.has_servers() and not _serve(module, Path(dirname), format):
         return names
@@ -76,6 +77,10 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
         module, pruned, Path(dirname), executor.device, also_onnx=format == "onnx", outputs=names
     )
     return names
+
+
+def _listed(given: Sequence[Tensor | str] | Tensor | str) -> list[Tensor | str]:
+    return [given] if isinstance(given, Tensor | str) else list(given)
 
 
 def check_format(format: str) -> None:
@@ -118,9 +123,26 @@ def _pruned(program: Program, feeds: list[str], targets: list[Any], *, for_test:
             f"the targets depend on {', '.join(surplus)} too, which feeded_var_names does not "
             "list; list all inputs that they need, or choose other targets."
         )
+    if len(set(feeds)) < len(feeds):
+        raise ProgramError(
+            f"feeded_var_names has an input twice: {', '.join(feeds)}; list it once."
+        )
     if idle := [name for name in feeds if name not in pruned.inputs()]:
         raise ProgramError(f"no target depends on {', '.join(idle)}; leave it out of the feeds.")
+    _order_inputs(pruned, feeds)
     return pruned
+
+
+def _order_inputs(program: Program, names: list[str]) -> None:
+    """Let the inputs of a model come in the order in which its user listed them."""
+    first = next(iter(program.graph.nodes))
+    for name in names:
+        node = program.inputs()[name]
+        if node is first:
+            first = first.next
+        else:
+            first.prepend(node)
+    program.changed()
 
 
 def _graph_module(program: Program, outputs: list[fx.Node], device: torch.device) -> fx.GraphModule:
@@ -128,12 +150,9 @@ def _graph_module(program: Program, outputs: list[fx.Node], device: torch.device
     program.state.gather("save_inference_model")
     program.state.to(device)
     graph = flattened(program, outputs, device)
-    mark_regions(graph)
+    mark_regions(graph, exported=True)
     root = Lowered(program)
-    for node in graph.nodes:
-        if node.op == "call_module":
-            flag = node.meta["training"] and not program.for_test
-            root.get_submodule(str(node.target)).training = flag
+    root.recorded_modes.set(graph, for_test=program.for_test)
     module = fx.GraphModule(root, graph)
     module.training = not program.for_test
     return module
@@ -236,7 +255,20 @@ def load_inference_model(
     with program_guard(program, Program()):
         inputs = [data(name, **declared) for name, declared in signature["inputs"].items()]
         found = module(*inputs)
-    for name, variable in zip(signature["outputs"], found, strict=True):
-        variable.name = name
     program.for_test = True
-    return program, list(signature["inputs"]), list(found)
+    return program, list(signature["inputs"]), _named(program, signature["outputs"], found)
+
+
+def _named(program: Program, names: list[str], found: Sequence[Variable]) -> list[Variable]:
+    """The outputs under the names that they were saved with; one that was listed twice is one."""
+    for node in program.graph.nodes:
+        if node.op != "placeholder":  # those have automatic names, which may be an output's
+            node.meta["name"] = f"{node.name}@loaded"
+    program.changed()
+    made: dict[str, Variable] = {}
+    for name, variable in zip(names, found, strict=True):
+        if name not in made:
+            made[name] = variable
+            if name not in program.inputs():
+                variable.name = name
+    return [made[name] for name in names]

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fleetx.io.files import Folder, load_tensors, one_each, save_tensors
 from fleetx.io.training_state import MARK
-from fleetx.io.values import everything, put, values, whole_values
+from fleetx.io.values import everything, put, restart_without, values, whole_values
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
@@ -43,10 +44,14 @@ def save_persistables(
         executor: the one that runs the program.
         dirname: the folder; it is made if it does not exist.
         main_program: the default one if None.
-        filename: one file for everything; a file of its own name for each variable if None.
+        filename: one file for everything; a file of its own name for each variable if None. What
+            an earlier save left there of an optimizer is taken away.
     """
     program = checked(executor, main_program)
-    _save(dirname, filename, everything(program, "save_persistables"))
+    found = everything(program, "save_persistables")
+    _save(dirname, filename, found)
+    if filename is None:
+        _remove_stale(Path(dirname), found)
 
 
 def save_params(
@@ -86,14 +91,24 @@ def load_persistables(
     main_program: Program | None = None,
     filename: str | None = None,
 ) -> None:
-    """Load what ``save_persistables`` saved; training goes on as if it had not stopped."""
+    """Load what ``save_persistables`` saved; training goes on as if it had not stopped.
+
+    What was saved before the first run has no state of an optimizer, which begins anew.
+
+    Args:
+        executor: the one that runs the program.
+        dirname: the folder; without ``filename``, only files with names of values are read.
+        main_program: the default one if None.
+        filename: the one file that holds everything, if it was saved so.
+    """
     program = checked(executor, main_program)
-    found = _found(dirname, filename)
+    found = _found(program, dirname, filename)
     if missing := [name for name in values(program) if name not in found]:
         raise FileNotFoundError(
             f"{str(dirname)!r} has no value for {', '.join(missing[:3])}; load what is there with "
             "load_vars(predicate=…), or look whether it was saved from another program."
         )
+    restart_without(program, found)
     put(program, found)
 
 
@@ -185,13 +200,42 @@ def _save(dirname: Folder, filename: str | None, tensors: Mapping[str, Tensor]) 
         save_tensors(Path(dirname) / filename, tensors)
 
 
-def _found(dirname: Folder, filename: str | None) -> dict[str, Tensor]:
+def _remove_stale(folder: Path, found: Mapping[str, Tensor]) -> None:
+    """Take away what an optimizer of another day kept, which would be loaded with these values."""
+    for path in folder.iterdir():
+        if path.name not in found and _is_state(path.name, found):
+            path.unlink(missing_ok=True)  # several workers may write into one folder
+
+
+def _found(program: Program, dirname: Folder, filename: str | None) -> dict[str, Tensor]:
     if filename is not None:
         return load_tensors(Path(dirname) / filename)
-    folder, found = Path(dirname), dict[str, Tensor]()
+    folder, known = Path(dirname), values(program)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {str(dirname)!r} to load from.")
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and not path.name.startswith("."):
-            found |= load_tensors(path)
-    return found
+    # Other things may lie there: everything in one file, of another day, or a note.
+    paths = {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
+    return {n: _own(path) for n, path in paths.items() if n in known or _is_state(n, known)}
+
+
+def _is_state(name: str, known: Mapping[str, Tensor]) -> bool:
+    """Whether a file has the name of what an optimizer or a strategy keeps for these values."""
+    owner, mark, _ = name.partition(MARK)
+    return bool(mark) and (not owner or owner in known)
+
+
+def _own(path: Path) -> Tensor:
+    """The one tensor of a file that has its name."""
+    try:
+        found = load_tensors(path)
+    except SafetensorError as error:
+        raise ValueError(
+            f"{str(path)!r} has the name of a value, but is no safetensors file ({error}); take it "
+            "away, or save the program again."
+        ) from error
+    if found.keys() != {path.name}:
+        raise ValueError(
+            f"{str(path)!r} has the name of one value, but holds {', '.join([*found][:3])}; if it "
+            "is one file for everything, name it by filename."
+        )
+    return found[path.name]

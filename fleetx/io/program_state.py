@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fleetx.io.files import Folder, load_tensors, save_tensors
 from fleetx.io.persistables import name_of
-from fleetx.io.values import put, training_values, values, whole_values
+from fleetx.io.values import put, restart_without, training_values, values, whole_values
 from fleetx.plan.option import unknown
+from fleetx.static.arrays import as_array
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
 
@@ -25,6 +26,8 @@ def save(program: Program, model_path: Folder) -> None:
     save_tensors(_beside(model_path, PARAMETERS), whole_values(program, "static.save"))
     if state := training_values(program):
         save_tensors(_beside(model_path, OPTIMIZER), state)
+    else:  # one of an earlier day would be loaded with these values
+        _beside(model_path, OPTIMIZER).unlink(missing_ok=True)
 
 
 def load(
@@ -39,13 +42,18 @@ def load(
     if var_list is not None:
         names = [name_of(entry) for entry in var_list]
         found = {name: found[name] for name in _known(names, found)}
+    else:
+        restart_without(program, found)
     set_program_state(program, found)
 
 
 def load_program_state(
     model_path: Folder, var_list: Iterable[Tensor | str] | None = None
 ) -> dict[str, np.ndarray]:
-    """Name -> array of everything that ``save`` wrote, or of the listed variables."""
+    """Name -> array of everything that ``save`` wrote, or of the listed variables.
+
+    Numbers in formats that numpy lacks, such as bfloat16, are float32 there.
+    """
     tensors = load_tensors(_beside(model_path, PARAMETERS))
     beside = _beside(model_path, OPTIMIZER)
     if beside.is_file():
@@ -53,7 +61,7 @@ def load_program_state(
     if var_list is not None:
         names = [name_of(entry) for entry in var_list]
         tensors = {name: tensors[name] for name in _known(names, tensors)}
-    return {name: tensor.numpy() for name, tensor in tensors.items()}
+    return {name: as_array(tensor) for name, tensor in tensors.items()}
 
 
 def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fleetx.engine.weights import spread_like
-from fleetx.io.training_state import to_state, to_tensors
+from fleetx.io.training_state import MARK, to_state, to_tensors
 from fleetx.roles.collectives import util
 from fleetx.static.error import ProgramError
 from fleetx.static.minimize import Training
@@ -64,8 +64,7 @@ def put(program: Program, found: Mapping[str, Tensor]) -> None:
         if name in known:
             _copy(name, known[name], tensor)
     program.state.deal()
-    for initial in program.layers.values():
-        initial.done = True
+    _note_loaded(program, {id(known[name]) for name in found if name in known})
     state = {name: tensor for name, tensor in found.items() if name not in known}
     training = program.training
     if not state or training is None:
@@ -77,6 +76,25 @@ def put(program: Program, found: Mapping[str, Tensor]) -> None:
         training.at_start.append(lambda: _continue(program, state, mine))
     else:
         _continue(program, state, {})
+
+
+def restart_without(program: Program, found: Mapping[str, Tensor]) -> None:
+    """Let training begin anew when all was saved before its first run, so that it had no state."""
+    if program.training is not None and not any(MARK in name for name in found):
+        program.training.restart()
+
+
+def _note_loaded(program: Program, loaded: set[int]) -> None:
+    """Layers may run when all that is saved of them was loaded; the others still need a start."""
+    known = {id(value) for value in values(program).values()}
+    for initial in program.layers.values():
+        if initial.done:
+            continue
+        own = {id(v) for v in initial.module.state_dict(keep_vars=True).values()} & known
+        initial.loaded |= own & loaded
+        if not own and initial.reset is not None:
+            initial.reset()  # nothing of it is ever saved, such as what a metric counted
+        initial.done = initial.loaded >= own
 
 
 @torch.no_grad()

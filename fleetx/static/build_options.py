@@ -23,12 +23,16 @@ FUSING = (
 )
 """Each of them lets ``torch.compile`` fuse whatever it can."""
 
-IN_ORDER = ("enable_sequential_execution", "fix_op_run_order")
-"""Operators run in the order of the program anyway, unless they are compiled."""
-
-ALWAYS = ("cache_runtime_context", "enable_addto", "fuse_broadcast_ops")
-"""True of every program: lowered forms are kept, gradients are added in place, and what is
-broadcast travels in buckets."""
+ALWAYS = (
+    "enable_sequential_execution",
+    "fix_op_run_order",
+    "cache_runtime_context",
+    "enable_addto",
+    "fuse_broadcast_ops",
+)
+"""True of every program: operators run one after another, in the same order at every run (of those
+that were fused, as they are then); lowered forms are kept, gradients are added in place, and what
+is broadcast travels in buckets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +104,6 @@ def _refuse(given: Mapping[str, Any], run: Mapping[str, Any], device: torch.devi
 
 
 def _refuse_with_fusion(given: Mapping[str, Any]) -> None:
-    for name in IN_ORDER:
-        if given[name]:
-            raise PlanError(
-                f"build_strategy.{name} = True keeps the order of operators, and fusing them "
-                "changes it; turn one of the two off."
-            )
     if not given["fuse_bn_add_act_ops"]:
         raise PlanError(
             "build_strategy.fuse_bn_add_act_ops = False keeps one kind of operators apart, and "

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fleetx.static import from_dataset
+from fleetx.static.arrays import as_array
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
@@ -57,7 +58,7 @@ class Executor:
             raise TypeError(f"Executor.run() takes a static.Program first, got {program!r}")
         fetches = _listed(fetch_list)
         global_scope().know(program)
-        if not fetches and program.training is None:
+        if not fetches and not feed and _is_startup(program):
             initialise(program, self.device)
             return []
         run = self._run_of(program)
@@ -70,7 +71,7 @@ class Executor:
             return (training.run or running(program, self.device)).on(self.device)
         run = program.runs.get(self.device)
         if run is None:
-            run = program.runs[self.device] = ForwardRun(program, self.device)
+            run = program.runs.setdefault(self.device, ForwardRun(program, self.device))
         return run
 
     def train_from_dataset(  # noqa: PLR0917 (the order of Paddle)
@@ -127,6 +128,11 @@ class Executor:
         """Nothing is held: values belong to their programs."""
 
 
+def _is_startup(program: Program) -> bool:
+    """Whether a program has first values to give, or nothing at all."""
+    return program.training is None and (bool(program.initial) or not len(program.graph.nodes))
+
+
 def _listed(fetches: Sequence[Fetch] | Fetch | None) -> list[Fetch]:
     if type(fetches) is list:  # as most scripts write it; quick to see
         return fetches
@@ -150,10 +156,8 @@ def _one_feed(feed: Feed | Sequence[Feed] | None) -> Feed | None:
 def _value(value: Any, as_numpy: bool) -> Any:
     if not isinstance(value, Tensor):
         return np.asarray(value) if as_numpy else torch.as_tensor(value)
-    if not as_numpy:
-        return value.detach()
-    if value.dtype == torch.bfloat16:
-        value = value.float()  # numpy has no such format
-    array = value.numpy(force=True)
     # A copy: memory of parameters and feeds must not change under the caller.
+    if not as_numpy:
+        return value.detach().clone()
+    array = as_array(value)
     return array.copy() if value.is_cpu else array

@@ -39,7 +39,8 @@ class Feeds:
 
     def _tensor(self, name: str, value: Any) -> Tensor:
         if isinstance(value, Tensor):
-            return value
+            # What computed it is no part of the program, and must not be trained with it.
+            return value.detach() if value.requires_grad else value
         if isinstance(value, np.ndarray):
             # Arrays from a file are read-only, and torch would warn of writes that never come.
             return torch.from_numpy(value if value.flags.writeable else value.copy())
@@ -54,7 +55,8 @@ class Feeds:
         if missing := [name for name in self._needed if name not in found]:
             raise ProgramError(
                 f"feed lacks {', '.join(map(repr, missing))}, which the fetched variables depend "
-                f"on; feed a dict with {self._needed}."
+                f"on, or what the program counts in buffers; feed a dict with {self._needed}, or "
+                "run program.clone(for_test=True), which counts nothing."
             )
         for name, tensor in found.items():
             _check_one(name, tensor, self._inputs[name])

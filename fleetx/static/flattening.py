@@ -35,8 +35,8 @@ def flattened(program: Program, outputs: Sequence[fx.Node], device: torch.device
 
 
 def needed(program: Program, outputs: Sequence[fx.Node]) -> set[fx.Node]:
-    """What a run computes: in training also what only writes into buffers."""
-    return live_nodes(program.graph, outputs, with_state=program.training is not None)
+    """What a run computes: save in tests, also what only writes into buffers."""
+    return live_nodes(program.graph, outputs, with_state=not program.for_test)
 
 
 def _freeze(graph: fx.Graph) -> None:

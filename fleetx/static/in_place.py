@@ -11,21 +11,26 @@ _SAFE = {"conv1d", "conv2d", "conv3d", "linear", "batch_norm", "add", "__add__",
 
 
 def activate_in_place(graph: fx.Graph, root: nn.Module) -> int:
-    """Let ReLU overwrite what it takes; returns how many do. They give the same numbers."""
+    """Let ReLU overwrite what it takes; returns how many do. They give the same numbers.
+
+    Nodes are changed, not modules: other calls and other fetches may need what a module takes.
+    """
     count = 0
     for node in graph.nodes:
         source = node.args[0] if node.args else None
         if not isinstance(source, fx.Node) or len(source.users) > 1 or not _safe(source, root):
             continue
-        if node.op in {"call_function", "call_method"} and node.target in _FUNCTIONS:
-            node.op, node.target, node.kwargs = "call_function", torch.relu_, {}
+        if _is_relu(node, root):
+            node.op, node.target = "call_function", torch.relu_
+            node.args, node.kwargs = (source,), {}
             count += 1
-        elif node.op == "call_module":
-            module = root.get_submodule(str(node.target))
-            if isinstance(module, nn.ReLU):
-                module.inplace = True
-                count += 1
     return count
+
+
+def _is_relu(node: fx.Node, root: nn.Module) -> bool:
+    if node.op == "call_module":
+        return type(root.get_submodule(str(node.target))) is nn.ReLU
+    return node.op in {"call_function", "call_method"} and node.target in _FUNCTIONS
 
 
 def _safe(node: fx.Node, root: nn.Module) -> bool:

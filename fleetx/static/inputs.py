@@ -1,5 +1,6 @@
 """``static.data``: what a program is fed."""
 
+import keyword
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +11,9 @@ from fleetx.static.error import ProgramError
 from fleetx.static.program import Program, dtype_of
 from fleetx.static.variable import Variable
 
+TAKEN = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree"})
+"""Names that mean something else in the code that a program becomes."""
+
 
 def data(name: str, shape: Sequence[int | None], dtype: torch.dtype | str = "float32") -> Variable:
     """An input of the program.
@@ -19,8 +23,11 @@ def data(name: str, shape: Sequence[int | None], dtype: torch.dtype | str = "flo
         shape: sizes; None or -1 where the size comes with the data.
         dtype: a torch dtype or its name.
     """
-    if not name.isidentifier():
-        raise ProgramError(f"static.data() takes a name that could be a Python name, got {name!r}")
+    if not name.isidentifier() or keyword.iskeyword(name) or name in TAKEN:
+        raise ProgramError(
+            f"static.data() takes a name that could be that of an argument in Python code, and "
+            f"{name!r} cannot; choose another, such as 'x_{name}'."
+        )
     for size in shape:
         if size is not None and size < -1:
             raise ProgramError(

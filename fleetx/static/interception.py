@@ -1,8 +1,9 @@
 """Catching what a tensor subclass cannot: module calls, factories, expressions of parameters."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,15 +32,17 @@ QUESTIONS = frozenset(
 """Calls on parameters that tell something and compute nothing."""
 
 
-class _Recording:
-    """What is being recorded; torch itself is changed while there is something."""
+class _Recording(threading.local):
+    """What is being recorded; torch itself is changed while there is something.
 
-    def __init__(self) -> None:
-        self.sources: list[tuple[Source, Source]] = []
-        self.depth = 0
-        """How many modules of the user's are around the line that runs now."""
-        self.paused = False
-        """Whether a program runs, so that nothing is to be recorded."""
+    Threads record into the same programs, but each runs programs of its own.
+    """
+
+    sources: ClassVar[list[tuple[Source, Source]]] = []
+    depth = 0
+    """How many modules of the user's are around the line that runs now."""
+    paused = False
+    """Whether a program runs, so that nothing is to be recorded."""
 
     @property
     def on(self) -> bool:
@@ -122,7 +125,9 @@ def adopt(program: Program, module: nn.Module) -> None:
         taken = {*known, *program.state.root._modules}
         name = startup().layer_names.fresh(type(module).__name__.lower(), taken)
     program.state.add(module, name)
-    program.layers[name] = known.setdefault(name, Initial(module, reset=None, done=True))
+    initial = known.setdefault(name, Initial(module, reset=None, done=True))
+    initial.state = initial.state or program.state
+    program.layers[name] = initial
 
 
 def is_leaf(module: nn.Module) -> bool:

@@ -35,7 +35,7 @@ Activation = str | Callable[[Any], Any] | None
 """The name of a function of torch, or a function."""
 
 Attr = ParamAttr | Initializer | bool | None
-"""For a bias, False means that there is none."""
+"""False: there is none, where a layer can do without, as without a bias or the scale of a norm."""
 
 
 def layer(
@@ -45,21 +45,28 @@ def layer(
     name: str | None = None,
     weight: Attr = None,
     bias: Attr = None,
+    needs_weight: bool = True,
 ) -> nn.Module:
     """A module of the program that is recorded now, initialised by its start-up program.
 
     A name that the start-up program knows gives the same module again, which shares its weights.
     """
+    if weight is False and needs_weight:
+        raise ProgramError(
+            f"{kind} was told to have no weight (False), and it computes with one; pass None, or "
+            "static.ParamAttr(trainable=False) for one that does not move."
+        )
     record_by_default()
     main, startup = default_main_program(), default_startup_program()
     name = name or startup.layer_names.unique(kind, startup.initial)
     made = _empty(make)
     attributes = {"weight": weight, "bias": bias}
+    dropped = _drop(made, attributes)
     if name in startup.initial:
         initial = startup.initial[name]
         _check_same(name, initial.module, made)
     else:
-        initial = Initial(made, reset=lambda: _start(made, attributes))
+        initial = Initial(made, reset=lambda: _start(made, attributes, dropped))
         startup.initial[name] = initial
         for attribute, given in attributes.items():
             if isinstance(given, ParamAttr) and not given.trainable:
@@ -83,6 +90,7 @@ def applied(
 def _belongs(main: Program, name: str, initial: Initial) -> None:
     if main.state.path(initial.module) is None:
         main.state.add(initial.module, name)
+    initial.state = initial.state or main.state
     main.layers[name] = initial
 
 
@@ -93,13 +101,36 @@ def _empty(make: Callable[[], nn.Module]) -> nn.Module:
     return module.to_empty(device="cpu")
 
 
+def _drop(module: nn.Module, attributes: dict[str, Attr]) -> list[str]:
+    """Take out parameters that shall not be, of modules that have no option for it."""
+    found = [
+        n
+        for n, given in attributes.items()
+        if given is False and getattr(module, n, None) is not None
+    ]
+    for name in found:
+        module.register_parameter(name, None)
+    return found
+
+
 @torch.no_grad()
-def _start(module: nn.Module, attributes: dict[str, Attr]) -> None:
+def _start(module: nn.Module, attributes: dict[str, Attr], dropped: list[str]) -> None:
+    for name in dropped:  # norms fill both, or none
+        module.register_parameter(name, nn.Parameter(torch.empty(1)))
     module.reset_parameters()  # type: ignore[operator]
+    for name in dropped:
+        module.register_parameter(name, None)
     for name, given in attributes.items():
         fill = given.initializer if isinstance(given, ParamAttr) else given
         if callable(fill):
             fill(getattr(module, name))
+            _clear_padding(module)
+
+
+def _clear_padding(module: nn.Module) -> None:
+    """The row of ``padding_idx`` is zero, whatever fills the others."""
+    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+        module.weight[module.padding_idx].zero_()
 
 
 def _check_same(name: str, known: nn.Module, made: nn.Module) -> None:

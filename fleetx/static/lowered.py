@@ -14,6 +14,7 @@ from fleetx.static.codegen import Code, code
 from fleetx.static.cuts import matching
 from fleetx.static.flattening import flattened
 from fleetx.static.in_place import activate_in_place
+from fleetx.static.modes import Hidden, Modes
 from fleetx.static.program import Program
 from fleetx.static.sharing import Ownership, Twins, hang, share
 from fleetx.static.splitting import Piece, numbered_by_device, numbered_by_names, results, split
@@ -23,7 +24,7 @@ from fleetx.static.state import RESERVED
 Key = tuple[Any, ...]
 
 
-class Part(nn.Module):
+class Part(Hidden):
     """A segment or a stage: a module whose code depends on what is fetched."""
 
     def __init__(self) -> None:
@@ -37,11 +38,6 @@ class Part(nn.Module):
     def children_are_parts(self) -> bool:
         """Whether it was cut into segments or stages."""
         return "segments" in self._modules or "stages" in self._modules
-
-    @override
-    def state_dict(self, *args: Any, destination: Any = None, **kwargs: Any) -> Any:
-        """Nothing: what it uses is saved under the names of the program."""
-        return {} if destination is None else destination
 
 
 @dataclass(frozen=True)
@@ -79,6 +75,7 @@ class Lowered(Part):
         self._variants: dict[Key, Variant] = {}
         self._chosen: Key | None = None
         self._with: dict[Any, set[Key | None]] = {}
+        self.recorded_modes = Modes(self, own=own)
         self._twins = Twins(eval_mode=program.for_test, own=own)
         root = self._twins.of(program.state.root)
         self._modules, self._parameters, self._buffers = (
@@ -140,9 +137,7 @@ class Lowered(Part):
         return code(graph, compiled=self._build.compile)
 
     def _generated(self, program: Program, graph: fx.Graph) -> Variant:
-        training = {str(n.target): n.meta["training"] for n in graph.nodes if n.op == "call_module"}
-        for path, flag in training.items():
-            self.get_submodule(path).training = flag and not program.for_test
+        self.recorded_modes.set(graph, for_test=program.for_test)
         if self._build.in_place:
             activate_in_place(graph, self)
         if self._by_device:

@@ -1,5 +1,7 @@
 """``minimize``: from a loss to a program that trains."""
 
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -7,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch import optim as torch_optim
+from torch.utils._pytree import tree_map
 
 from fleetx.engine.engine import Engine
 from fleetx.engine.optimizer import DistributedOptimizer
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from fleetx.static.training_run import TrainingRun
 
 Entries = Iterable[Tensor | str]
+
+_beginning = threading.RLock()
 
 
 @dataclass
@@ -44,6 +49,8 @@ class Training:
     run: "TrainingRun | None" = None
     at_start: list[Callable[[], None]] = field(default_factory=list)
     """What waits for the first run: state that was loaded before there was an optimizer."""
+    first: dict[str, Any] = field(default_factory=dict)
+    """What optimizer and strategies kept before the first run."""
     origin: Program | None = None
     """The program whose training this one continues without exchange between workers."""
 
@@ -78,6 +85,19 @@ class Training:
         assert engine.job.optimizer is not None
         return engine.job.optimizer
 
+    def remember(self) -> None:
+        """Keep what there is before the first run, for a training that begins anew."""
+        if self.wrapper is not None:
+            kept = self.wrapper.state_dict()
+            self.first = _copied({k: v for k, v in kept.items() if k != "param_groups"})
+
+    def restart(self) -> None:
+        """Forget what was learned beside the parameters, and what was loaded for a first run."""
+        self.ticks = 0
+        self.at_start.clear()
+        if self.run is not None and self.wrapper is not None:
+            self.wrapper.load_state_dict({**self.wrapper.state_dict(), **_copied(self.first)})
+
     def tick(self, optimizer: torch_optim.Optimizer) -> None:
         """Set the learning rate of this run."""
         clock = self._clock()
@@ -108,18 +128,25 @@ class Training:
         return own - program.names.keys()
 
 
+def _copied(kept: Any) -> Any:
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, kept)
+
+
 def running(program: Program, device: torch.device) -> "TrainingRun":
     """The run of a program that trains, begun if it has not."""
     from fleetx.static.training_run import TrainingRun
 
-    assert program.training is not None
-    if program.training.run is None:
-        with paused():
-            program.training.run = TrainingRun(program, program.training, device)
-        for restore in program.training.at_start:
-            restore()
-        program.training.at_start.clear()
-    return program.training.run
+    training = program.training
+    assert training is not None
+    with _beginning:
+        if training.run is None:
+            with paused():
+                training.run = TrainingRun(program, training, device)
+                training.remember()
+            for restore in training.at_start:
+                restore()
+            training.at_start.clear()
+    return training.run
 
 
 def minimize(
@@ -161,6 +188,8 @@ def minimize(
         raise TypeError(f"startup_program is a static.Program, got {startup_program!r}")
     names = _trained(program, loss, optimizer, parameter_list, no_grad_set)
     program.training = Training(loss.name, optimizer, names, plan, wrapper, grad_clip)
+    for initial in program.layers.values():
+        initial.trainings.append(weakref.ref(program.training))
     program.changed()
     return [], [(name, f"{name}{GRADIENT}") for name in names]
 

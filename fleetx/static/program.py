@@ -104,14 +104,25 @@ class Program:
         raise ProgramError(unknown(f"the program has no variable {name!r}", name, known))
 
     def find(self, variable: Tensor | str) -> fx.Node:
-        """The node of a variable of this program, or of one of the same name in another."""
+        """The node of a variable of this program, or of the program that this is a clone of."""
         if isinstance(variable, Variable):
-            if variable.program is self:
-                return variable.node
-            return self.node(variable.name)
+            return variable.node if variable.program is self else self._twin(variable)
         if not isinstance(variable, str):
             raise TypeError(f"a variable is given by object or by name, got {variable!r}")
         return self.node(variable)
+
+    def _twin(self, variable: Variable) -> fx.Node:
+        """The node that was cloned from a variable's, or reads the same parameter."""
+        found, theirs = self.node(variable.name), variable.node
+        if found.meta.get("val") is theirs.meta["val"]:
+            return found
+        parameter = self.parameter(found)
+        if parameter is not None and parameter is variable.program.parameter(theirs):
+            return found
+        raise ProgramError(
+            f"the variable {variable.name!r} belongs to another program, and this one has another "
+            "of that name; pass the name if you mean it, or clone() the program of the variable."
+        )
 
     def var(self, name: str) -> Variable:
         """A variable by name."""
@@ -133,6 +144,22 @@ class Program:
         """The parameters themselves; where workers share them, all workers call this together."""
         self.state.gather("static.Program.parameters")
         return list(self.state.trained().values())
+
+    def parameter(self, node: fx.Node) -> nn.Parameter | None:
+        """The parameter that a node reads; None for anything else."""
+        if node.op != "get_attr":
+            return None
+        owner, _, name = str(node.target).rpartition(".")
+        return self.state.root.get_submodule(owner)._parameters.get(name)
+
+    def freeze(self, parameter: nn.Parameter, stop: bool) -> None:
+        """Let a parameter stay as it is, or move, in a training that is still to come."""
+        name = self.state.path(parameter)
+        if self.training is not None and (name in self.training.trained) is stop:
+            raise ProgramError(
+                f"stop_gradient = {stop} of {name!r} comes after minimize(); set it before."
+            )
+        parameter.requires_grad_(not stop)
 
     def read(self, path: str) -> fx.Node:
         """A node for a parameter, buffer or constant."""
@@ -179,8 +206,8 @@ class Program:
     ) -> tuple["Program", dict[fx.Node, fx.Node]]:
         copy = Program()
         copy.state, copy.shapes, copy.layer_names = self.state, self.shapes, self.layer_names
-        copy.random_seed, copy.readers, copy.layers = self.random_seed, self.readers, self.layers
-        copy.build = self.build
+        copy.random_seed, copy.build = self.random_seed, self.build
+        copy.readers, copy.layers = list(self.readers), dict(self.layers)
         mapped: dict[fx.Node, fx.Node] = {}
         for node in fed:
             mapped[node] = copy.graph.placeholder(self.name_of(node))

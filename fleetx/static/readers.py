@@ -56,8 +56,9 @@ class ReadAhead:
     def take(self) -> Any:
         """The next batch; raises ``EOFException`` behind the last, or what the generator raised."""
         item = self._queue.get()
+        if item is _END or isinstance(item, BaseException):
+            self._queue.put(item)  # nothing comes behind it, whoever asks again
         if item is _END:
-            self._queue.put(_END)
             raise EOFException("the reader has no more batches; call reset(), then start() again.")
         if isinstance(item, BaseException):
             raise item

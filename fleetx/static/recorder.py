@@ -15,6 +15,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
+from fleetx.static.regions import DEVICES
 from fleetx.static.source_lines import user_line
 from fleetx.static.variable import Variable
 from fleetx.static.writes import writes
@@ -151,7 +152,7 @@ def _note(program: Program, node: fx.Node) -> None:
 
 
 def _autocast() -> tuple[str, torch.dtype] | None:
-    for device in ("cuda", "cpu"):
+    for device in DEVICES:
         if torch.is_autocast_enabled(device):
             return device, torch.get_autocast_dtype(device)
     return None
@@ -213,7 +214,7 @@ def _as_node(program: Program, value: Any) -> Any:
 
 def size_node(program: Program, size: Any) -> Any:
     """The node that computes a size, or a number where it is known."""
-    expression = size.node.expr
+    expression = _own_expression(program, size)
     if expression.is_number:
         return int(expression) if expression.is_Integer else float(expression)
     if expression not in program.sizes:
@@ -225,6 +226,15 @@ def size_node(program: Program, size: Any) -> Any:
         node.meta["size"] = True
         program.sizes[expression] = node
     return program.sizes[expression]
+
+
+def _own_expression(program: Program, size: Any) -> Any:
+    """The size by the input that it comes from, even if it was found equal to that of another.
+
+    ``expr`` tells it by whichever of the equal ones, which a clone for tests may not be fed.
+    """
+    own = size.node._expr
+    return own if own.free_symbols <= program.shapes.origin.keys() else size.node.expr
 
 
 def _symbol(program: Program, symbol: Any) -> fx.Node:

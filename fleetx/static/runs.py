@@ -1,7 +1,9 @@
 """How a program is run: once for each batch, lowered once for each list of fetches."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +20,14 @@ from fleetx.static.interception import paused
 from fleetx.static.lowered import Lowered
 from fleetx.static.lr import Schedule
 from fleetx.static.program import Program
+from fleetx.static.regions import OUTSIDE, Regions, region
 from fleetx.static.startup import check_initialised
 from fleetx.static.variable import as_variable
 
 Fetch = Tensor | str | Schedule
 Feed = Mapping[str, Any]
+
+_NO_REGIONS = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Form:
     provided: tuple[str, ...]
     """Fetches that come from the training itself: gradients and the learning rate."""
     feeds: Feeds
+    regions: bool
+    """Whether operators were recorded under torch.no_grad() or torch.autocast()."""
 
 
 class Run(ABC):
@@ -49,22 +56,30 @@ class Run(ABC):
         self._build = prepared(program, plan, device)
         self._forms: dict[tuple[Any, ...], Form] = {}
         self._seeded = False
+        self._alone = threading.RLock()
+        """Threads run one after another: the lowered program is what one of them has chosen."""
 
     def run(
         self, program: Program, feed: Feed | None, fetches: Sequence[Fetch], *, cached: bool
     ) -> list[Any]:
         """Run once, or as often as the options say, and return the values of the fetches."""
-        names = [_name(fetch) for fetch in fetches]
+        names = [_name(program, fetch) for fetch in fetches]
         key = (id(program), program.version, *names)
+        with self._alone:
+            return self._run(program, feed, key, cached)
+
+    def _run(
+        self, program: Program, feed: Feed | None, key: tuple[Any, ...], cached: bool
+    ) -> list[Any]:
         form = self._forms.get(key)
         cached = cached and form is not None
         if form is None:
-            form = self._forms[key] = self._form(program, tuple(names))
+            form = self._forms[key] = self._form(program, key[2:])
         if program.random_seed and not self._seeded:
             torch.manual_seed(program.random_seed)
             self._seeded = True
         found: list[Any] = []
-        with paused():
+        with paused(), Regions() if form.regions else _NO_REGIONS:
             for _ in range(self._build.iterations):
                 batch = next_batch(program) if feed is None else feed
                 found = self._once(program, form, form.feeds.arguments(batch, checked=not cached))
@@ -79,13 +94,15 @@ class Run(ABC):
         provided = self._provided(program)
         computed = tuple(dict.fromkeys(name for name in names if name not in provided))
         nodes = (*self._first(program), *(program.node(name) for name in computed))
-        inputs = {str(n.target) for n in needed(program, nodes) if n.op == "placeholder"}
+        used = needed(program, nodes)
+        inputs = {str(n.target) for n in used if n.op == "placeholder"}
         return Form(
             names=names,
             nodes=nodes,
             computed=computed,
             provided=tuple(name for name in names if name in provided),
             feeds=Feeds(program, inputs, self.device),
+            regions=any(region(node) != OUTSIDE for node in used),
         )
 
     def _provided(self, program: Program) -> set[str]:
@@ -100,12 +117,13 @@ class Run(ABC):
         """The values of the fetches after one batch."""
 
 
-def _name(fetch: Fetch) -> str:
+def _name(program: Program, fetch: Fetch) -> str:
     if isinstance(fetch, str):
         return fetch
     if isinstance(fetch, Schedule):
         return fetch.name
-    return as_variable(fetch, "fetch_list").name
+    variable = as_variable(fetch, "fetch_list")
+    return program.name_of(variable.node if variable.program is program else program.find(fetch))
 
 
 def next_batch(program: Program) -> Feed:

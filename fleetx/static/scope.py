@@ -1,6 +1,7 @@
 """``global_scope``: the values of parameters and buffers by name."""
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fleetx.plan.option import unknown
+from fleetx.static.arrays import as_array
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
 from fleetx.static.state import State
@@ -29,7 +31,7 @@ class Value:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """A copy of the numbers."""
-        return np.array(self._tensor().detach().cpu().numpy(), dtype=dtype)
+        return np.array(as_array(self._tensor()), dtype=dtype)
 
     def shape(self) -> list[int]:
         """Its sizes."""
@@ -65,13 +67,21 @@ class Scope:
     def find_var(self, name: str) -> Value:
         """The value of a parameter or buffer; of several programs, in the one that ran last."""
         names: list[str] = []
-        for reference in reversed(self._programs):
-            program = reference()
-            known = program.state.persistent() if program is not None else {}
-            if program is not None and name in known:
-                return Value(program.state, name)
+        for state in self._states():
+            known = state.persistent()
+            if name in known:
+                return Value(state, name)
             names += known
         raise ProgramError(unknown(f"no program that ran has a value {name!r}", name, names))
+
+    def _states(self) -> Iterator[State]:
+        """Those of the programs, and of what start-up programs gave first values."""
+        for reference in reversed(self._programs):
+            program = reference()
+            if program is not None:
+                yield program.state
+                started = {initial.state: None for initial in program.initial.values()}
+                yield from (state for state in started if state is not None)
 
 
 _scope = Scope()

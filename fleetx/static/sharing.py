@@ -70,10 +70,10 @@ def _owner(node: fx.Node) -> str:
     return str(node.target).rpartition(".")[0]
 
 
-def hang(part: nn.Module, path: str, module: nn.Module) -> None:
-    """Put a module at a path below a part."""
+def hang(part: nn.Module, path: str, module: nn.Module, kind: type[nn.Module] = nn.Module) -> None:
+    """Put a module at a path below a part, in modules of a kind where there are none yet."""
     *above, last = path.split(".")
-    _containers(part, above)._modules[last] = module
+    _containers(part, above, kind)._modules[last] = module
 
 
 def share(part: nn.Module, path: str, owner: nn.Module, attribute: str) -> None:
@@ -84,10 +84,12 @@ def share(part: nn.Module, path: str, owner: nn.Module, attribute: str) -> None:
     view._parameters, view._buffers = owner._parameters, owner._buffers
 
 
-def _containers(part: nn.Module, path: Iterable[str]) -> nn.Module:
+def _containers(
+    part: nn.Module, path: Iterable[str], kind: type[nn.Module] = nn.Module
+) -> nn.Module:
     for name in path:
         if name not in part._modules:
-            part._modules[name] = nn.Module()
+            part._modules[name] = kind()
         child = part._modules[name]
         assert child is not None
         part = child

@@ -1,7 +1,8 @@
 """First values: what running a start-up program does."""
 
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,7 @@ from fleetx.static.error import ProgramError
 from fleetx.static.interception import paused
 
 if TYPE_CHECKING:
+    from fleetx.static.minimize import Training
     from fleetx.static.program import Program
     from fleetx.static.state import State
 
@@ -28,12 +30,16 @@ class Initial:
     done: bool = False
     again: bool = False
     """Whether the start-up program ran before, so that the module may have been trained."""
+    loaded: set[int] = field(default_factory=set)
+    """Those of its tensors that got values from files before it started."""
     state: "State | None" = None
-    """Where a program that trains keeps the module's values."""
+    """Of a program that has the module: the one that trains it in parts, if there is one."""
+    trainings: "list[weakref.ref[Training]]" = field(default_factory=list)
+    """Those that move the module's parameters."""
 
 
 def initialise(startup: "Program", device: torch.device) -> None:
-    """Give every layer its first values, the same ones on every worker."""
+    """Give every layer its first values, the same ones on every worker; trainings begin anew."""
     if startup.random_seed:
         torch.manual_seed(startup.random_seed)
     known = (initial.state for initial in startup.initial.values())
@@ -41,6 +47,8 @@ def initialise(startup: "Program", device: torch.device) -> None:
     for state in states:
         state.gather("static.Executor.run")
     with paused():
+        for training in _begun(startup):
+            training.restart()
         for name, initial in startup.initial.items():
             _draw(name, initial)
             initial.module.to(device)
@@ -52,6 +60,13 @@ def initialise(startup: "Program", device: torch.device) -> None:
         start_equal(everything, group)
     for state in states:
         state.deal()
+
+
+def _begun(startup: "Program") -> "list[Training]":
+    """Trainings whose parameters get new values, which their optimizers know nothing of."""
+    drawn = [i for i in startup.initial.values() if i.reset is not None or i.again]
+    found = {id(training): training for i in drawn for at in i.trainings if (training := at())}
+    return list(found.values())
 
 
 @torch.no_grad()

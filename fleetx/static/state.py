@@ -11,7 +11,7 @@ from fleetx.static.error import ProgramError
 if TYPE_CHECKING:
     from fleetx.static.spread import Spread
 
-RESERVED = ("segments", "stages")
+RESERVED = ("segments", "stages", "modes")
 """Names that lowering gives to parts of a program."""
 
 

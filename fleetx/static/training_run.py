@@ -11,8 +11,9 @@ from typing_extensions import override
 from fleetx import roles
 from fleetx.comm.messages import spread as spread_over
 from fleetx.engine import session
-from fleetx.engine.engine import Engine
+from fleetx.engine.engine import Engine, plain_step
 from fleetx.engine.weights import whole
+from fleetx.plan.contract import Phase
 from fleetx.plan.plan import Plan
 from fleetx.static.alone import LoneMesh, lone_plan
 from fleetx.static.backward import GRADIENT
@@ -165,15 +166,29 @@ class TrainingRun(Run):
     def _gradients(self, names: Sequence[str]) -> dict[str, Tensor]:
         held = dict(self.lowered.named_parameters())
         own = {name: held.get(name.removesuffix(GRADIENT)) for name in names}
-        given = {n: p.grad for n, p in own.items() if p is not None and p.grad is not None}
-        found = {n: g.detach().clone() for n, g in whole(self.engine, given)}
+        given = {n: _gradient(p) for n, p in own.items() if p is not None}
+        scale = self._loss_scale()
+        found = {n: g.detach() / scale.to(g.device) for n, g in whole(self.engine, given)}
         assert found.keys() == set(names), f"{set(names) - found.keys()} have no gradient"
         return found
+
+    def _loss_scale(self) -> Tensor:
+        """The factor on the loss that keeps small gradients in 16 bits; no part of a gradient."""
+        plain, factor = plain_step(self.engine.job), torch.ones((), device=self.device)
+        for strategy in self.engine.plan.strategies:
+            if strategy.contract.phase == Phase.PRECISION:
+                factor = strategy.step(plain, self.engine.job).scale(factor)
+        return factor
 
     def _kept(self, names: Collection[str]) -> dict[str, Tensor]:
         """Parameters and buffers as they are after the update."""
         own = {n: value for n, value in self.lowered.state_dict().items() if n in names}
         return dict(whole(self.engine, own)) if names else {}
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """Zero for a parameter that the loss reaches only through .detach()."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def _check_sole(program: Program) -> None:

@@ -58,12 +58,19 @@ class Variable(Tensor):
 
     @property
     def stop_gradient(self) -> bool:
-        """Whether no gradient flows through it; may be set."""
+        """Whether no gradient flows through it, so that a parameter stays as it is; may be set."""
+        parameter = self.program.parameter(self.node)
+        if parameter is not None:
+            return not parameter.requires_grad
         return bool(self.node.meta.get("stopped", not self.fake.requires_grad))
 
     @stop_gradient.setter
     def stop_gradient(self, stop: bool) -> None:
-        self.node.meta["stopped"] = bool(stop)
+        parameter = self.program.parameter(self.node)
+        if parameter is not None:
+            self.program.freeze(parameter, bool(stop))
+        else:
+            self.node.meta["stopped"] = bool(stop)
         self.program.changed()
 
     def minimized(self, optimizer: Any, *program: Any, **options: Any) -> Any:

@@ -221,3 +221,18 @@ def test_training_shows_each_batch_one_step_ahead(tmp_path: Path) -> None:
         *(("ahead", 1), ("step", 0), ("ahead", 2), ("step", 1), ("report", 2)),
         *(("ahead", 3), ("step", 2), ("step", 3), ("report", 4)),
     ]
+
+
+def test_a_generator_leaves_out_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Numbers(fleet.MultiSlotDataGenerator):
+        def generate_sample(self, line: str | None) -> Any:
+            assert line is not None
+            return lambda: iter([None if line.startswith("#") else [("a", [int(line)])], None])
+
+    generator = Numbers()
+    generator.set_batch(2)
+    monkeypatch.setattr("sys.stdin", ["# a comment\n", "1\n", "2\n", "#\n", "3\n"])
+    generator.run_from_stdin()
+    assert capsys.readouterr().out == "1 1\n1 2\n1 3\n"

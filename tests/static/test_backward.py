@@ -4,7 +4,9 @@ import numpy as np
 import torch
 from torch import nn
 
+import fleetx as fleet
 from fleetx import static
+from fleetx.testing import world
 
 
 def test_append_backward_gives_every_parameter_its_gradient() -> None:
@@ -78,3 +80,30 @@ def test_stop_gradient() -> None:
     before = layer.weight.detach().clone()
     static.Executor().run(feed={"x": torch.ones(1, 2)}, fetch_list=[loss])
     assert torch.equal(layer.weight, before)
+
+
+@world(1)
+def test_gradients_do_not_show_the_loss_scale() -> None:
+    layer = nn.Linear(4, 1)
+    loss = layer(static.data("x", [None, 4])).mean()
+    strategy = fleet.DistributedStrategy()
+    strategy.amp, strategy.amp_configs = True, {"dtype": "float16", "init_loss_scaling": 1024.0}
+    fleet.init(is_collective=True)
+    optimizer = static.Optimizer(torch.optim.SGD, lr=0.5)
+    fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
+    exe, before = static.Executor(), layer.weight.detach().clone()
+    for step in range(1, 3):
+        feed, names = {"x": torch.full((2, 4), 3.0)}, ["linear_0.weight@GRAD", "linear_0.bias@GRAD"]
+        weight, bias = exe.run(feed=feed, fetch_list=names)
+        assert (weight.tolist(), bias.tolist()) == ([[3.0] * 4], [1.0])
+        assert torch.allclose(layer.weight, before - 1.5 * step)
+
+
+def test_the_gradient_behind_a_detach_is_zero() -> None:
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    x = static.data("x", [None, 2])
+    loss = (first(x) + second(x).detach()).sum()
+    static.Optimizer(torch.optim.SGD, lr=1.0).minimize(loss)
+    names = ["linear_1.weight@GRAD", "linear_0.bias@GRAD"]
+    found = static.Executor().run(feed={"x": torch.ones(1, 2)}, fetch_list=names)
+    assert [value.tolist() for value in found] == [[[0.0, 0.0], [0.0, 0.0]], [1.0, 1.0]]

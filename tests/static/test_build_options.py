@@ -1,5 +1,6 @@
 """Options about building and running: each acts, is the case anyway, or is refused."""
 
+import inspect
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fleetx as fleet
@@ -70,7 +71,6 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], torch.device]] = [
     ({"allow_cuda_graph_capture": True}, {}, CPU),
     ({}, {"use_thread_barrier": True}, CPU),
     ({}, {"num_threads": 4}, CUDA),
-    ({"enable_auto_fusion": True, "enable_sequential_execution": True}, {}, CPU),
     ({"enable_auto_fusion": True, "fuse_bn_add_act_ops": False}, {}, CPU),
 ]
 
@@ -84,6 +84,7 @@ def test_refusals(build: dict[str, Any], execution: dict[str, Any], device: torc
 def test_the_example_of_document_004_is_understood() -> None:
     build = dict.fromkeys(
         (
+            "enable_sequential_execution",
             "fuse_elewise_add_act_ops",
             "fuse_bn_act_ops",
             "enable_auto_fusion",
@@ -114,10 +115,53 @@ def test_in_place_and_fused_updates_change_no_number() -> None:
     assert torch.equal(plain, weights(model))
     run = static.default_main_program().training.run  # type: ignore[union-attr]
     assert run is not None
-    assert run.lowered.get_submodule("sequential_0.1").inplace is True
+    assert "torch.relu_(" in inspect.getsource(run.lowered.code)
     assert isinstance(model[1], nn.ReLU)
     assert not model[1].inplace
     assert run.optimizer.param_groups[0]["foreach"] is True
+
+
+def in_place(program: static.Program) -> static.CompiledProgram:
+    return compiled(program, {"enable_inplace": True}, {})
+
+
+def test_in_place_spares_what_is_fetched_later() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+    out = net(static.data("x", [None, 4]))
+    main, exe = static.default_main_program(), static.Executor()
+    before = main.var("sequential_0.0")
+    feed = {"x": np.full((1, 4), -3, np.float32)}
+    (expected,) = exe.run(main.clone(), feed, [before])
+    program = in_place(main)
+    exe.run(program, feed, [out])
+    found = exe.run(program, feed, [out, before])[1]
+    assert (expected < 0).any()
+    assert np.array_equal(found, expected)
+
+
+class Twice(nn.Module):
+    """Has one ReLU behind a layer, where it may overwrite, and behind tanh, where it may not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.act = nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        bent = torch.tanh(self.second(self.act(self.first(x))))
+        return (self.act(bent) + bent).mean() + nn.functional.relu(self.first(x), False).mean()
+
+
+def test_in_place_where_a_module_is_called_twice() -> None:
+    def losses(build: dict[str, Any]) -> list[float]:
+        static.reset()
+        torch.manual_seed(0)
+        loss = Twice()(static.data("x", [None, 4]))
+        static.Optimizer(torch.optim.SGD, lr=0.1).minimize(loss)
+        program, exe = compiled(static.default_main_program(), build, {}), static.Executor()
+        feed = {"x": np.ones((2, 4), np.float32)}
+        return [float(exe.run(program, feed, [loss])[0]) for _ in range(3)]
+
+    assert losses({"enable_inplace": True}) == losses({})
 
 
 def test_threads() -> None:

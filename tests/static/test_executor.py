@@ -360,3 +360,153 @@ def test_unique_name_shares_layers_with_a_second_program() -> None:
         pytest.raises(ProgramError, match="is another one"),
     ):
         static.nn.fc(static.data("x", [None, 4]), 99, name="fc_0")
+
+
+class Counter(nn.Module):
+    """Counts its calls."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count = self.count + 1
+        return x * 2
+
+
+def test_buffers_are_written_whatever_is_fetched_save_in_tests() -> None:
+    counter = Counter()
+    out = counter(static.data("x", [None, 4]))
+    main, exe = static.default_main_program(), static.Executor()
+    test = main.clone(for_test=True)
+    for _ in range(2):
+        exe.run(main, BATCH, [out])
+    exe.run(test, BATCH, [out])
+    assert counter.count == 2
+
+
+def scheduled(optimizer: Any = torch.optim.Adam) -> tuple[Tensor, Any]:
+    loss = static.nn.fc(static.data("x", [None, 4]), 1).pow(2).mean()
+    schedule = static.lr.exponential_decay(0.1, 1, 0.5)
+    static.Optimizer(optimizer, lr=schedule).minimize(loss)
+    return loss, schedule
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adagrad])
+def test_start_up_again_begins_training_anew(optimizer: Any) -> None:
+    loss, schedule = scheduled(optimizer)
+    static.default_startup_program().random_seed = 1
+    exe, found = static.Executor(), []
+    for _ in range(3):
+        started(exe)
+        found.append([exe.run(feed=BATCH, fetch_list=[loss, schedule]) for _ in range(3)])
+    assert found[0] == found[1] == found[2]
+    assert [float(rate) for _, rate in found[0]] == [0.1, 0.05, 0.025]
+
+
+def test_start_up_of_other_layers_leaves_training_alone() -> None:
+    model = nn.Linear(4, 1)
+    loss = model(static.data("x", [None, 4])).pow(2).mean()
+    schedule = static.lr.exponential_decay(0.1, 1, 0.5)
+    static.Optimizer(torch.optim.SGD, lr=schedule).minimize(loss)
+    exe, main = static.Executor(), static.default_main_program()
+    rates = [float(exe.run(main, BATCH, [schedule])[0])]
+    with static.program_guard(static.Program()):
+        static.nn.fc(static.data("x", [None, 4]), 1)
+    started(exe)  # the module of the user keeps its values at the first time
+    rates.append(float(exe.run(main, BATCH, [schedule])[0]))
+    assert rates == [0.1, 0.05]
+
+
+def test_values_are_found_after_start_up() -> None:
+    static.nn.fc(static.data("x", [None, 4]), 1)
+    started()
+    weight = static.global_scope().find_var("fc_0.weight")
+    weight.set(np.full((1, 4), 2.0))
+    assert static.default_main_program().parameters()[0].tolist() == [[2, 2, 2, 2]]
+
+
+def test_a_program_runs_without_fetches() -> None:
+    x, y = static.data("x", [None, 4]), static.data("y", [None, 1], "int64")
+    counts = static.auc(static.nn.fc(x, 2, activation="softmax"), y)[2]
+    exe, main = started(), static.default_main_program()
+    feed = {**BATCH, "y": np.zeros((3, 1), np.int64)}
+    for _ in range(2):
+        assert exe.run(main, feed) == []
+    assert exe.run(main, feed, [counts[3]])[0].sum() == 9
+    test, weights = main.clone(for_test=True), [p.tolist() for p in main.parameters()]
+    assert exe.run(test, feed) == []
+    assert weights == [p.tolist() for p in main.parameters()]
+    for program in (main, test, static.default_startup_program()):
+        with pytest.raises(ProgramError, match="'nonsense', which is no input of the program"):
+            exe.run(program, {"nonsense": 3})
+
+
+def test_a_variable_of_another_program_is_refused() -> None:
+    first, second = static.Program(), static.Program()
+    with static.program_guard(first):
+        theirs: Any = static.data("x", [None, 4]).mean()
+        weight = static.nn.fc(static.data("z", [None, 4]), 1, name="shared")
+    copy = first.clone()
+    with static.program_guard(second):
+        x = static.data("x", [None, 4])
+        ours: Any = (x * 100).mean()
+        static.nn.fc(x, 1, name="shared")
+    exe = started()
+    assert theirs.name == ours.name
+    with pytest.raises(ProgramError, match="'mean' belongs to another program"):
+        exe.run(second, BATCH, [theirs])
+    assert exe.run(second, BATCH, [theirs.name])[0] == 100
+    assert exe.run(copy, BATCH, [theirs])[0] == 1
+    parameters = exe.run(second, BATCH, list(first.all_parameters()))
+    assert [value.shape for value in parameters] == [(1, 4), (1,)]
+    with static.program_guard(first):
+        added: Any = weight * 2
+    with static.program_guard(copy):
+        other: Any = copy.var(weight.name) * 3
+    assert added.name == other.name
+    with pytest.raises(ProgramError, match="belongs to another program"):
+        exe.run(copy, {"z": BATCH["x"]}, [added])
+
+
+def test_tensors_that_are_fetched_stay_as_they_were() -> None:
+    loss = static.nn.fc(static.data("x", [None, 4]), 2).mean()
+    static.Optimizer(torch.optim.SGD, lr=0.1).minimize(loss)
+    exe = started()
+    (weight,) = exe.run(feed=BATCH, fetch_list=["fc_0.weight"], return_numpy=False)
+    kept = weight.clone()
+    exe.run(feed=BATCH, fetch_list=[])
+    assert torch.equal(weight, kept)
+
+
+def test_a_layer_that_is_added_to_a_clone_is_none_of_the_original() -> None:
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        hidden = static.nn.fc(static.data("x", [None, 4]), 3)
+    second = main.clone()
+    with static.program_guard(second, static.Program()):
+        out = static.nn.fc(second.var(hidden.name), 2, name="head")
+    exe = static.Executor()
+    exe.run(startup)
+    assert exe.run(main, BATCH, [hidden])[0].shape == (3, 3)
+    with pytest.raises(ProgramError, match="parameters of head have no values"):
+        exe.run(second, BATCH, [out])
+
+
+def test_what_computed_a_feed_is_not_trained() -> None:
+    encoder = nn.Linear(4, 4)
+    features = encoder(torch.ones(2, 4))
+    loss = static.nn.fc(static.data("x", [None, 4]), 1).mean()
+    static.Optimizer(torch.optim.SGD, lr=0.1).minimize(loss)
+    exe = started()
+    for _ in range(2):
+        exe.run(feed={"x": features}, fetch_list=[loss])
+    assert encoder.weight.grad is None
+
+
+@pytest.mark.parametrize("name", ["class", "lambda", "self", "torch", "None", "inf", "a-b"])
+def test_names_that_are_no_arguments(name: str) -> None:
+    with pytest.raises(ProgramError, match=f"of an argument in Python code, and '{name}' cannot"):
+        static.data(name, [None, 4])

@@ -1,5 +1,6 @@
 """Layers and metrics: the numbers of the torch modules and formulas that they stand for."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -178,3 +179,84 @@ def test_auc_of_one_class_is_a_half() -> None:
     exe.run(static.default_startup_program())
     feed = {"x": np.array([0.1, 0.9], np.float32), "y": np.array([1, 1])}
     assert float(exe.run(feed=feed, fetch_list=[total])[0]) == 0.5
+
+
+NORMS: dict[str, Any] = {
+    "batch_norm": static.nn.batch_norm,
+    "layer_norm": static.nn.layer_norm,
+    "group_norm": lambda x, **options: static.nn.group_norm(x, 3, **options),
+    "instance_norm": static.nn.instance_norm,
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_without_scale_or_shift(name: str) -> None:
+    x = static.data("x", [None, 3, 8, 8])
+    full = NORMS[name](x, name="full")
+    for weight, bias in ((None, False), (False, None), (False, False)):
+        out = NORMS[name](x, param_attr=weight, bias_attr=bias, name=f"n{weight}{bias}")
+        main = static.default_main_program()
+        names = [n for n in main.state.trained() if n.startswith(f"n{weight}{bias}.")]
+        assert names == [
+            f"n{weight}{bias}.{n}" for n, a in (("weight", weight), ("bias", bias)) if a is None
+        ]
+        exe = static.Executor()
+        exe.run(static.default_startup_program())
+        found, expected = exe.run(feed={"x": IMAGES}, fetch_list=[out, full])
+        assert np.allclose(found, expected, atol=1e-6), "scales begin at one, shifts at zero"
+
+
+def test_layers_that_need_their_weight() -> None:
+    x, ids = static.data("x", [None, 3, 8, 8]), static.data("ids", [None], "int64")
+    makes: list[Callable[[], Tensor]] = [
+        lambda: static.nn.fc(x, 2, weight_attr=False),
+        lambda: static.nn.conv2d(x, 2, 3, param_attr=False),
+        lambda: static.nn.embedding(ids, (5, 2), param_attr=False),
+    ]
+    for make in makes:
+        with pytest.raises(ProgramError, match=r"told to have no weight \(False\)"):
+            make()
+
+
+def test_an_initializer_spares_the_row_of_padding() -> None:
+    ids = static.data("ids", [None], "int64")
+    ones = static.ParamAttr(initializer=nn.init.ones_)
+    tables = [
+        static.nn.embedding(ids, (5, 2), padding_idx=0, param_attr=ones),
+        static.nn.sparse_embedding(ids, (5, 2), padding_idx=-5, param_attr=nn.init.ones_),
+    ]
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    for found in exe.run(feed={"ids": [0, 1]}, fetch_list=tables):
+        assert found.tolist() == [[0, 0], [1, 1]]
+
+
+def test_a_parameter_whose_gradient_is_stopped_stays() -> None:
+    out = static.nn.fc(static.data("x", [None, 4]), 1)
+    main = static.default_main_program()
+    weight = main.var("fc_0.weight")
+    assert not weight.stop_gradient
+    weight.stop_gradient = True
+    assert main.var("fc_0.weight").stop_gradient
+    static.Optimizer(torch.optim.SGD, lr=0.1).minimize(out.mean())
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    before = [p.detach().clone() for p in main.parameters()]
+    exe.run(feed={"x": torch.ones(2, 4)}, fetch_list=[])
+    assert [torch.equal(a, b) for a, b in zip(before, main.parameters(), strict=True)] == [
+        True,
+        False,
+    ]
+    with pytest.raises(ProgramError, match=r"stop_gradient = False .* comes after minimize"):
+        weight.stop_gradient = False
+    with pytest.raises(ProgramError, match=r"'fc_0.bias' comes after minimize\(\)"):
+        main.var("fc_0.bias").stop_gradient = True
+
+
+def test_the_mean_of_a_window_leaves_padding_out() -> None:
+    x = static.data("x", [None, 1, 2, 2])
+    outs = [static.nn.pool2d(x, 3, "avg", 1, 1, exclusive=flag) for flag in (True, False)]
+    feed = {"x": np.full((1, 1, 2, 2), 9, np.float32)}
+    without, counted = static.Executor().run(feed=feed, fetch_list=outs)
+    assert without.ravel().tolist() == [9, 9, 9, 9]
+    assert counted.ravel().tolist() == [4, 4, 4, 4]

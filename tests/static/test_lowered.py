@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import fleetx as fleet
 from fleetx import static
 from fleetx.plan.error import PlanError
+from fleetx.static import ProgramError
 from fleetx.static.lowered import Lowered
 from fleetx.testing import world
 
@@ -238,3 +239,33 @@ def test_what_a_strategy_does_to_one_form_stays_there() -> None:
     batch = torch.ones(1, 2)
     assert first((batch,))[0].abs().sum() == 0
     assert torch.equal(second((batch,))[0], layer(batch))
+
+
+def both_modes(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
+    x = static.data("x", [None, 3])
+    return norm.train()(x), norm.eval()(x)
+
+
+def test_a_module_is_called_in_the_mode_of_each_call() -> None:
+    norm = nn.BatchNorm1d(3)
+    assert norm.running_mean is not None
+    norm.running_mean.add_(5)
+    trained, tested = both_modes(norm)
+    exe, feed = static.Executor(), {"x": np.random.default_rng(0).random((8, 3), np.float32)}
+    main = static.default_main_program()
+    kept = norm.running_mean.clone()
+    for _ in range(2):
+        for fetches in ([trained], [tested], [trained, tested], [tested, trained]):
+            for variable, found in zip(fetches, exe.run(main, feed, fetches), strict=True):
+                assert (abs(found.mean(0)) < 1e-5).all() == (variable is trained)
+    assert not torch.equal(kept, norm.running_mean)
+    assert norm.num_batches_tracked == 6
+    form = lowered(main, tested)
+    assert list(form.state_dict()) == [f"batchnorm1d_0.{name}" for name in norm.state_dict()]
+    assert len(list(form.parameters())) == 2
+
+
+def test_parameters_that_are_spread_have_one_mode() -> None:
+    trained, tested = both_modes(nn.BatchNorm1d(3))
+    with pytest.raises(ProgramError, match="'batchnorm1d_0' is called in training and in eval"):
+        lowered(static.default_main_program(), trained + tested, own=True)

@@ -116,3 +116,23 @@ def test_what_readers_refuse() -> None:
     with pytest.raises(ProgramError, match="runs already"):
         reader.start()
     reader.reset()
+
+
+def test_an_error_of_the_generator_is_raised_again() -> None:
+    x = static.data("x", [None, 4])
+    out = x + 1
+    loader = static.DataLoader.from_generator([x], capacity=1, iterable=False)
+
+    def batches() -> Iterator[np.ndarray]:
+        yield np.ones((2, 4), np.float32)
+        raise ValueError("a bad file")
+
+    loader.set_batch_generator(batches)
+    exe = static.Executor()
+    for _ in range(2):
+        loader.start()
+        exe.run(fetch_list=[out])
+        for _ in range(3):
+            with pytest.raises(ValueError, match="a bad file"):
+                exe.run(fetch_list=[out])
+        loader.reset()

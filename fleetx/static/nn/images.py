@@ -82,12 +82,26 @@ def pool2d(
     pool_padding: Pair = 0,
     *,
     global_pooling: bool = False,
+    exclusive: bool = True,
 ) -> Variable:
-    """The largest ("max") or the mean number ("avg") of every window."""
+    """The largest ("max") or the mean number ("avg") of every window.
+
+    Args:
+        input: images [N, C, H, W].
+        pool_size: of a window.
+        pool_type: "max" or "avg".
+        pool_stride: from a window to the next.
+        pool_padding: around the image.
+        global_pooling: one window over the whole image.
+        exclusive: leave padding out of a mean; False counts it as zeros, as torch does.
+    """
     if pool_type not in {"max", "avg"}:
         raise ProgramError(f"pool2d has the types 'max' and 'avg', got {pool_type!r}")
     if global_pooling:
         reduce = F.adaptive_max_pool2d if pool_type == "max" else F.adaptive_avg_pool2d
         return as_variable(reduce(input, 1), "pool2d()")
-    pool = F.max_pool2d if pool_type == "max" else F.avg_pool2d
-    return as_variable(pool(input, pool_size, pool_stride, pool_padding), "pool2d()")
+    window = pool_size, pool_stride, pool_padding
+    if pool_type == "max":
+        return as_variable(F.max_pool2d(input, *window), "pool2d()")
+    found = F.avg_pool2d(input, *window, count_include_pad=not exclusive)
+    return as_variable(found, "pool2d()")

@@ -1,4 +1,4 @@
-"""Layers that normalise."""
+"""Layers that normalise; ``param_attr=False`` and ``bias_attr=False`` leave scale and shift out."""
 
 from torch import Tensor, nn
 
@@ -37,6 +37,7 @@ def batch_norm(
         name=name,
         weight=param_attr,
         bias=bias_attr,
+        needs_weight=False,
     )
     module.train(not is_test)
     return activated(module(input), act)
@@ -61,6 +62,7 @@ def layer_norm(
         name=name,
         weight=param_attr,
         bias=bias_attr,
+        needs_weight=False,
         act=act,
     )
 
@@ -84,6 +86,7 @@ def group_norm(
         name=name,
         weight=param_attr,
         bias=bias_attr,
+        needs_weight=False,
         act=act,
     )
 
@@ -105,4 +108,5 @@ def instance_norm(
         name=name,
         weight=param_attr,
         bias=bias_attr,
+        needs_weight=False,
     )
