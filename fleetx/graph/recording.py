@@ -1,6 +1,8 @@
 """Work of a GPU, recorded once and replayed without the host: a CUDA graph and what it needs."""
 
+import contextlib
 import gc
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -38,9 +40,23 @@ class Recorder:
         try:
             with _without_collection(), self._capture(graph):
                 result = work()
+        except BaseException:
+            self._free_generator()
+            raise
         finally:
             self.active = False
         return Recording(graph, result)
+
+    def _free_generator(self) -> None:
+        """Let random numbers be drawn again: a recording that breaks off leaves that forbidden.
+
+        torch takes the generator back at the end of a recording that succeeds, an empty one too.
+        """
+        empty = torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream)
+        with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+            warnings.simplefilter("ignore")  # that it is empty
+            with empty:
+                pass
 
     def _capture(self, graph: torch.cuda.CUDAGraph) -> AbstractContextManager[None]:
         # Other threads, such as those that pin batches, go on with what they do.

@@ -303,6 +303,7 @@ def test_a_step_that_waits_for_the_device_is_refused() -> None:
     training = Training("cuda", {}, criterion=criterion)
     with pytest.raises(PlanError, match="could not capture the step"):
         training.losses(batches([8] * 4, "cuda"))
+    assert torch.rand(3, device="cuda").unique().numel() == 3  # the process may go on without it
 
 
 def _still(parameters: Any) -> torch.optim.Optimizer:
