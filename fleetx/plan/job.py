@@ -79,13 +79,25 @@ class Job:
 def arguments(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """How a model is called with the inputs of a batch.
 
-    A tuple is several arguments; a dict is arguments by their names, unless the model's forward
-    does not know these names and wants the dict itself.
+    A tuple is several arguments; so is a list, into which loaders make tuples, unless the model's
+    forward can take the list itself. A dict is arguments by their names, unless the forward does
+    not know these names and wants the dict itself.
     """
     if isinstance(inputs, tuple):
         return inputs, {}
+    if isinstance(inputs, list) and not _takes(model, inputs) and _takes(model, *inputs):
+        return tuple(inputs), {}
     if isinstance(inputs, dict):
         known = inspect.signature(type(model).forward).parameters
-        if all(name in known for name in inputs):
+        if all(name in known for name in inputs) or _takes(model, **inputs):
             return (), inputs
     return (inputs,), {}
+
+
+def _takes(model: nn.Module, /, *args: Any, **kwargs: Any) -> bool:
+    """Whether the model's forward can be called like this."""
+    try:
+        inspect.signature(type(model).forward).bind(model, *args, **kwargs)
+    except TypeError:
+        return False
+    return True

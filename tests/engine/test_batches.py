@@ -61,15 +61,31 @@ class Tree(Two):
         return self.layer(tree["left"] - tree["right"])
 
 
+class Pair(Two):
+    def forward(self, pair: list[Tensor]) -> Tensor:  # type: ignore[override]
+        return self.layer(pair[0] - pair[1])
+
+
+class Open(Two):
+    def forward(self, left: Tensor, **others: Tensor) -> Tensor:  # type: ignore[override]
+        return self.layer(left - others["right"])
+
+
 @world(1)
-def test_tuples_and_dicts_are_arguments() -> None:
+def test_tuples_lists_and_dicts_are_arguments() -> None:
     fleet.init(is_collective=True)
     left, right = torch.randn(2, 4, 3).unbind()
     named = {"left": left, "right": right}
-    for kind, given in ((Two, (left, right)), (Two, named), (Tree, named)):
+    listed, losses = [left, right], []
+    for kind, given in (
+        *((Two, (left, right)), (Two, listed), (Two, named)),
+        *((Tree, named), (Pair, listed), (Open, named)),
+    ):
+        torch.manual_seed(0)
         model: Any = fleet.distributed_model(kind(), criterion=F.mse_loss)
         fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-        assert model.train_batch((given, torch.zeros(4, 1))) >= 0
+        losses.append(float(model.train_batch((given, torch.zeros(4, 1)))))
+    assert losses == [losses[0]] * 6
 
 
 @world(1)
