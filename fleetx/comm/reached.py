@@ -12,7 +12,7 @@ class Reached:
     """Notes whose gradients were exchanged since the last look."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._parameters = list(parameters)
+        self._parameters = [p for p in parameters if p.is_floating_point() or p.is_complex()]
         self._seen: list[Tensor] = []
         for parameter in self._parameters:
             trained = parameter.requires_grad

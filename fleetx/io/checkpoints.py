@@ -65,17 +65,11 @@ def save_checkpoint(
     """
     if keep < 1:
         raise ValueError(f"save_checkpoint(keep={keep}) would leave none; keep at least 1.")
-    own = {"step": step, "workers": roles.worker_num()}
-    if taken := sorted(own.keys() & (numbers or {}).keys()):
-        raise ValueError(
-            f"save_checkpoint(numbers=...) has {taken[0]!r}, a name under which checkpoints keep a "
-            "number of their own; choose another name."
-        )
     target = checkpoint_folder.target(Path(folder), step)
     beside = checkpoint_folder.unfinished(target)
     extra = {
         "parts": {name: part.state_dict() for name, part in (parts or {}).items()},
-        "numbers": own | (numbers or {}),
+        "numbers": _numbers(step, numbers or {}),
     }
     mine = WorkerState(model, optimizer).tensors(extra)
     weights = full_state_dict(model)
@@ -88,13 +82,7 @@ def save_checkpoint(
     def end() -> None:
         _check_seen(beside)
         reached = _reached.get(optimizer, {}).get(target.parent.resolve(), -1)
-        aside = checkpoint_folder.set_aside(target.parent, after=min(step, reached))
-        if aside is not None:
-            logger.warning(
-                "%s had checkpoints that this run did not go on from; they are in %s now",
-                target.parent,
-                aside,
-            )
+        _part_from_others(target.parent, after=min(step, reached))
         checkpoint_folder.install(target)
         checkpoint_folder.prune(target, keep)
 
@@ -107,6 +95,24 @@ def save_checkpoint(
         raise
     _reached.setdefault(optimizer, {})[target.parent.resolve()] = step
     return target
+
+
+def _numbers(step: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    own = {"step": step, "workers": roles.worker_num()}
+    if taken := sorted(own.keys() & given.keys()):
+        raise ValueError(
+            f"save_checkpoint(numbers=...) has {taken[0]!r}, a name under which checkpoints keep a "
+            "number of their own; choose another name."
+        )
+    return own | dict(given)
+
+
+def _part_from_others(folder: Path, after: int) -> None:
+    aside = checkpoint_folder.set_aside(folder, after)
+    if aside is not None:
+        logger.warning(
+            "%s had checkpoints that this run did not go on from; they are in %s now", folder, aside
+        )
 
 
 def set_checkpoints_aside(folder: Folder) -> Path | None:

@@ -57,8 +57,8 @@ class ProbabilityEntry:
 class ShowClickEntry:
     """Every id gets a row, which counts shows and clicks; ``shrink`` drops rows of low score.
 
-    The layer is told them by ``layer(ids, show=..., click=...)``. The names are Paddle's, where
-    they choose inputs of a program; nothing here is chosen by them.
+    A layer is told them by ``layer(ids, show=..., click=...)``; ``static.nn.sparse_embedding``
+    takes the inputs of the program that have these names.
     """
 
     show_name: str = "show"

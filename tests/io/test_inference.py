@@ -1,6 +1,5 @@
 """Models for use elsewhere: what they compute, and what their inputs and outputs are called."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,9 @@ from torch import Tensor
 import fleetx as fleet
 from fleetx import static
 from fleetx.static.variable import as_variable
+from tests.io.programs import started
 
 ROWS = np.random.default_rng(0).standard_normal((5, 4), dtype=np.float32)
-
-
-@pytest.fixture(autouse=True)
-def _fresh_programs() -> Iterator[None]:
-    static.reset()
-    yield
-    static.reset()
-
-
-def started() -> static.Executor:
-    exe = static.Executor()
-    exe.run(static.default_startup_program())
-    return exe
 
 
 def expected_of(exe: static.Executor, out: Tensor) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Values of programs in folders: which files are read, and what they start."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,21 +10,9 @@ from torch import Tensor
 import fleetx as fleet
 from fleetx import io, static
 from fleetx.static import ProgramError
+from tests.io.programs import started
 
 BATCH = {"x": np.ones((2, 4), np.float32)}
-
-
-@pytest.fixture(autouse=True)
-def _fresh_programs() -> Iterator[None]:
-    static.reset()
-    yield
-    static.reset()
-
-
-def started() -> static.Executor:
-    exe = static.Executor()
-    exe.run(static.default_startup_program())
-    return exe
 
 
 def value(name: str) -> np.ndarray:

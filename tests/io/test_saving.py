@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,13 +30,6 @@ FEEDS: list[dict[str, np.ndarray]] = [
     }
     for _ in range(6)
 ]
-
-
-@pytest.fixture(autouse=True)
-def _fresh_programs() -> Iterator[None]:
-    static.reset()
-    yield
-    static.reset()
 
 
 def build(distributed: bool = False) -> tuple[static.Executor, Tensor, Tensor]:

@@ -433,11 +433,14 @@ class Counted(Job):
     def _record(self) -> None:
         ids = static.data("ids", [None, 2], "int64")
         click = static.data("click", [None, 2], "float32")
-        with pytest.raises(static.ProgramError, match=r"ShowClickEntry.*show=\.\.\., click=\.\.\."):
+        static.data("shown", [None, 1], "float32")
+        with pytest.raises(static.ProgramError, match=r"no input 'show'; declare"):
             static.nn.sparse_embedding(ids, (0, DIM), entry=ShowClickEntry(), name="refused")
+        named = ShowClickEntry("shown", "click")
+        told = static.nn.sparse_embedding(ids, (0, DIM), entry=named, name="told", rule=SGD(RATE))
         counted = SparseEmbedding(DIM, name="counted", entry=ShowClickEntry(), rule=SGD(RATE))
         ruled = static.nn.sparse_embedding(ids, (0, DIM), name="ruled", rule=SGD(RATE))
-        self.score = (counted(ids, click=click) + ruled).sum((1, 2))
+        self.score = (counted(ids, click=click) + ruled + told).sum((1, 2))
         optimizer = static.Optimizer(torch.optim.SGD, lr=RATE, momentum=0.9)
         fleet.distributed_optimizer(optimizer).minimize(self.score.mean(), self.startup)
 
@@ -446,8 +449,10 @@ def test_a_layer_in_a_program_is_told_of_shows_and_clicks(monkeypatch: pytest.Mo
     with alone(monkeypatch, Counted) as job:
         feed = {
             "ids": np.array([[1, 2], [1, 3]]),
-            "click": np.array([[1, 0], [1, 1]], np.float32),
+            "click": np.array([[1, 0], [1, 0]], np.float32),
+            "shown": np.array([[1], [90]], np.float32),
         }
         for _ in range(2):
             job.exe.run(job.main, feed, [job.score])
-        assert fleet.shrink() == 1, "the one that was shown twice and never clicked"
+        assert fleet.shrink(table="counted") == 2, "2 and 3 were shown twice and never clicked"
+        assert fleet.shrink(table="told") == 1, "3 was shown often"

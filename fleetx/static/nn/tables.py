@@ -60,7 +60,8 @@ def sparse_embedding(
         padding_idx: an id whose row is zero and stays so.
         is_test: look rows up, but do not train them.
         entry: which ids get a row on servers: ``CountFilterEntry`` or ``ProbabilityEntry`` of
-            ``fleetx.nn``.
+            ``fleetx.nn``; or ``ShowClickEntry``, which names the inputs that it counts, of a number
+            for each example or each id.
         param_attr: what rows begin with; on servers ``Uniform``, ``Normal`` or ``Constant`` of
             ``fleetx.nn``.
         name: of the layer and of its table.
@@ -68,12 +69,29 @@ def sparse_embedding(
         rule: how rows move on servers: ``SGD``, ``Adagrad`` or ``Adam`` of ``fleetx.nn``, with a
             learning rate of its own; the program's optimizer if None.
     """
+    counted: dict[str, Tensor] = {}
     if has_servers():
+        if isinstance(entry, ShowClickEntry):
+            counted = _counted(entry, input)
         module = _served(size[1], padding_idx, entry, param_attr, name, wire, rule)
     else:
         module = _local(size, padding_idx, _unserved(entry, param_attr, wire, rule), name)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_test):
-        return as_variable(module(input), "a layer")
+        return as_variable(module(input, **counted), "a layer")
+
+
+def _counted(entry: ShowClickEntry, ids: Tensor) -> dict[str, Tensor]:
+    """The inputs that the entry names, one number for each id."""
+    program = as_variable(ids, "an input").program
+    found = {"show": entry.show_name, "click": entry.click_name}
+    if missing := [name for name in found.values() if name not in program.inputs()]:
+        raise ProgramError(
+            f"ShowClickEntry({entry.show_name!r}, {entry.click_name!r}) counts what is fed under "
+            f"these names, and the program has no input {missing[0]!r}; declare "
+            f"static.data({missing[0]!r}, [None, 1], 'float32') before the layer, or name the "
+            "inputs that it has."
+        )
+    return {kind: program.var(name).expand(ids.shape) for kind, name in found.items()}
 
 
 def _served(  # noqa: PLR0917
@@ -88,13 +106,6 @@ def _served(  # noqa: PLR0917
     startup = default_startup_program()
     name = name or startup.layer_names.unique("sparse_embedding", startup.initial)
     first = _first_rows(name, start)
-    if isinstance(entry, ShowClickEntry):
-        raise ProgramError(
-            f"sparse_embedding {name!r} has a ShowClickEntry, which counts shows and clicks that "
-            "this layer cannot be told; use CountFilterEntry or ProbabilityEntry, or call a "
-            "fleetx.nn.SparseEmbedding with this entry in the program: "
-            "layer(ids, show=..., click=...)."
-        )
 
     def make() -> nn.Module:
         return SparseEmbedding(
