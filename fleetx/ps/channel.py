@@ -16,6 +16,7 @@ from fleetx.ps.frames import (
     Frame,
     Op,
     from_json,
+    name_of,
     unpacked,
 )
 from fleetx.ps.handshake import Claim, RefusedError, greet
@@ -152,11 +153,11 @@ class Channel:
 
     def _check_fit(self, frame: Frame) -> None:
         asked = self._asked
-        fits = (frame.op, frame.seq) == (_REPLY[Op(asked.op)], asked.seq)
+        fits = (frame.op, frame.seq) == (_REPLY[asked.op], asked.seq)
         if not fits or (asked.op == Op.PULL and frame.count != asked.count):
             raise RuntimeError(
-                f"server {self.endpoint} answered {Op(asked.op).name} {asked.seq} of {asked.count} "
-                f"with {Op(frame.op).name} {frame.seq} of {frame.count}; are both of one version?"
+                f"server {self.endpoint} answered {name_of(asked.op)} {asked.seq} of {asked.count} "
+                f"with {name_of(frame.op)} {frame.seq} of {frame.count}; are both of one version?"
             )
 
     def _opened(self, deadline: float) -> Pipe:

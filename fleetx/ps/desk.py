@@ -98,9 +98,10 @@ class Desk:
             raise BadFrameError(f"there is no table {number}")
         return self._tables[number]
 
-    def pull(self, claim: Claim, frame: Frame, body: memoryview, out: Floats) -> None:
+    def pull(
+        self, served: ServedSparse, claim: Claim, frame: Frame, body: memoryview, out: Floats
+    ) -> None:
         """Rows for ids, once the table has come to the version asked for."""
-        served = self.sparse(frame)
         if frame.step > served.version:
             with served.changed:
                 served.await_version(frame.step, self.patience)

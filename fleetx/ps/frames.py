@@ -2,8 +2,9 @@
 
 import json
 import struct
-from enum import IntEnum
 from typing import Any, NamedTuple
+
+from fleetx.ps.hashing import Array
 
 HEADER = struct.Struct("<IBBHHxxQIIqdQ4x")
 MAGIC, VERSION = 0x58544C46, 1
@@ -12,8 +13,11 @@ MAX_BODY = 1 << 30
 MAX_JSON = 1 << 20
 
 
-class Op(IntEnum):
-    """What a frame is about; requests first, then replies."""
+class Op:
+    """What a frame is about; requests first, then replies.
+
+    Plain numbers: to look up a member of an Enum takes a call, and each frame asks several times.
+    """
 
     PULL = 1  # ids -> their rows
     PUSH = 2  # ids and gradients
@@ -27,9 +31,15 @@ class Op(IntEnum):
     ERROR = 20
 
 
+def name_of(op: int) -> str:
+    """What an operation is called."""
+    return next((name for name, number in vars(Op).items() if number == op), str(op))
+
+
 REQUESTS = frozenset({Op.PULL, Op.PUSH, Op.READ, Op.WRITE, Op.CALL})
 REPLIES = frozenset({Op.ROWS, Op.VALUES, Op.DONE, Op.ANSWER, Op.ERROR})
 _WITH_ROWS = frozenset({Op.PULL, Op.PUSH, Op.ROWS})
+_OURS = MAGIC, VERSION
 
 
 class Flag:
@@ -70,16 +80,20 @@ class Frame(NamedTuple):
 
     def packed(self) -> bytes:
         """The bytes of the header."""
-        op, table, flags, *rest = self
-        return HEADER.pack(MAGIC, VERSION, op, table, flags, *rest)
+        return HEADER.pack(MAGIC, VERSION, *self)
+
+    def write(self, target: Array, at: int) -> None:
+        """Write the header to a place among bytes."""
+        HEADER.pack_into(target.data, at, MAGIC, VERSION, *self)
 
 
-def unpacked(data: bytes | bytearray | memoryview, allowed: frozenset[Op]) -> Frame:
+def unpacked(data: bytes | bytearray | memoryview, allowed: frozenset[int]) -> Frame:
     """The frame, or ``BadFrameError`` before a byte of its body is read or room made for it."""
-    magic, version, op, table, flags, *rest = HEADER.unpack(data)
-    if magic != MAGIC or version != VERSION:
-        raise BadFrameError(f"magic {magic:#x} and version {version} are not ours")
-    frame = Frame(op, table, flags, *rest)
+    fields = HEADER.unpack(data)
+    if fields[:2] != _OURS:
+        raise BadFrameError(f"magic {fields[0]:#x} and version {fields[1]} are not ours")
+    frame = Frame._make(fields[2:])
+    op, flags = frame.op, frame.flags
     if op not in allowed:
         raise BadFrameError(f"operation {op} is not known here")
     short = flags & SHORT
@@ -91,7 +105,7 @@ def unpacked(data: bytes | bytearray | memoryview, allowed: frozenset[Op]) -> Fr
             raise BadFrameError(f"a message of {frame.body} bytes is too long")
     elif frame.body != expected:
         raise BadFrameError(
-            f"{Op(op).name} of {frame.count} x {frame.width} has {frame.body} bytes, not {expected}"
+            f"{name_of(op)} of {frame.count} x {frame.width} has {frame.body} bytes, not {expected}"
         )
     if frame.body > MAX_BODY:
         raise BadFrameError(f"{frame.body} bytes in one frame are too many")
@@ -100,17 +114,17 @@ def unpacked(data: bytes | bytearray | memoryview, allowed: frozenset[Op]) -> Fr
 
 def body_bytes(frame: Frame) -> int | None:
     """How many bytes must follow; None when they are JSON or text."""
-    n, counted = frame.count, bool(frame.flags & Flag.COUNTS)
+    op, n, counted = frame.op, frame.count, frame.flags & Flag.COUNTS
     wide = 2 if frame.flags & SHORT else 4
-    if frame.op == Op.PULL:
+    if op == Op.PULL:
         return 8 * n + (4 * n if counted else 0)
-    if frame.op == Op.PUSH:
+    if op == Op.PUSH:
         return 8 * n + wide * n * frame.width + (8 * n if counted else 0)
-    if frame.op == Op.ROWS:
+    if op == Op.ROWS:
         return wide * n * frame.width
-    if frame.op in (Op.WRITE, Op.VALUES):
+    if op in (Op.WRITE, Op.VALUES):
         return 4 * n
-    return None if frame.op in (Op.CALL, Op.ANSWER, Op.ERROR) else 0
+    return None if op in (Op.CALL, Op.ANSWER, Op.ERROR) else 0
 
 
 def to_json(value: Any) -> bytes:

@@ -1,6 +1,7 @@
 """Whole messages over a socket, with or without TLS, and never waiting for ever in the middle."""
 
 import contextlib
+import os
 import socket
 import ssl
 import struct
@@ -39,10 +40,10 @@ class Pipe:
         """
         self.socket = sock
         self._joins = joins and hasattr(socket, "TCP_CORK")
-        self._secure = isinstance(sock, ssl.SSLSocket)
+        self.secure = isinstance(sock, ssl.SSLSocket)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self._secure:
+        if self.secure:
             sock.settimeout(stall)
         else:
             # By the kernel: Python's own time-outs cost a poll before every call.
@@ -54,7 +55,7 @@ class Pipe:
     def read(self, view: memoryview, *, idle: bool = False) -> None:
         """Fill ``view``; before its first byte there is no hurry when ``idle`` is said."""
         got, size = 0, len(view)
-        flags = 0 if self._secure else socket.MSG_WAITALL
+        flags = 0 if self.secure else socket.MSG_WAITALL
         while got < size:
             try:
                 count = self.socket.recv_into(view[got:], 0, flags)
@@ -74,9 +75,12 @@ class Pipe:
 
     def send(self, *parts: Bytes | Array) -> None:
         """Send all parts, one behind the other."""
-        views = [flat(part) for part in parts if len(part)]
         try:
-            if self._secure:
+            if len(parts) == 1 and not self.secure:
+                self.socket.sendall(flat(parts[0]))
+                return
+            views = [flat(part) for part in parts if len(part)]
+            if self.secure:
                 self._send_sealed(views)
                 return
             while views:
@@ -85,6 +89,15 @@ class Pipe:
                     sent -= len(views.pop(0))
                 if views:
                     views[0] = views[0][sent:]
+        except (BlockingIOError, TimeoutError):
+            raise ConnectionError("the other end does not read") from None
+
+    def send_file(self, file: int, begin: int, end: int) -> None:
+        """Send a part of a file, which takes no copy."""
+        assert not self.secure, "a file would not be encrypted"
+        try:
+            while begin < end:
+                begin += os.sendfile(self.socket.fileno(), file, begin, end - begin)
         except (BlockingIOError, TimeoutError):
             raise ConnectionError("the other end does not read") from None
 

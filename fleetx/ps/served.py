@@ -4,10 +4,9 @@ import contextlib
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +31,7 @@ class TableLostError(RuntimeError):
     """A change failed half way: what the table holds is neither the old nor the new."""
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """One push, taken apart."""
 
     ids: Ids
@@ -69,15 +67,18 @@ class Served(ABC):
     def change(self, claim: Claim, frame: Frame, body: memoryview) -> None:
         """Apply a push once, however often it is sent; on return it is in the log."""
         change = self.parsed(frame, body)
-        with self.changed:
+        with self._plain.lock:
             self.require_whole()
             if frame.seq <= self.seen.get(claim.client, 0):
                 return
             self._check_step(claim.worker, frame)
-            with self.logged(CHANGE, [claim.packed(), frame.packed(), body]):
-                self._take(claim.worker, frame, change)
+            said: list[Bytes | Array] = []
+            if self.journal is not None:
+                said = [claim.packed(), frame.packed(), body]
+            self.logged(CHANGE, said, lambda: self._take(claim.worker, frame, change))
             self.seen[claim.client] = frame.seq
-            self.try_close_short()
+            if self._rounds:
+                self.try_close_short()
 
     @property
     def lost(self) -> bool:
@@ -89,19 +90,17 @@ class Served(ABC):
         if self._lost:
             raise TableLostError(self._lost)
 
-    @contextlib.contextmanager
-    def logged(self, kind: int, parts: list[Bytes | Array]) -> Iterator[None]:
-        """Log a change, and make it inside; one that fails is not acknowledged and not repeated."""
+    def logged(self, kind: int, parts: list[Bytes | Array], change: Callable[[], object]) -> None:
+        """Log a change, and make it; one that fails is not acknowledged and not repeated."""
         if self.journal is not None:
             self.journal.append(kind, parts)
         try:
-            with self.vital():
-                yield
-        except TableLostError:
+            change()
+        except Exception as error:
             if self.journal is not None:
                 with contextlib.suppress(OSError):  # then the log takes no more records
                     self.journal.take_back()
-            raise
+            raise self.lose(error) from error
 
     @contextlib.contextmanager
     def vital(self) -> Iterator[None]:
@@ -109,13 +108,17 @@ class Served(ABC):
         try:
             yield
         except Exception as error:
-            logger.exception("table %s is lost", self.spec.name)
-            self._lost = (
-                f"table {self.spec.name!r} is lost, for a change of it failed half way "
-                f"({type(error).__name__}: {error}); mend the cause and start this server again: "
-                "it comes back with all that was acknowledged before"
-            )
-            raise TableLostError(self._lost) from error
+            raise self.lose(error) from error
+
+    def lose(self, error: Exception) -> TableLostError:
+        """Serve nothing any more: a change has failed half way."""
+        logger.exception("table %s is lost", self.spec.name)
+        self._lost = (
+            f"table {self.spec.name!r} is lost, for a change of it failed half way "
+            f"({type(error).__name__}: {error}); mend the cause and start this server again: "
+            "it comes back with all that was acknowledged before"
+        )
+        return TableLostError(self._lost)
 
     def _check_step(self, worker: int, frame: Frame) -> None:
         """Pushes that were sent twice are known by their numbers; another old one is a mistake."""
@@ -166,8 +169,7 @@ class Served(ABC):
         """End rounds that only lack workers which have no data, for ever or for now."""
         while self.version in self._rounds and not {*self._missing()} - {*self.members.idle()}:
             self.require_whole()
-            with self.logged(SHORT, [np.array([self.version], np.int64)]):
-                self._finish_round()
+            self.logged(SHORT, [np.array([self.version], np.int64)], self._finish_round)
 
     def try_close_short(self) -> None:
         """The same where nobody can do anything about a full disk: the server looks again soon."""

@@ -53,10 +53,12 @@ class ServedSparse(Served):
         ids = np.frombuffer(body, np.int64, n)
         met = np.frombuffer(body, np.uint32, n, 8 * n) if frame.flags & Flag.COUNTS else None
         train = bool(frame.flags & Flag.TRAIN)
-        with self.changed:
+        with self.table.lock:
             self.require_whole()
-            with self.vital():
+            try:
                 admitted = self.table.pull(ids, out, met, train=train)
+            except Exception as error:
+                raise self.lose(error) from error
             if admitted is not None and len(admitted):
                 self._note_admitted(admitted)
             self.staleness.read(claim.worker, self.version)
@@ -116,8 +118,7 @@ class ServedSparse(Served):
                 return self.shrunk[call.client][1]
             gone, call = self.table.leaving(threshold), call or Call(0, 0)
             head = _SHRUNK.pack(self.table.day + 1, call.client, call.number)
-            with self.logged(SHRINK, [head, gone]):
-                self.table.end_day(gone, threshold)
+            self.logged(SHRINK, [head, gone], lambda: self.table.end_day(gone, threshold))
             self._note_shrunk(call, gone)
             return len(gone)
 

@@ -27,6 +27,7 @@ from fleetx.ps.handshake import Claim, RefusedError, receive
 from fleetx.ps.hashing import Array
 from fleetx.ps.members import PeerLostError
 from fleetx.ps.pipes import EndedError, Pipe
+from fleetx.ps.room import Room
 from fleetx.ps.served import TableLostError
 from fleetx.ps.wire import shortened
 
@@ -145,6 +146,7 @@ class Connection(socketserver.BaseRequestHandler):
             talk.refuse(error)
             raise
         finally:
+            talk.close()
             members.left(claim.worker)
 
 
@@ -155,7 +157,7 @@ class _Talk:
         self._desk, self._pipe, self._claim = desk, pipe, claim
         self._head = memoryview(bytearray(HEADER.size))
         self._body = memoryview(bytearray(1 << 16))
-        self._room = np.empty(1 << 16, np.uint8)
+        self._room = Room(pipe)
 
     def once(self) -> None:
         self._pipe.read(self._head, idle=True)
@@ -172,22 +174,27 @@ class _Talk:
                 raise
             self.refuse(error)
 
+    def close(self) -> None:
+        """Give the memory for replies back."""
+        self._room.close()
+
     def refuse(self, error: Exception) -> None:
         """Tell the client what was wrong."""
         self._message(Op.ERROR, {"error": type(error).__name__, "text": str(error)})
 
     def _answer(self, frame: Frame, body: memoryview) -> None:
-        if frame.op == Op.PULL:
+        op = frame.op
+        if op == Op.PULL:
             self._pull(frame, body)
-        elif frame.op == Op.PUSH:
+        elif op == Op.PUSH:
             served = self._desk.sparse(frame)
             served.change(self._claim, frame, body)
             self._pipe.send(Frame(Op.DONE, seq=frame.seq, step=served.version).packed())
-        elif frame.op == Op.WRITE:
+        elif op == Op.WRITE:
             dense = self._desk.dense(frame)
             dense.change(self._claim, frame, body)
             self._pipe.send(Frame(Op.DONE, seq=frame.seq, step=dense.version).packed())
-        elif frame.op == Op.READ:
+        elif op == Op.READ:
             dense = self._desk.dense(frame)
             values, version = dense.read(self._claim, frame, self._desk.patience)
             self._reply(Frame(Op.VALUES, count=len(values), step=version), values)
@@ -195,25 +202,24 @@ class _Talk:
             self._message(Op.ANSWER, self._desk.call(self._claim, from_json(body)))
 
     def _pull(self, frame: Frame, body: memoryview) -> None:
-        width = self._desk.sparse(frame).table.spec.dim
+        served = self._desk.sparse(frame)
+        width = served.table.spec.dim
         end = ROWS_AT + 4 * frame.count * width
-        if end > len(self._room):
-            self._room = np.empty(end, np.uint8)
-        out = self._room[ROWS_AT:end].view(np.float32).reshape(frame.count, width)
-        self._desk.pull(self._claim, frame, body, out)
-        short = frame.flags & SHORT
-        reply = Frame(Op.ROWS, flags=short, count=frame.count, width=width)
-        if short:
+        self._room.reserve(end)
+        out = self._room.bytes[ROWS_AT:end].view(np.float32).reshape(frame.count, width)
+        self._desk.pull(served, self._claim, frame, body, out)
+        if short := frame.flags & SHORT:
+            reply = Frame(Op.ROWS, flags=short, count=frame.count, width=width)
             self._reply(reply, shortened(out, short))
         else:
             begin = ROWS_AT - HEADER.size
-            head = reply._replace(body=out.nbytes).packed()
-            self._room[begin:ROWS_AT] = np.frombuffer(head, np.uint8)
-            self._pipe.send(self._room[begin:end])
+            head = Frame(Op.ROWS, count=frame.count, width=width, body=out.nbytes)
+            head.write(self._room.bytes, begin)
+            self._room.send(begin, end)
 
     def _reply(self, frame: Frame, array: Array) -> None:
         self._pipe.send(frame._replace(body=array.nbytes).packed(), array)
 
-    def _message(self, op: Op, said: dict[str, Any]) -> None:
+    def _message(self, op: int, said: dict[str, Any]) -> None:
         data = to_json(said)
         self._pipe.send(Frame(op, body=len(data)).packed(), data)

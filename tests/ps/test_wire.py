@@ -63,7 +63,7 @@ def test_random_headers_are_refused_before_anything_is_read(data: bytes) -> None
     st.integers(0, 2**64 - 1),
 )
 def test_a_frame_is_what_it_says_or_is_refused(  # noqa: PLR0917
-    op: Op, number: int, flags: int, seq: int, count: int, width: int, body: int
+    op: int, number: int, flags: int, seq: int, count: int, width: int, body: int
 ) -> None:
     frame = Frame(op, number, flags, seq, count, width, 3, 0.5, body)
     allowed = REQUESTS if op in REQUESTS else REPLIES
