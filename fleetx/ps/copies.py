@@ -57,7 +57,7 @@ class Copies:
             self._take(wanted, slots[stale], pull(wanted, sightings))
         out = np.empty((len(slots), self._dim), np.float32)
         with self._lock:
-            kernels.active.gather(self._rows.weights.array, slots, out)
+            kernels.active.gather(self._rows.tables[0], slots, out)
         return out
 
     def _sighted(self, slots: Ids, stale: Ids, met: Array | None) -> Ids:
@@ -74,10 +74,10 @@ class Copies:
             strangers = slots < 0
             new = self._rows.take(missing)
             self._index.insert(ids[strangers], stamped(new, 0, 0))
-            self._before.reserve(self._rows.weights.rows)
-            self._asked.reserve(self._rows.weights.rows)
+            self._before.reserve(self._rows.room)
+            self._asked.reserve(self._rows.room)
             if self._counting:
-                self._sightings.reserve(self._rows.weights.rows)
+                self._sightings.reserve(self._rows.room)
             slots[strangers] = new
         return slots
 
@@ -104,9 +104,8 @@ class Copies:
         with self._lock:
             slots, missing = self._index.find(batch.ids)
             assert missing == 0, "a row is looked up before it has a gradient"
-            tables = self._rows.weights.array, self._rows.state.array
             rate = self._rule.lr if rate < 0 else rate
-            self._rule.apply(kernels.active, tables, slots, gradients, rate)
+            self._rule.apply(kernels.active, self._rows.tables, slots, gradients, rate)
 
     def changes(self, share: float) -> tuple[Batch, Floats]:
         """What was learned since the last exchange, and a new beginning."""
@@ -115,7 +114,7 @@ class Copies:
             old = np.empty((len(slots), self._dim), np.float32)
             new = np.empty_like(old)
             kernels.active.gather(self._before.array, slots, old)
-            kernels.active.gather(self._rows.weights.array, slots, new)
+            kernels.active.gather(self._rows.tables[0], slots, new)
             self._fresh.clear()
             self._exchange += 1
         new -= old

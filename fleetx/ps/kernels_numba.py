@@ -123,11 +123,11 @@ def rebuild(old: Ids, pairs: Ids, places: int) -> bool:
 @compiled
 def _gather(rows: Floats, slots: Ids, out: Floats) -> None:
     n, d = out.shape
-    flat = rows.reshape(-1)
+    flat, wide = rows.reshape(-1), rows.shape[1]
     for i in range(n):
         if i + AHEAD < n:
             for k in range(0, d, LINE):
-                _prefetch(flat, slots[i + AHEAD] * d + k)
+                _prefetch(flat, slots[i + AHEAD] * wide + k)
         # Views of single rows: the compiler sees that indexes are in order and uses vectors.
         row, to = rows[slots[i]], out[i]
         for j in range(d):
@@ -149,13 +149,13 @@ def _copy_line(source: Any, at: Any, target: Any, to: Any) -> None:
 
 @compiled
 def _gather_lines(rows: Floats, slots: Ids, out: Floats) -> None:
-    n, words = out.shape[0], out.shape[1] // 2
+    n, words, wide = out.shape[0], out.shape[1] // 2, rows.shape[1] // 2
     source, target = rows.reshape(-1).view(np.int64), out.reshape(-1).view(np.int64)
     for i in range(n):
         if i + AHEAD < n:
             for k in range(0, words, LINE // 2):
-                _prefetch(source, slots[i + AHEAD] * words + k)
-        at, to = np.uint64(max(slots[i], 0) * words), np.uint64(i * words)
+                _prefetch(source, slots[i + AHEAD] * wide + k)
+        at, to = np.uint64(max(slots[i], 0) * wide), np.uint64(i * words)
         for k in range(0, words, LINE // 2):
             _copy_line(source, at + np.uint64(k), target, to + np.uint64(k))
 
@@ -170,7 +170,7 @@ def _clear(slots: Ids, out: Floats) -> None:
 @compiled
 def gather(rows: Floats, slots: Ids, out: Floats) -> None:
     # -1 reads some row, which costs less than asking.
-    if out.shape[1] % LINE == 0:
+    if out.shape[1] % LINE == 0 and rows.shape[1] % 2 == 0:
         _gather_lines(rows, slots, out)
     else:
         _gather(rows, slots, out)
@@ -178,46 +178,79 @@ def gather(rows: Floats, slots: Ids, out: Floats) -> None:
 
 
 @compiled
-def add(weights: Floats, slots: Ids, delta: Floats) -> None:
-    sgd(weights, slots, delta, -1.0)
+def add(rows: Floats, slots: Ids, delta: Floats) -> None:
+    sgd(rows, slots, delta, -1.0)
 
 
 @compiled
-def sgd(weights: Floats, slots: Ids, gradients: Floats, rate: float) -> None:
+def _sgd_row(w: Any, g: Any, rate: Any) -> None:
+    for j in range(g.shape[0]):
+        w[j] -= rate * g[j]
+
+
+# Updates of rows that fill one line, as most do, have a loop of their own: a loop over lines in it,
+# even of one turn, makes it wait for memory a third longer.
+
+
+@compiled
+def sgd(rows: Floats, slots: Ids, gradients: Floats, rate: float) -> None:
     n, d = gradients.shape
-    flat, r = weights.reshape(-1), np.float32(rate)
+    flat, wide, r = rows.reshape(-1), rows.shape[1], np.float32(rate)
+    if d <= LINE:
+        for i in range(n):
+            if i + AHEAD < n:
+                _prefetch(flat, slots[i + AHEAD] * wide)
+            _sgd_row(rows[slots[i]], gradients[i], r)
+        return
     for i in range(n):
         if i + AHEAD < n:
             for k in range(0, d, LINE):
-                _prefetch(flat, slots[i + AHEAD] * d + k)
-        w, g = weights[slots[i]], gradients[i]
-        for j in range(d):
-            w[j] -= r * g[j]
+                _prefetch(flat, slots[i + AHEAD] * wide + k)
+        _sgd_row(rows[slots[i]], gradients[i], r)
+
+
+@compiled
+def _adagrad_row(w: Any, s: Any, g: Any, rate: Any, eps: Any) -> None:
+    for j in range(g.shape[0]):
+        total = s[j] + g[j] * g[j]
+        s[j] = total
+        w[j] -= rate * g[j] / (np.sqrt(total) + eps)
 
 
 @compiled
 def adagrad(
-    weights: Floats, state: Floats, slots: Ids, gradients: Floats, rate: float, eps: float
+    rows: Floats,
+    state: Floats,
+    begin: int,
+    slots: Ids,
+    gradients: Floats,
+    rate: float,
+    eps: float,
 ) -> None:
     n, d = gradients.shape
-    flat, totals = weights.reshape(-1), state.reshape(-1)
+    flat, totals = rows.reshape(-1), state.reshape(-1)
+    wide, far = rows.shape[1], state.shape[1]
     r, e = np.float32(rate), np.float32(eps)
+    if d <= LINE:
+        for i in range(n):
+            if i + NEAR < n:
+                _prefetch(flat, slots[i + NEAR] * wide)
+                _prefetch(totals, slots[i + NEAR] * far + begin)
+            _adagrad_row(rows[slots[i]], state[slots[i]][begin:], gradients[i], r, e)
+        return
     for i in range(n):
         if i + NEAR < n:
             for k in range(0, d, LINE):
-                _prefetch(flat, slots[i + NEAR] * d + k)
-                _prefetch(totals, slots[i + NEAR] * d + k)
-        w, s, g = weights[slots[i]], state[slots[i]], gradients[i]
-        for j in range(d):
-            total = s[j] + g[j] * g[j]
-            s[j] = total
-            w[j] -= r * g[j] / (np.sqrt(total) + e)
+                _prefetch(flat, slots[i + NEAR] * wide + k)
+                _prefetch(totals, slots[i + NEAR] * far + begin + k)
+        _adagrad_row(rows[slots[i]], state[slots[i]][begin:], gradients[i], r, e)
 
 
 @compiled
 def adam(
-    weights: Floats,
+    rows: Floats,
     state: Floats,
+    begin: int,
     slots: Ids,
     gradients: Floats,
     rate: float,
@@ -226,17 +259,17 @@ def adam(
     eps: float,
 ) -> None:
     n, d = gradients.shape
-    width = 2 * d + 1
-    flat, moments = weights.reshape(-1), state.reshape(-1)
+    flat, moments = rows.reshape(-1), state.reshape(-1)
+    wide, far = rows.shape[1], state.shape[1]
     b1, b2, e = np.float32(first), np.float32(second), np.float32(eps)
     c1, c2 = np.float32(1 - first), np.float32(1 - second)
     for i in range(n):
         if i + AHEAD < n:
             for k in range(0, d, LINE):
-                _prefetch(flat, slots[i + AHEAD] * d + k)
-            for k in range(0, width, LINE):
-                _prefetch(moments, slots[i + AHEAD] * width + k)
-        w, g, s = weights[slots[i]], gradients[i], state[slots[i]]
+                _prefetch(flat, slots[i + AHEAD] * wide + k)
+            for k in range(0, 2 * d + 1, LINE):
+                _prefetch(moments, slots[i + AHEAD] * far + begin + k)
+        w, g, s = rows[slots[i]], gradients[i], state[slots[i]][begin:]
         means, squares = s[:d], s[d : 2 * d]
         step = s[2 * d] + np.float32(1)
         s[2 * d] = step

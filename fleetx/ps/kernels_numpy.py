@@ -74,38 +74,60 @@ def rebuild(old: Ids, pairs: Ids, places: int) -> bool:
 
 
 def gather(rows: Floats, slots: Ids, out: Floats) -> None:
-    """Copy rows out; a slot of -1 gives zeros."""
-    np.take(rows, slots, axis=0, out=out, mode="clip")  # other modes buffer the output
+    """Copy the beginnings of rows out, as many numbers as fit; a slot of -1 gives zeros."""
+    if rows.shape[1] == out.shape[1]:
+        np.take(rows, slots, axis=0, out=out, mode="clip")  # other modes buffer the output
+    else:
+        out[:] = rows[slots, : out.shape[1]]
     missing = slots < 0
     if missing.any():
         out[missing] = 0
 
 
-def add(weights: Floats, slots: Ids, delta: Floats) -> None:
+def add(rows: Floats, slots: Ids, delta: Floats) -> None:
     """``w += delta`` for rows that are all different."""
-    weights[slots] += delta
+    rows[:, : delta.shape[1]][slots] += delta
 
 
-def sgd(weights: Floats, slots: Ids, gradients: Floats, rate: float) -> None:
-    """``w -= rate * g`` for rows that are all different."""
-    weights[slots] -= np.float32(rate) * gradients
+def sgd(rows: Floats, slots: Ids, gradients: Floats, rate: float) -> None:
+    """``w -= rate * g`` for rows that are all different; weights are at their beginning."""
+    rows[:, : gradients.shape[1]][slots] -= np.float32(rate) * gradients
 
 
 def adagrad(
-    weights: Floats, state: Floats, slots: Ids, gradients: Floats, rate: float, eps: float
+    rows: Floats,
+    state: Floats,
+    begin: int,
+    slots: Ids,
+    gradients: Floats,
+    rate: float,
+    eps: float,
 ) -> None:
-    """``s += g*g; w -= rate * g / (sqrt(s) + eps)``, in pieces that stay in the cache."""
-    for begin in range(0, len(slots), 1024):
-        piece = slots[begin : begin + 1024]
-        g = gradients[begin : begin + 1024]
+    """``s += g*g; w -= rate * g / (sqrt(s) + eps)``, in pieces that stay in the cache.
+
+    Args:
+        rows: weights are at their beginning.
+        state: the same rows, or others.
+        begin: where the state begins in them.
+        slots: which rows, all different.
+        gradients: one for each of them.
+        rate: how far they move.
+        eps: what keeps them from moving too far.
+    """
+    d = gradients.shape[1]
+    weights, state = rows[:, :d], state[:, begin : begin + d]
+    for first in range(0, len(slots), 1024):
+        piece = slots[first : first + 1024]
+        g = gradients[first : first + 1024]
         total = state[piece] + g * g
         state[piece] = total
         weights[piece] -= np.float32(rate) * g / (np.sqrt(total) + np.float32(eps))
 
 
 def adam(
-    weights: Floats,
+    rows: Floats,
     state: Floats,
+    begin: int,
     slots: Ids,
     gradients: Floats,
     rate: float,
@@ -115,11 +137,12 @@ def adam(
 ) -> None:
     """Adam with a step count for each row, kept behind its two moments."""
     d = gradients.shape[1]
+    weights, state = rows[:, :d], state[:, begin : begin + 2 * d + 1]
     b1, b2 = np.float32(first), np.float32(second)
     c1, c2 = np.float32(1 - first), np.float32(1 - second)  # not from the rounded b1 and b2
-    for begin in range(0, len(slots), 1024):
-        piece = slots[begin : begin + 1024]
-        g = gradients[begin : begin + 1024]
+    for start in range(0, len(slots), 1024):
+        piece = slots[start : start + 1024]
+        g = gradients[start : start + 1024]
         s = state[piece]
         step = s[:, 2 * d] + 1
         s[:, :d] = b1 * s[:, :d] + c1 * g

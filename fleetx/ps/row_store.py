@@ -6,7 +6,10 @@ import numpy as np
 
 from fleetx.ps.arena import Arena
 from fleetx.ps.hashing import Array, Floats, Ids
-from fleetx.ps.rules import Rule
+from fleetx.ps.rules import Rule, Tables
+
+LINE = 16
+"""Floats in a cache line."""
 
 
 @dataclass(frozen=True)
@@ -25,26 +28,55 @@ class Rows:
         return len(self.ids)
 
 
+@dataclass(frozen=True)
+class Column:
+    """Neighbouring numbers of each row of an arena, which may hold other columns as well."""
+
+    arena: Arena
+    begin: int
+    width: int
+
+    @property
+    def array(self) -> Array:
+        """The numbers themselves."""
+        return self.arena.array[:, self.begin : self.begin + self.width]
+
+
 class RowStore:
     """Numbers of rows are given out and taken back."""
 
     def __init__(self, dim: int, rule: Rule, *, counted: bool) -> None:
         self._rule = rule
-        self.weights = Arena(dim, np.float32)
-        self.state = Arena(rule.state_width(dim), np.float32)
-        self.stats = Arena(2 if counted else 0, np.float32)
+        kept = rule.state_width(dim)
+        shared = Arena(dim + kept if _fits_lines(dim + kept) else dim, np.float32)
+        self.weights = Column(shared, 0, dim)
+        if _fits_lines(dim + kept):
+            self.state = Column(shared, dim, kept)
+        else:
+            self.state = Column(Arena(kept, np.float32), 0, kept)
+        self.stats = Column(Arena(2 if counted else 0, np.float32), 0, 2 if counted else 0)
         """Shows and clicks, where they are counted."""
         self._used, self._free = 0, np.empty(0, np.int64)
 
     @property
-    def arenas(self) -> tuple[Arena, Arena, Arena]:
+    def columns(self) -> tuple[Column, Column, Column]:
         """All that belongs to a row."""
         return self.weights, self.state, self.stats
 
     @property
+    def tables(self) -> Tables:
+        """What a rule works on: rows that begin with weights, rows with state, where it begins."""
+        return self.weights.arena.array, self.state.arena.array, self.state.begin
+
+    @property
+    def room(self) -> int:
+        """How many rows there is memory for."""
+        return self.weights.arena.rows
+
+    @property
     def nbytes(self) -> int:
         """Memory of the rows that exist or did."""
-        return self._used * sum(4 * int(arena.array.shape[1]) for arena in self.arenas)
+        return self._used * sum(4 * column.width for column in self.columns)
 
     def take(self, count: int) -> Ids:
         """Unused rows, dropped ones first; all but their weights is as at the beginning."""
@@ -52,10 +84,10 @@ class RowStore:
         self._free = self._free[len(old) :]
         fresh = np.arange(self._used, self._used + count - len(old))
         self._used += len(fresh)
-        for arena in self.arenas:
-            arena.reserve(self._used)
+        for column in self.columns:
+            column.arena.reserve(self._used)
         slots = np.concatenate([old, fresh])
-        state = np.empty((count, self.state.array.shape[1]), np.float32)
+        state = np.empty((count, self.state.width), np.float32)
         self._rule.start(state)
         self.state.array[slots] = state
         self.stats.array[slots] = 0
@@ -64,3 +96,13 @@ class RowStore:
     def give_back(self, slots: Ids) -> None:
         """These rows are not needed any more."""
         self._free = np.concatenate([self._free, slots])
+
+
+def _fits_lines(width: int) -> bool:
+    """Whether rows of so many floats take whole cache lines.
+
+    Then weights and state are neighbours: memory gives both as fast as one. In two places they may
+    be in the way of each other, which depends on where the system finds memory, and took twice as
+    long in one process of three.
+    """
+    return width % LINE == 0

@@ -6,6 +6,9 @@ from types import ModuleType
 from fleetx.ps.forms import number
 from fleetx.ps.hashing import Floats, Ids
 
+Tables = tuple[Floats, Floats, int]
+"""Rows that begin with weights, rows with the state of a rule, and where in them it begins."""
+
 
 @dataclass(frozen=True)
 class SGD:
@@ -24,9 +27,9 @@ class SGD:
         """Fill the state of new rows."""
 
     def apply(
-        self, kernels: ModuleType, tables: tuple[Floats, Floats], slots: Ids, g: Floats, rate: float
+        self, kernels: ModuleType, tables: Tables, slots: Ids, g: Floats, rate: float
     ) -> None:
-        """Move rows that are all different; ``tables`` are weights and state."""
+        """Move rows that are all different."""
         kernels.sgd(tables[0], slots, g, rate)
 
 
@@ -53,9 +56,9 @@ class Adagrad:
         state[:] = self.initial
 
     def apply(
-        self, kernels: ModuleType, tables: tuple[Floats, Floats], slots: Ids, g: Floats, rate: float
+        self, kernels: ModuleType, tables: Tables, slots: Ids, g: Floats, rate: float
     ) -> None:
-        """Move rows that are all different; ``tables`` are weights and state."""
+        """Move rows that are all different."""
         kernels.adagrad(*tables, slots, g, rate, self.eps)
 
 
@@ -83,9 +86,9 @@ class Adam:
         state[:] = 0
 
     def apply(
-        self, kernels: ModuleType, tables: tuple[Floats, Floats], slots: Ids, g: Floats, rate: float
+        self, kernels: ModuleType, tables: Tables, slots: Ids, g: Floats, rate: float
     ) -> None:
-        """Move rows that are all different; ``tables`` are weights and state."""
+        """Move rows that are all different."""
         kernels.adam(*tables, slots, g, rate, self.beta1, self.beta2, self.eps)
 
 

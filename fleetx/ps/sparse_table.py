@@ -63,7 +63,7 @@ class SparseTable:
         admitted = None
         if missing and train:
             admitted = self._make(ids, slots, met)
-        self._kernels.gather(self._rows.weights.array, slots, out)
+        self._kernels.gather(self._rows.tables[0], slots, out)
         if missing and not train and self._candidates is None:
             strangers = slots < 0
             out[strangers] = self._first(ids[strangers])
@@ -133,8 +133,7 @@ class SparseTable:
             stats = None if stats is None else stats[kept]
         base = self.spec.rule.lr if rate is None else rate
         rate = self.spec.pace.rate(base, self.updates - 1)
-        tables = self._rows.weights.array, self._rows.state.array
-        self.spec.rule.apply(self._kernels, tables, slots, gradients, rate)
+        self.spec.rule.apply(self._kernels, self._rows.tables, slots, gradients, rate)
         if self._counted:
             self._rows.stats.array[slots] += ONE_SHOW if stats is None else stats
 
@@ -145,7 +144,7 @@ class SparseTable:
             ids, delta, _ = self.summed(ids, delta, None)
         slots = self._touch(ids)
         kept = slots >= 0
-        self._kernels.add(self._rows.weights.array, slots[kept], np.ascontiguousarray(delta[kept]))
+        self._kernels.add(self._rows.tables[0], slots[kept], np.ascontiguousarray(delta[kept]))
 
     def _touch(self, ids: Ids) -> Ids:
         stamp = (self.day << DAY_SHIFT) | (self.mark << MARK_SHIFT)
@@ -246,7 +245,7 @@ class SparseTable:
             changed = ((words & MARK) >> MARK_SHIFT) >= since
             ids, words = ids[changed], words[changed]
         slots = rows_of(words)
-        weights, state, stats = (arena.array[slots] for arena in self._rows.arenas)
+        weights, state, stats = (column.array[slots] for column in self._rows.columns)
         return Rows(ids, weights, state, stats, ((words & DAY) >> DAY_SHIFT).astype(np.int32))
 
     def clear(self) -> None:
@@ -269,9 +268,9 @@ class SparseTable:
             self._seat(np.unique(rows.ids[slots < 0]))
             slots, _ = self._index.find(rows.ids)
         self._rows.weights.array[slots] = rows.weights
-        for arena, given in ((self._rows.state, rows.state), (self._rows.stats, rows.stats)):
-            if given.shape[1] == arena.array.shape[1]:
-                arena.array[slots] = given
+        for column, given in ((self._rows.state, rows.state), (self._rows.stats, rows.stats)):
+            if given.shape[1] == column.width:
+                column.array[slots] = given
         for day in np.unique(rows.days):
             stamp = (int(day) << DAY_SHIFT) | (self.mark << MARK_SHIFT)
             self._index.find(rows.ids[rows.days == day], ~(DAY | MARK), stamp)
