@@ -15,6 +15,7 @@ from fleetx.ps.frames import (
     BadFrameError,
     Frame,
     Op,
+    checked,
     from_json,
     name_of,
     unpacked,
@@ -93,9 +94,9 @@ class Channel:
         self._seq += 1
         return self._seq
 
-    def send(self, head: bytes, *rest: Bytes | Array) -> None:
+    def send(self, frame: Frame, *rest: Bytes | Array) -> None:
         """Send a request; a failure shows, and is mended, when its answer is read."""
-        self._asked, parts = self._checked(head), (head, *rest)
+        self._asked, parts = self._checked(frame), (frame.packed(), *rest)
         if self._owed:
             # Somebody gave a request up, which is not sent again. What is still said about it must
             # not be taken for the answer to this one.
@@ -108,9 +109,9 @@ class Channel:
         except ConnectionError:
             self.close()
 
-    def _checked(self, head: bytes) -> Frame:
+    def _checked(self, frame: Frame) -> Frame:
         try:
-            return unpacked(head, REQUESTS)
+            return checked(frame, REQUESTS)
         except BadFrameError as error:
             raise ValueError(
                 f"server {self.endpoint} takes no such request ({error}); use smaller batches, or "

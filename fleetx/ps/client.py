@@ -111,7 +111,7 @@ class Client:
 
     def _ask(self, server: int, message: Message) -> None:
         data = to_json(message)
-        self.channels[server].send(Frame(Op.CALL, body=len(data)).packed(), data)
+        self.channels[server].send(Frame(Op.CALL, body=len(data)), data)
 
     def _answer(self, server: int) -> Message:
         found: list[Message] = []
@@ -157,7 +157,7 @@ class Client:
                 number = table.numbers[server]
                 least = _of(step, server)
                 head = Frame(Op.PULL, number, flags, count=size, step=least, body=body)
-                self.channels[server].send(head.packed(), ids, *counts)
+                self.channels[server].send(head, ids, *counts)
             for server in asked:
                 rows = out[batch.begins[server] : batch.begins[server + 1]]
                 self.channels[server].receive(_into(rows, table.short))
@@ -214,7 +214,7 @@ class Client:
                     rate,
                     sum(array.nbytes for array in arrays),
                 )
-                self.channels[server].send(head.packed(), *arrays)
+                self.channels[server].send(head, *arrays)
             for server in asked:
                 version = self.channels[server].receive(_nothing).step
         return version
@@ -224,7 +224,7 @@ class Client:
         with self._lock:
             for server, channel in enumerate(self.channels):
                 number, least = table.numbers[server], _of(step, server)
-                channel.send(Frame(Op.READ, number, step=least).packed())
+                channel.send(Frame(Op.READ, number, step=least))
             versions = [
                 channel.receive(_into(values)).step
                 for channel, values in zip(self.channels, out, strict=True)
@@ -253,7 +253,7 @@ class Client:
                     rate=rate,
                     body=array.nbytes,
                 )
-                channel.send(head.packed(), array)
+                channel.send(head, array)
             for channel in self.channels:
                 channel.receive(_nothing)
 

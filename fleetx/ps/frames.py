@@ -92,7 +92,11 @@ def unpacked(data: bytes | bytearray | memoryview, allowed: frozenset[int]) -> F
     fields = HEADER.unpack(data)
     if fields[:2] != _OURS:
         raise BadFrameError(f"magic {fields[0]:#x} and version {fields[1]} are not ours")
-    frame = Frame._make(fields[2:])
+    return checked(Frame._make(fields[2:]), allowed)
+
+
+def checked(frame: Frame, allowed: frozenset[int]) -> Frame:
+    """The same frame, or ``BadFrameError`` if nobody takes it."""
     op, flags = frame.op, frame.flags
     if op not in allowed:
         raise BadFrameError(f"operation {op} is not known here")

@@ -102,7 +102,7 @@ def test_an_answer_must_fit_its_request(change: dict[str, int]) -> None:
         channel = client.channels[0]
         ids = np.array([5, 6])
         head = frames.Frame(frames.Op.PULL, handle.numbers[0], count=2, body=16)
-        channel.send(head.packed(), ids)
+        channel.send(head, ids)
         channel._asked = channel._asked._replace(**change)
         with pytest.raises(RuntimeError, match=r"answered .* with ROWS 0 of 2"):
             channel.receive(lambda frame, pipe: None)
@@ -200,7 +200,7 @@ def test_waiting_for_a_server_that_has_fallen_silent_ends(monkeypatch: pytest.Mo
     with silent() as endpoint:
         access = Team([], 1).access(patience=0.5)
         client = Client([endpoint], access)
-        client.channels[0].send(frames.Frame(frames.Op.READ).packed())
+        client.channels[0].send(frames.Frame(frames.Op.READ))
         beating = Heart([endpoint], access, client.hang_up, prompt=0.2, silence=0.5)
         failure: list[BaseException] = []
 
