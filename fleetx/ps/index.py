@@ -6,7 +6,7 @@ import numpy as np
 
 from fleetx.ps.arena import Arena
 from fleetx.ps.hashing import Array, Ids, mixed
-from fleetx.ps.kernels_numpy import SLOT, SLOT_BITS, homes
+from fleetx.ps.kernels_numpy import PLACES, SLOT, SLOT_BITS, homes
 
 LOAD = 0.6
 """The share of places that may be taken; beyond it probes become long."""
@@ -35,6 +35,7 @@ class Index:
         self._allocate(max(SMALLEST, int(ids / LOAD)))
 
     def _allocate(self, places: int) -> None:
+        places = -(-places // PLACES) * PLACES
         self._places = places
         self._arena = Arena(2, np.int64, places + SLACK)
         self._pairs: Ids = self._arena.array[: places + SLACK].reshape(-1)
@@ -94,7 +95,7 @@ class Index:
         while True:
             places = int(places * GROWTH) + 1
             self._allocate(places)
-            if self._kernels.rebuild(old, self._pairs, places):
+            if self._kernels.rebuild(old, self._pairs, self._places):
                 return
 
     def words(self) -> tuple[Ids, Ids]:

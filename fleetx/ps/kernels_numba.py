@@ -9,7 +9,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fleetx.ps.hashing import FIRST, SECOND, Floats, Ids
-from fleetx.ps.kernels_numpy import SLOT
+from fleetx.ps.kernels_numpy import PLACES, SLOT
 
 AHEAD = 16
 """Rows between the one that is worked on and the one that is asked for from memory."""
@@ -31,6 +31,9 @@ def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
         view = context.make_array(kind)(context, builder, args[0])
         place = cgutils.get_item_pointer(context, builder, kind, view, [args[1]], wraparound=False)
         place = builder.bitcast(place, ir.IntType(8).as_pointer())
+        # In a register of its own: some ARM processors ignore a prefetch whose address is a sum.
+        one = ir.FunctionType(place.type, [place.type])
+        place = builder.asm(one, "", "=r,0", [place], False)
         word = ir.IntType(32)
         call = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
         function = cgutils.get_or_insert_function(builder.module, call, "llvm.prefetch.p0")
@@ -54,37 +57,50 @@ def _mix(value: Any) -> Any:
 
 @inlined
 def _home(value: Any, places: Any) -> Any:
-    return np.int64(((_mix(value) >> np.uint64(32)) * np.uint64(places)) >> np.uint64(32))
+    lines = np.uint64(places // PLACES)
+    return np.int64(((_mix(value) >> np.uint64(32)) * lines) >> np.uint64(32)) * PLACES
+
+
+@compiled
+def _sought(pairs: Any, line: Any, value: Any) -> Any:
+    """Where the pair of an id is, or a free place."""
+    two, four, six = np.uint64(2), np.uint64(4), np.uint64(6)
+    # All four of the line without a branch, which would be guessed wrongly every other time. The
+    # first one that fits counts: free places hold 0, as does the place of the id 0 before them.
+    at = line + six
+    at = line + four if pairs[line + four] == value else at
+    at = line + two if pairs[line + two] == value else at
+    at = line if pairs[line] == value else at
+    if pairs[at] == value:
+        return at
+    at = line
+    while pairs[at + np.uint64(1)] >= 0 and pairs[at] != value:
+        at += two
+    return at
 
 
 @compiled
 def find(pairs: Ids, places: int, ids: Ids, slots: Ids, keep: int, stamp: int) -> int:
     n, missing = ids.shape[0], 0
-    ring = np.empty(2 * AHEAD, np.int64)
+    ring = np.empty(2 * AHEAD, np.uint64)
     for i in range(min(AHEAD, n)):
-        ring[i] = _home(ids[i], places)
-        _prefetch(pairs, 2 * ring[i])
-        _prefetch(pairs, 2 * ring[i] + 4)
+        ring[i] = np.uint64(2 * _home(ids[i], places))
+        _prefetch(pairs, np.int64(ring[i]))
     for i in range(n):
         if i + AHEAD < n:
-            ahead = _home(ids[i + AHEAD], places)
-            ring[(i + AHEAD) & (2 * AHEAD - 1)] = ahead
-            _prefetch(pairs, 2 * ahead)
-            _prefetch(pairs, 2 * ahead + 4)  # where a short probe ends, often in the next line
-        at = ring[i & (2 * AHEAD - 1)]
-        slot = np.int64(-1)
-        word = pairs[2 * at + 1]
-        while word >= 0:
-            if pairs[2 * at] == ids[i]:
-                slot = word & SLOT
-                stamped = (word & keep) | stamp
-                if stamped != word:
-                    pairs[2 * at + 1] = stamped
-                break
-            at += 1
-            word = pairs[2 * at + 1]
-        slots[i] = slot
-        missing += slot < 0
+            ahead = 2 * _home(ids[i + AHEAD], places)
+            ring[np.uint64((i + AHEAD) & (2 * AHEAD - 1))] = np.uint64(ahead)
+            _prefetch(pairs, ahead)
+        at = _sought(pairs, ring[np.uint64(i & (2 * AHEAD - 1))], ids[i])
+        word = pairs[at + np.uint64(1)]
+        if word >= 0:
+            slots[i] = word & SLOT
+            stamped = (word & keep) | stamp
+            if stamped != word:
+                pairs[at + np.uint64(1)] = stamped
+        else:
+            slots[i] = -1
+            missing += 1
     return missing
 
 

@@ -2,7 +2,8 @@
 
 A table's index is a flat array of pairs (id, word); a negative word marks a free place. Places are
 probed one after the other from an id's home, and the last place is always free, so no probe leaves
-the array. Homes grow with the hash: a range of hashes is a range of places.
+the array. Homes grow with the hash: a range of hashes is a range of places. Every home is the first
+place of a cache line, in which most probes end.
 """
 
 import numpy as np
@@ -12,12 +13,14 @@ from fleetx.ps.hashing import Floats, Ids, Words, mixed, servers_of
 SLOT_BITS = 34
 SLOT = (1 << SLOT_BITS) - 1
 """The bits of a word that say in which row the id lives; the others are stamps."""
+PLACES = 4
+"""Pairs in a cache line."""
 
 
 def homes(hashes: Words, places: int) -> Ids:
     """The place where the search for each hash begins."""
-    high = hashes >> np.uint64(32)
-    return ((high * np.uint64(places)) >> np.uint64(32)).astype(np.int64)
+    high, lines = hashes >> np.uint64(32), np.uint64(places // PLACES)
+    return ((high * lines) >> np.uint64(32)).astype(np.int64) * PLACES
 
 
 def find(pairs: Ids, places: int, ids: Ids, slots: Ids, keep: int, stamp: int) -> int:
