@@ -66,9 +66,9 @@ def test_bytes_are_halved_and_the_table_is_not(
     sent, received = list[int](), list[int]()
     send, answer = Channel.send, Channel._answer
 
-    def counted(self: Channel, *parts: Any) -> None:
-        sent.append(sum(len(flat(part)) for part in parts))
-        send(self, *parts)
+    def counted(self: Channel, frame: Frame, *rest: Any) -> None:
+        sent.append(sum(len(flat(part)) for part in (frame.packed(), *rest)))
+        send(self, frame, *rest)
 
     def heard(self: Channel, read: Any) -> Frame:
         frame = answer(self, read)
