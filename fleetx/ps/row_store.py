@@ -48,11 +48,11 @@ class RowStore:
     def __init__(self, dim: int, rule: Rule, *, counted: bool) -> None:
         self._rule = rule
         kept = rule.state_width(dim)
-        shared = Arena(dim + kept if _fits_lines(dim + kept) else dim, np.float32)
-        self.weights = Column(shared, 0, dim)
-        if _fits_lines(dim + kept):
-            self.state = Column(shared, dim, kept)
+        if _fills_lines(dim + kept):
+            shared = Arena(dim + kept, np.float32)
+            self.weights, self.state = Column(shared, 0, dim), Column(shared, dim, kept)
         else:
+            self.weights = Column(Arena(dim, np.float32), 0, dim)
             self.state = Column(Arena(kept, np.float32), 0, kept)
         self.stats = Column(Arena(2 if counted else 0, np.float32), 0, 2 if counted else 0)
         """Shows and clicks, where they are counted."""
@@ -98,7 +98,7 @@ class RowStore:
         self._free = np.concatenate([self._free, slots])
 
 
-def _fits_lines(width: int) -> bool:
+def _fills_lines(width: int) -> bool:
     """Whether rows of so many floats take whole cache lines.
 
     Then weights and state are neighbours: memory gives both as fast as one. In two places they may

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fleetx.ps import kernels_numba, kernels_numpy
 from fleetx.ps.entries import CountFilterEntry, ProbabilityEntry, ShowClickEntry
-from fleetx.ps.hashing import servers_of
+from fleetx.ps.hashing import mixed, servers_of
+from fleetx.ps.index import Index
 from fleetx.ps.initializers import Constant, Normal, Uniform
 from fleetx.ps.rules import SGD, Adagrad, Adam, Rule
 from fleetx.ps.sparse_spec import SparseSpec
@@ -186,6 +187,29 @@ def test_rows_of_any_width_are_found_and_added_up(engine: ModuleType, dim: int, 
     engine.pool_rows(rows, sources, targets, total)
     expected = [1 + rows[sources[targets == target]].sum(0) for target in range(3)]
     np.testing.assert_allclose(total, expected, rtol=1e-5)
+
+
+def test_both_engines_find_the_same_in_one_index() -> None:
+    """Also in lines that are full, and the id that free places seem to hold."""
+    ids = np.concatenate([np.arange(1, 20_000), EXTREMES])
+    ids = np.unique(ids)
+    for known in (ids, ids[ids != 0]):
+        index = Index(kernels_numpy)
+        for piece in np.array_split(known, 9):  # it grows meanwhile, and is as full as it may be
+            index.insert(piece, np.flatnonzero(np.isin(known, piece)))
+        asked = np.concatenate([known, np.array([0]), -known[known > 0] - 7])
+        found = []
+        for engine in (kernels_numpy, kernels_numba):
+            slots = np.full(len(asked), 5)
+            missing = engine.find(index._pairs, index._places, asked, slots, -1, 0)
+            assert missing == (slots < 0).sum()
+            found.append(slots)
+        assert (found[0] == found[1]).all()
+        assert (found[1][: len(known)] == np.arange(len(known))).all()
+        assert (found[1][len(known)] >= 0) == (0 in known)
+        places = np.flatnonzero(index._pairs[1::2] >= 0)
+        homes = kernels_numpy.homes(mixed(index._pairs[0::2][places]), index._places)
+        assert (places - homes >= kernels_numpy.PLACES).any(), "some are behind a full line"
 
 
 def test_both_engines_sort_ids_alike() -> None:
