@@ -1,89 +1,113 @@
-"""Rows for places, or sums of them, and the way back: gradients of one row added up.
+"""Ways from the rows of a batch to what a layer returns, and from its gradients back to the rows.
 
-torch's own embedding does the same, but on processors its way back costs ten times as much.
+They run outside of autograd, which sees a layer's result as a leaf: its own embeddings take ten
+times as long on the way back on processors, and a function in Python costs it more than the work.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from typing_extensions import override
 
 from fleetx.ps import kernels
+from fleetx.ps.hashing import Floats
 
 
-class _Pick(torch.autograd.Function):
-    """``rows[places]`` of a flat list of places."""
+class Way(Protocol):
+    """What a layer does with rows that are all different."""
 
-    @staticmethod
-    @override
-    def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
-        ctx.places, ctx.count = places, rows.shape[0]
-        return rows.index_select(0, places)
+    def forth(self, rows: Tensor) -> Tensor:
+        """The result, in memory of its own or that of the rows."""
 
-    @staticmethod
-    @once_differentiable
-    @override
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        (grad,) = grads
-        return summed(grad, ctx.places, ctx.count), None
+    def back(self, gradient: Tensor) -> Tensor:
+        """The gradient of each row, from that of the result."""
 
 
-class _Pool(torch.autograd.Function):
-    """The sum of ``rows[places]`` in each bag."""
+@dataclass(frozen=True)
+class AllInOrder:
+    """Rows as they are."""
 
-    @staticmethod
-    @override
-    def forward(ctx: Any, rows: Tensor, places: Tensor, bags: Tensor, number: int) -> Tensor:
-        ctx.places, ctx.bags, ctx.count = places, bags, rows.shape[0]
-        return pooled(rows, places, bags, number)
+    def forth(self, rows: Tensor) -> Tensor:
+        """The rows."""
+        return rows
 
-    @staticmethod
-    @once_differentiable
-    @override
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        (grad,) = grads
-        return pooled(grad, ctx.bags, ctx.places, ctx.count), None, None, None
+    def back(self, gradient: Tensor) -> Tensor:
+        """The gradient."""
+        return gradient
+
+
+@dataclass(frozen=True)
+class Picked:
+    """``rows[places]``, of so many rows."""
+
+    places: Tensor
+    count: int
+
+    def forth(self, rows: Tensor) -> Tensor:
+        """A row for each place."""
+        if not _plain(rows):
+            return rows.index_select(0, self.places)
+        found = rows.new_empty(len(self.places), rows.shape[1])
+        kernels.active.pick(_array(rows), self.places.numpy(), found.numpy())
+        return found
+
+    def back(self, gradient: Tensor) -> Tensor:
+        """The sum over the places of each row."""
+        return summed(gradient, self.places, self.count)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The sum of ``rows[places]`` in each of so many bags, or their mean."""
+
+    places: Tensor
+    count: int
+    bags: Tensor
+    number: int
+    mean: bool = False
+
+    def forth(self, rows: Tensor) -> Tensor:
+        """A row for each bag."""
+        pooled = summed_from(rows, self.places, self.bags, self.number)
+        return pooled / self._sizes() if self.mean else pooled
+
+    def back(self, gradient: Tensor) -> Tensor:
+        """The sum over the bags of each row."""
+        shares = gradient / self._sizes() if self.mean else gradient
+        return summed_from(shares, self.bags, self.places, self.count)
+
+    def _sizes(self) -> Tensor:
+        return torch.bincount(self.bags, minlength=self.number).clamp(min=1)[:, None]
 
 
 def summed(rows: Tensor, targets: Tensor, count: int) -> Tensor:
     """The sum of the rows of each target."""
     total = rows.new_zeros(count, rows.shape[1])
-    if rows.device.type == "cpu" and rows.dtype == torch.float32:
-        arrays = rows.detach().contiguous().numpy(), targets.numpy(), total.numpy()
-        kernels.active.sum_rows(*arrays)
+    if _plain(rows):
+        kernels.active.sum_rows(_array(rows), targets.numpy(), total.numpy())
         return total
     return total.index_add_(0, targets, rows)
 
 
-def pooled(rows: Tensor, sources: Tensor, targets: Tensor, count: int) -> Tensor:
+def summed_from(rows: Tensor, sources: Tensor, targets: Tensor, count: int) -> Tensor:
     """The sum of ``rows[sources]`` of each target."""
-    if rows.device.type != "cpu" or rows.dtype != torch.float32:
+    if not _plain(rows):
         return summed(rows.index_select(0, sources), targets, count)
     total = rows.new_zeros(count, rows.shape[1])
-    arrays = rows.detach().contiguous().numpy(), sources.numpy(), targets.numpy(), total.numpy()
-    kernels.active.pool_rows(*arrays)
+    kernels.active.pool_rows(_array(rows), sources.numpy(), targets.numpy(), total.numpy())
     return total
 
 
-def all_picked(rows: Tensor, shape: torch.Size) -> Tensor:
-    """All rows in their order; nothing is added up on the way back."""
-    # A copy, so that the caller may write to it in place.
-    return rows.clone().view(*shape, rows.shape[1])
+def _plain(rows: Tensor) -> bool:
+    return rows.is_cpu and rows.dtype == torch.float32
 
 
-def picked(rows: Tensor, places: Tensor) -> Tensor:
-    """``rows[places]``."""
-    found: Tensor = _Pick.apply(rows, places.reshape(-1))  # type: ignore[no-untyped-call]
-    # Out here: torch lets nobody write to a view that was made inside.
-    return found.reshape(*places.shape, rows.shape[1])
-
-
-def summed_in_bags(rows: Tensor, places: Tensor, bags: Tensor, number: int) -> Tensor:
-    """The sum of ``rows[places]`` in each of so many bags."""
-    found: Tensor = _Pool.apply(rows, places, bags, number)  # type: ignore[no-untyped-call]
-    return found
+def _array(rows: Tensor) -> Floats:
+    array: Floats = np.ascontiguousarray(rows.detach().numpy())
+    return array
 
 
 def bags_of(shape: torch.Size, offsets: Tensor | None, device: torch.device) -> tuple[Tensor, int]:
@@ -94,8 +118,7 @@ def bags_of(shape: torch.Size, offsets: Tensor | None, device: torch.device) -> 
             "make no bags; pass a rectangle with one bag in each row, or a flat list and offsets"
         )
     if offsets is None:
-        bags = torch.arange(shape[0], device=device)
-        return bags.repeat_interleave(shape[1]), shape[0]
+        return _bags_of_rows(*shape, device), shape[0]
     sizes = offsets.diff(append=offsets.new_tensor([shape[0]]))
     if int(sizes.sum()) != shape[0] or bool((sizes < 0).any()):
         raise ValueError(
@@ -104,3 +127,9 @@ def bags_of(shape: torch.Size, offsets: Tensor | None, device: torch.device) -> 
         )
     bags = torch.arange(len(offsets), device=device)
     return bags.repeat_interleave(sizes.to(device)), len(offsets)
+
+
+@lru_cache(maxsize=4)
+def _bags_of_rows(rows: int, columns: int, device: torch.device) -> Tensor:
+    """The bag of each id of a rectangle; most batches have the shape of the last one."""
+    return torch.arange(rows, device=device).repeat_interleave(columns)

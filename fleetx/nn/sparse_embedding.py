@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from typing_extensions import override
 
-from fleetx.nn.picking import all_picked, bags_of, picked, summed_in_bags
+from fleetx.nn.picking import AllInOrder, Picked, Pooled, Way, bags_of
 from fleetx.ps.client import Batch
 from fleetx.ps.entries import Entry, ShowClickEntry
 from fleetx.ps.hashing import Array, Floats, same_ids
@@ -96,19 +96,20 @@ class SparseEmbedding(SparseModule):
             raise TypeError(f"ids must be whole numbers, got {ids.dtype}; use ids.long()")
         if isinstance(ids, FakeTensor):
             return self._recorded(ids, offsets)
-        flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64, copy=False)
+        flat = (ids if ids.is_cpu else ids.cpu()).numpy().reshape(-1).astype(np.int64, copy=False)
         train = self.training and torch.is_grad_enabled()
         batch, rows = self._rows(flat, train)
-        leaf = torch.from_numpy(rows).to(ids.device)
-        if train:
-            leaf.requires_grad_()
-            self.lookups.append(Lookup(batch, leaf, self._stats(batch, show, click)))
-        if batch.in_order and self.pooling is None and offsets is None:
-            return all_picked(leaf, ids.shape)
-        place = torch.from_numpy(batch.place).to(ids.device)
+        leaf = _on(ids, rows)
         if self.padding_idx is not None:
             leaf = torch.cat([leaf, leaf.new_zeros(1, leaf.shape[1])])
-        return self._shaped(leaf, place.reshape(ids.shape), offsets)
+        way = self._way(batch, ids, offsets)
+        leaf = way.forth(leaf)
+        result = leaf
+        if train:
+            leaf.requires_grad_()
+            self.lookups.append(Lookup(batch, leaf, way.back, self._stats(batch, show, click)))
+            result = leaf.clone()  # which the caller may write to in place
+        return result if self.pooling else result.view(*ids.shape, self.options.dim)
 
     def _recorded(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
         """What a program is told of the result: its shape, and that it depends on the rows."""
@@ -117,20 +118,20 @@ class SparseEmbedding(SparseModule):
             shape = ids.shape[:1] if offsets is None else offsets.shape
         return self.anchor.sum() + self.anchor.new_zeros((*shape, self.options.dim))
 
-    def _shaped(self, rows: Tensor, place: Tensor, offsets: Tensor | None) -> Tensor:
+    def _way(self, batch: Batch, ids: Tensor, offsets: Tensor | None) -> Way:
+        if self.pooling is None and offsets is not None:
+            raise ValueError(
+                f"SparseEmbedding {self.options.name!r} got offsets but makes no bags; pass "
+                "pooling='sum' or 'mean' to it, or leave them out"
+            )
+        if self.pooling is None and batch.in_order:
+            return AllInOrder()
+        # One more for the row that stands for nothing.
+        places, count = _on(ids, batch.place), len(batch.ids) + (self.padding_idx is not None)
         if self.pooling is None:
-            if offsets is not None:
-                raise ValueError(
-                    f"SparseEmbedding {self.options.name!r} got offsets but makes no bags; pass "
-                    "pooling='sum' or 'mean' to it, or leave them out"
-                )
-            return picked(rows, place)
-        bags, number = bags_of(place.shape, offsets, place.device)
-        pooled = summed_in_bags(rows, place.reshape(-1), bags, number)
-        if self.pooling == "sum":
-            return pooled
-        sizes = torch.bincount(bags, minlength=number).clamp(min=1)
-        return pooled / sizes[:, None]
+            return Picked(places, count)
+        bags, number = bags_of(ids.shape, offsets, ids.device)
+        return Pooled(places, count, bags, number, mean=self.pooling == "mean")
 
     def _rows(self, flat: Array, train: bool) -> tuple[Batch, Floats]:
         """What was fetched ahead for these ids, or what is fetched now."""
@@ -210,3 +211,9 @@ class SparseEmbedding(SparseModule):
     @override
     def extra_repr(self) -> str:
         return f"{self.options.dim}, name={self.options.name!r}"
+
+
+def _on(like: Tensor, array: Array) -> Tensor:
+    """An array as a tensor on the device of another."""
+    made = torch.from_numpy(array)
+    return made if like.is_cpu else made.to(like.device)

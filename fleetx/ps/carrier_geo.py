@@ -14,8 +14,10 @@ from fleetx.ps.carrier import Carrier
 from fleetx.ps.client import Batch
 from fleetx.ps.copies import Copies
 from fleetx.ps.frames import Flag
-from fleetx.ps.hashing import Array, Floats, Ids
+from fleetx.ps.hashing import Array, Floats
 from fleetx.ps.remote_optimizer import RemoteOptimizer
+from fleetx.ps.remote_rows import RemoteRows
+from fleetx.ps.rules import Rule
 from fleetx.ps.sparse_module import Gathered, SparseModule, joined
 from fleetx.ps.sparse_spec import Pace
 from fleetx.ps.worker import Worker
@@ -65,6 +67,7 @@ class GeoCarrier(Carrier):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._copies: dict[str, Copies] = {}
+        self._rows: dict[str, RemoteRows] = {}
         self._before: list[list[Floats]] = []
         self._shown: dict[str, list[Gathered]] = {}
         """Table -> shows and clicks since the last exchange."""
@@ -81,15 +84,26 @@ class GeoCarrier(Carrier):
     def open(self, worker: Worker) -> None:
         super().open(worker)
         self._before = [group.values() for group, _ in self.groups]
+        self._rows.clear()
+        self._copies.clear()
         for group in self.optimizer.param_groups:
             for module in self._modules_of(group):
-                made = Copies(
-                    module.options.dim,
-                    self.rule(module, group),
-                    worker.client.servers,
-                    counting=module.counts_sightings,
-                )
-                self._copies.setdefault(module.options.name, made)
+                self._open_copies(worker, module, self.rule(module, group))
+
+    def _open_copies(self, worker: Worker, module: SparseModule, rule: Rule) -> None:
+        name = module.options.name
+        if name in self._copies:
+            return
+        rows = RemoteRows(worker, worker.table(module.options))
+        rows.news()  # from here on
+        self._rows[name] = rows
+        self._copies[name] = Copies(
+            module.options.dim,
+            rule,
+            worker.client.servers,
+            counting=module.counts_sightings,
+            short=rows.handle.short,
+        )
 
     @override
     def lookup(
@@ -103,14 +117,10 @@ class GeoCarrier(Carrier):
     ) -> Floats:
         if not train:
             return super().lookup(module, batch, met, train=train, ahead=ahead)
-        worker = self.worker
-        client = worker.client if ahead is None else worker.ahead
-        handle = worker.table(module.options)
-
-        def pull(wanted: Batch, sightings: Ids | None) -> Floats:
-            return client.pull(handle, wanted, met=sightings)
-
-        return self._copies[module.options.name].look_up(batch, pull, met)
+        if not self.joined:
+            self.join()
+        rows, copies = self._rows[module.options.name], self._copies[module.options.name]
+        return copies.look_up(batch, rows.pull if ahead is None else rows.pull_ahead, met)
 
     @override
     def refreshed(self, module: SparseModule, batch: Batch, rows: Floats) -> Floats:
@@ -133,9 +143,7 @@ class GeoCarrier(Carrier):
         for number, (group, _) in enumerate(self.groups):
             self._exchange_dense(worker, number, group, share)
         for name, copies in self._copies.items():
-            batch, delta = copies.changes(share)
-            handle = worker.table(self.tables[name].options)
-            worker.client.push(handle, batch, delta, delta=True)
+            copies.exchange(self._rows[name], share)
         self._tell_shown(worker)
 
     def _tell_shown(self, worker: Worker) -> None:

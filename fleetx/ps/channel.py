@@ -44,6 +44,7 @@ _REPLY = {
     Op.READ: Op.VALUES,
     Op.WRITE: Op.DONE,
     Op.CALL: Op.ANSWER,
+    Op.NEWS: Op.IDS,
 }
 _ERRORS: dict[str, type[Exception]] = {
     "PeerLostError": PeerLostError,

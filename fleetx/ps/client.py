@@ -219,6 +219,26 @@ class Client:
                 version = self.channels[server].receive(_nothing).step
         return version
 
+    def news(self, table: Handle, since: list[int], reader: int) -> Batch | None:
+        """Ids of rows that others than the reader have changed; None if any row may be.
+
+        Args:
+            table: of the rows.
+            since: the last change on each server that is no news; set to the last one there now.
+            reader: what it calls itself in the ``step`` of its pushes.
+        """
+        found: list[Ids] = []
+        with self._lock:
+            for server, channel in enumerate(self.channels):
+                number, last = table.numbers[server], since[server]
+                channel.send(Frame(Op.NEWS, number, seq=reader, step=last))
+            replies = [channel.receive(_ids_to(found)) for channel in self.channels]
+        since[:] = [reply.step for reply in replies]
+        if any(reply.flags & Flag.ALL for reply in replies):
+            return None
+        begins = np.cumsum([0, *map(len, found)])
+        return Batch(np.concatenate(found), begins, np.arange(begins[-1]))
+
     def read(self, table: Handle, out: Sequence[Floats], *, step: Steps = 0) -> int:
         """All values of a dense table, one array for each server; returns the lowest version."""
         with self._lock:
@@ -278,6 +298,18 @@ def _of(step: Steps, server: int) -> int:
 
 def _nothing(frame: Frame, pipe: Pipe) -> None:
     """A reply without a body."""
+
+
+def _ids_to(found: list[Ids]) -> Any:
+    """Reads a reply of ids into an array of its own."""
+
+    def read(frame: Frame, pipe: Pipe) -> None:
+        ids = np.empty(frame.count, np.int64)
+        if frame.body:
+            pipe.read(flat(ids))
+        found.append(ids)
+
+    return read
 
 
 def _into(array: Floats, short: int = 0) -> Any:

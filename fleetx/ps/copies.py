@@ -1,7 +1,9 @@
 """A worker's own copies of rows, which it trains between two exchanges with the servers."""
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
@@ -12,8 +14,29 @@ from fleetx.ps.hashing import Array, Floats, Ids
 from fleetx.ps.index import Index, stamped
 from fleetx.ps.row_store import RowStore
 from fleetx.ps.rules import Rule
+from fleetx.ps.wire import rounded
 
 Pull = Callable[[Batch, Ids | None], Floats]
+
+NOTHING, BEHIND, FRESH = 0, 1, 2
+"""What a copy is worth: it is to be written over, to be moved to where the servers are, or good."""
+LATELY = 4
+"""Rows that were trained in so many exchanges are brought up to date there; others when used."""
+REMEMBERED = 4
+"""Batches whose places are known: who looks rows up will train them soon."""
+
+
+class Source(Protocol):
+    """The table that the rows are copies of."""
+
+    def pull(self, batch: Batch, sightings: Ids | None) -> Floats:
+        """Rows as they are now."""
+
+    def push(self, batch: Batch, delta: Floats) -> None:
+        """Add to rows."""
+
+    def news(self) -> Batch | None:
+        """The ids of rows that others have changed since the last time; None if any may be."""
 
 
 class Copies:
@@ -22,24 +45,39 @@ class Copies:
     A row keeps its place for good, so that places found for a batch stay true without the lock.
     """
 
-    def __init__(self, dim: int, rule: Rule, servers: int, *, counting: bool = False) -> None:
+    def __init__(
+        self, dim: int, rule: Rule, servers: int, *, counting: bool = False, short: int = 0
+    ) -> None:
+        """Make room for rows.
+
+        Args:
+            dim: floats in a row.
+            rule: how they are trained here.
+            servers: of the table.
+            counting: whether servers are told how often rows are met, so that they let them in.
+            short: the flag of the form in which differences travel.
+        """
         self._dim, self._rule, self._servers = dim, rule, servers
-        self._counting = counting
+        self._counting, self._short = counting, short
         self._index = Index(kernels.active)
         self._rows = RowStore(dim, rule, counted=False)
         self._before = Arena(dim, np.float32)
-        """The same rows as the servers gave them."""
-        self._asked = Arena(1, np.int64)
-        """The exchange since which a row is here; zero when it never was."""
+        """The same rows as the servers have them, as far as this worker knows."""
+        self._worth = Arena(1, np.int8)
+        self._trained = Arena(1, np.int64)
+        """Before which exchange a row was last trained; zero when it never was."""
         self._sightings = Arena(1, np.int64)
         """How often a row was met since the servers were last told."""
-        self._exchange = 1
-        self._fresh: list[tuple[Batch, Ids]] = []
-        """What was asked for since the last exchange, and its places."""
+        self._exchange = 1 + LATELY  # rows that were never trained were not so lately
+        self._moved: list[tuple[Batch, Ids]] = []
+        """What was trained since the last exchange, each row once, and its places."""
+        self._found: deque[tuple[Batch, Ids]] = deque(maxlen=REMEMBERED)
         self._lock = threading.Lock()  # rows are also looked up by the thread that fetches ahead
+        self._asking = threading.Lock()
+        """Held while servers are asked: what they say is taken before our next difference."""
 
     def look_up(self, batch: Batch, pull: Pull, met: Array | None = None) -> Floats:
-        """The rows of a batch; those not asked for since the last exchange are pulled.
+        """The rows of a batch; those that are not known, or behind, are pulled.
 
         Args:
             batch: which rows.
@@ -49,23 +87,29 @@ class Copies:
         """
         with self._lock:
             slots = self._slots(batch.ids)
-            stale = np.flatnonzero(self._stale(slots))
-            sightings = self._sighted(slots, stale, met) if self._counting else None
-        if len(stale):
-            begins = np.searchsorted(stale, batch.begins)
-            wanted = Batch(batch.ids[stale], begins, np.arange(len(stale)))
-            self._take(wanted, slots[stale], pull(wanted, sightings))
+            self._found.append((batch, slots))
+            if met is not None and self._counting:
+                self._sightings.array[slots, 0] += met
+            stale = len(self._stale(slots))
+        if stale:
+            self._fetch(batch, slots, pull)
         out = np.empty((len(slots), self._dim), np.float32)
         with self._lock:
             kernels.active.gather(self._rows.tables[0], slots, out)
         return out
 
-    def _sighted(self, slots: Ids, stale: Ids, met: Array | None) -> Ids:
-        """What servers are to be told of the stale ones now, and not again."""
-        if met is not None:
-            self._sightings.array[slots, 0] += met
-        told: Ids = self._sightings.array[slots[stale], 0]
-        self._sightings.array[slots[stale], 0] = 0
+    def _fetch(self, batch: Batch, slots: Ids, pull: Pull) -> None:
+        with self._asking:
+            with self._lock:
+                stale = self._stale(slots)  # once more: another thread may have fetched some
+                sightings = self._told(slots[stale]) if self._counting else None
+            if len(stale):
+                self._take(slots[stale], pull(_part(batch, stale), sightings))
+
+    def _told(self, slots: Ids) -> Ids:
+        """What servers are to be told of rows now, and not again."""
+        told: Ids = self._sightings.array[slots, 0]
+        self._sightings.array[slots, 0] = 0
         return told
 
     def _slots(self, ids: Ids) -> Ids:
@@ -74,68 +118,116 @@ class Copies:
             strangers = slots < 0
             new = self._rows.take(missing)
             self._index.insert(ids[strangers], stamped(new, 0, 0))
-            self._before.reserve(self._rows.room)
-            self._asked.reserve(self._rows.room)
+            for arena in (self._before, self._worth, self._trained):
+                arena.reserve(self._rows.room)
             if self._counting:
                 self._sightings.reserve(self._rows.room)
             slots[strangers] = new
         return slots
 
-    def _stale(self, slots: Ids) -> Array:
-        stale: Array = self._asked.array[:, 0].take(slots) != self._exchange
+    def _stale(self, slots: Ids) -> Ids:
+        stale: Ids = np.flatnonzero(self._worth.array[:, 0].take(slots) != FRESH)
         return stale
 
-    def _take(self, batch: Batch, slots: Ids, weights: Floats) -> None:
-        """Rows from the servers; the rule's state of old copies stays."""
+    def _take(self, slots: Ids, weights: Floats) -> None:
+        """Rows from the servers: copies move by what others did, and keep what we did."""
         with self._lock:
-            # Rows that came meanwhile, for another batch, may have been trained since.
-            late = self._stale(slots)
-            if not late.all():
-                begins = np.concatenate([[0], np.cumsum(late)])[batch.begins]
-                batch = Batch(batch.ids[late], begins, batch.place[: int(begins[-1])])
-                slots, weights = slots[late], weights[late]
-            self._rows.weights.array[slots] = weights
-            self._before.array[slots] = weights
-            self._asked.array[slots] = self._exchange
-            self._fresh.append((batch, slots))
+            new = slots[self._worth.array[:, 0].take(slots) == NOTHING]
+            self._rows.weights.array[new] = self._before.array[new] = 0
+            kernels.active.renew(self._rows.tables[0], self._before.array, slots, weights)
+            self._worth.array[slots] = FRESH
 
     def train(self, batch: Batch, gradients: Floats, rate: float) -> None:
         """Move the copies; a negative rate leaves it to the rule."""
         with self._lock:
-            slots, missing = self._index.find(batch.ids)
-            assert missing == 0, "a row is looked up before it has a gradient"
+            slots = self._places(batch)
+            first = np.flatnonzero(self._trained.array[:, 0].take(slots) != self._exchange)
+            if len(first):
+                new = slots[first]
+                self._trained.array[new] = self._exchange
+                self._moved.append((_part(batch, first), new))
             rate = self._rule.lr if rate < 0 else rate
             self._rule.apply(kernels.active, self._rows.tables, slots, gradients, rate)
 
-    def changes(self, share: float) -> tuple[Batch, Floats]:
-        """What was learned since the last exchange, and a new beginning."""
+    def _places(self, batch: Batch) -> Ids:
+        for known, slots in self._found:
+            if known is batch:
+                return slots
+        slots, missing = self._index.find(batch.ids)
+        assert missing == 0, "a row is looked up before it has a gradient"
+        return slots
+
+    def exchange(self, source: Source, share: float) -> None:
+        """Give a share of what was learned, and take over what others have learned.
+
+        The rest of it stays here, and is given little by little: so all of it arrives, and a row
+        that many workers train does not move by all their steps at once.
+        """
+        with self._asking:
+            source.push(*self._differences(share))
+            if self._counting:
+                # Only who asks for a row says that it was met; and those that servers do not let in
+                # must not be learned.
+                self._disregard()
+            else:
+                self._catch_up(source)
+
+    def _differences(self, share: float) -> tuple[Batch, Floats]:
+        """A share of what was learned, which the servers are now assumed to know."""
         with self._lock:
-            batch, slots = self._met()
-            old = np.empty((len(slots), self._dim), np.float32)
-            new = np.empty_like(old)
-            kernels.active.gather(self._before.array, slots, old)
-            kernels.active.gather(self._rows.tables[0], slots, new)
-            self._fresh.clear()
+            batch, slots = self._all_moved()
+            delta = np.empty((len(slots), self._dim), np.float32)
+            now, before = self._rows.tables[0], self._before.array
+            kernels.active.differences(now, before, slots, share, delta)
+            delta = rounded(delta, self._short)
+            kernels.active.add(before, slots, delta)
+            self._moved.clear()
             self._exchange += 1
-        new -= old
-        new *= np.float32(share)
-        return batch, new
+        return batch, delta
+
+    def _catch_up(self, source: Source) -> None:
+        news = source.news()
+        worth = self._worth.array
+        if news is None:
+            with self._lock:
+                np.minimum(worth, BEHIND, out=worth)
+            return
+        with self._lock:
+            slots, _ = self._index.find(news.ids)
+            known = np.flatnonzero(slots >= 0)
+            slots = slots[known]
+            worth[slots] = np.minimum(worth[slots], BEHIND)
+            soon = self._trained.array[:, 0].take(slots) > self._exchange - 1 - LATELY
+        wanted = _part(news, known[soon])
+        if len(wanted.ids):
+            self._take(slots[soon], source.pull(wanted, None))
 
     def forget(self) -> None:
-        """Let all rows be asked for anew; what was learned since the last exchange is let go."""
-        with self._lock:
-            self._fresh.clear()
-            self._exchange += 1
+        """Let all rows be asked for anew; what the servers were not given is let go."""
+        with self._asking:
+            self._disregard()
 
-    def _met(self) -> tuple[Batch, Ids]:
-        """All rows that are fresh, sorted by server, and their places."""
+    def _disregard(self) -> None:
+        with self._lock:
+            self._moved.clear()
+            self._exchange += 1
+            self._worth.array[: self._index.size] = NOTHING
+
+    def _all_moved(self) -> tuple[Batch, Ids]:
+        """All rows that were trained, sorted by server, and their places."""
         ids, slots = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         begins = np.zeros(self._servers + 1, np.int64)
         for server in range(self._servers):
-            for batch, places in self._fresh:
+            for batch, places in self._moved:
                 cut = slice(batch.begins[server], batch.begins[server + 1])
                 ids.append(batch.ids[cut])
                 slots.append(places[cut])
             begins[server + 1] = sum(len(part) for part in ids)
         every = np.concatenate(ids)
         return Batch(every, begins, np.arange(len(every))), np.concatenate(slots)
+
+
+def _part(batch: Batch, chosen: Ids) -> Batch:
+    """Some rows of a batch, named by their places in it."""
+    begins = np.searchsorted(chosen, batch.begins)
+    return Batch(batch.ids[chosen], begins, np.arange(len(chosen)))

@@ -24,11 +24,13 @@ class Op:
     READ = 3  # a whole dense table
     WRITE = 4  # gradients of a dense table
     CALL = 5  # everything rare, as JSON
+    NEWS = 6  # which rows others have changed since a change
     ROWS = 16
     VALUES = 17
     DONE = 18
     ANSWER = 19
     ERROR = 20
+    IDS = 21
 
 
 def name_of(op: int) -> str:
@@ -36,8 +38,8 @@ def name_of(op: int) -> str:
     return next((name for name, number in vars(Op).items() if number == op), str(op))
 
 
-REQUESTS = frozenset({Op.PULL, Op.PUSH, Op.READ, Op.WRITE, Op.CALL})
-REPLIES = frozenset({Op.ROWS, Op.VALUES, Op.DONE, Op.ANSWER, Op.ERROR})
+REQUESTS = frozenset({Op.PULL, Op.PUSH, Op.READ, Op.WRITE, Op.CALL, Op.NEWS})
+REPLIES = frozenset({Op.ROWS, Op.VALUES, Op.DONE, Op.ANSWER, Op.ERROR, Op.IDS})
 _WITH_ROWS = frozenset({Op.PULL, Op.PUSH, Op.ROWS})
 _OURS = MAGIC, VERSION
 
@@ -53,9 +55,11 @@ class Flag:
     FIRST = 16  # initial values, kept only when there are none yet
     HALF = 32  # rows or their gradients are float16
     BRAIN = 64  # they are bfloat16
+    ALL = 128  # any row may have changed
 
 
 SHORT = Flag.HALF | Flag.BRAIN
+_KNOWN = Flag.ALL - 1
 
 
 class BadFrameError(Exception):
@@ -101,7 +105,8 @@ def checked(frame: Frame, allowed: frozenset[int]) -> Frame:
     if op not in allowed:
         raise BadFrameError(f"operation {op} is not known here")
     short = flags & SHORT
-    if flags > 127 or short == SHORT or (short and op not in _WITH_ROWS):
+    known = _KNOWN | (Flag.ALL if op == Op.IDS else 0)
+    if flags & ~known or short == SHORT or (short and op not in _WITH_ROWS):
         raise BadFrameError(f"flags {flags:#x} are not known")
     expected = body_bytes(frame)
     if expected is None:
@@ -128,6 +133,8 @@ def body_bytes(frame: Frame) -> int | None:
         return wide * n * frame.width
     if op in (Op.WRITE, Op.VALUES):
         return 4 * n
+    if op == Op.IDS:
+        return 8 * n
     return None if op in (Op.CALL, Op.ANSWER, Op.ERROR) else 0
 
 

@@ -151,8 +151,16 @@ def _gather(rows: Floats, slots: Ids, out: Floats) -> None:
 
 
 @inlined
-def _copy_line(source: Any, at: Any, target: Any, to: Any) -> None:
+def _copy_half_line(source: Any, at: Any, target: Any, to: Any) -> None:
     # All loads before all stores: they need not wait to learn that the two do not overlap.
+    a, b = source[at], source[at + np.uint64(1)]
+    c, d = source[at + np.uint64(2)], source[at + np.uint64(3)]
+    target[to], target[to + np.uint64(1)] = a, b
+    target[to + np.uint64(2)], target[to + np.uint64(3)] = c, d
+
+
+@inlined
+def _copy_line(source: Any, at: Any, target: Any, to: Any) -> None:
     a, b = source[at], source[at + np.uint64(1)]
     c, d = source[at + np.uint64(2)], source[at + np.uint64(3)]
     e, f = source[at + np.uint64(4)], source[at + np.uint64(5)]
@@ -196,6 +204,26 @@ def gather(rows: Floats, slots: Ids, out: Floats) -> None:
 @compiled
 def add(rows: Floats, slots: Ids, delta: Floats) -> None:
     sgd(rows, slots, delta, -1.0)
+
+
+@compiled
+def differences(rows: Floats, before: Floats, slots: Ids, share: float, out: Floats) -> None:
+    n, d = out.shape
+    factor = np.float32(share)
+    for i in range(n):
+        row, base, to = rows[slots[i]], before[slots[i]], out[i]
+        for j in range(d):
+            to[j] = (row[j] - base[j]) * factor
+
+
+@compiled
+def renew(rows: Floats, before: Floats, slots: Ids, weights: Floats) -> None:
+    n, d = weights.shape
+    for i in range(n):
+        row, base, new = rows[slots[i]], before[slots[i]], weights[i]
+        for j in range(d):
+            row[j] += new[j] - base[j]
+            base[j] = new[j]
 
 
 @compiled
@@ -351,6 +379,24 @@ def sum_rows(rows: Floats, targets: Ids, out: Floats) -> None:
         source, to = rows[i], out[targets[i]]
         for j in range(d):
             to[j] += source[j]
+
+
+@compiled
+def pick(rows: Floats, places: Ids, out: Floats) -> None:
+    n, d = out.shape
+    if d % 8:
+        for i in range(n):
+            row, to = rows[places[i]], out[i]
+            for j in range(d):
+                to[j] = row[j]
+        return
+    half = d // 2
+    source, target = rows.reshape(-1).view(np.int64), out.reshape(-1).view(np.int64)
+    for i in range(n):
+        at, to_ = np.uint64(places[i] * half), np.uint64(i * half)
+        for _ in range(half // 4):
+            _copy_half_line(source, at, target, to_)
+            at, to_ = at + np.uint64(4), to_ + np.uint64(4)
 
 
 @compiled

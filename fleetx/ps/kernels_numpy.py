@@ -87,6 +87,17 @@ def gather(rows: Floats, slots: Ids, out: Floats) -> None:
         out[missing] = 0
 
 
+def differences(rows: Floats, before: Floats, slots: Ids, share: float, out: Floats) -> None:
+    """How far rows have come, times a factor."""
+    out[...] = (rows[slots, : out.shape[1]] - before[slots]) * np.float32(share)
+
+
+def renew(rows: Floats, before: Floats, slots: Ids, weights: Floats) -> None:
+    """Move different rows by how far others have come, which is remembered."""
+    rows[slots, : weights.shape[1]] += weights - before[slots]
+    before[slots] = weights
+
+
 def add(rows: Floats, slots: Ids, delta: Floats) -> None:
     """``w += delta`` for rows that are all different."""
     rows[:, : delta.shape[1]][slots] += delta
@@ -173,6 +184,11 @@ def dedupe(ids: Ids, servers: int) -> tuple[Ids, Ids, Ids]:
 def sum_rows(rows: Floats, targets: Ids, out: Floats) -> None:
     """``out[targets[i]] += rows[i]``."""
     np.add.at(out, targets, rows)
+
+
+def pick(rows: Floats, places: Ids, out: Floats) -> None:
+    """``out = rows[places]``, for few rows and many places."""
+    np.take(rows, places, 0, out)
 
 
 def pool_rows(rows: Floats, sources: Ids, targets: Ids, out: Floats) -> None:

@@ -115,6 +115,7 @@ def _check(table: SparseTable, folders: list[Path], manifests: list[dict[str, An
 def _make_room(served: ServedSparse, manifests: list[dict[str, Any]], share: int) -> None:
     day = max(manifest["day"] for manifest in manifests)
     with served.changed:
+        served.recent.forget()
         if all(manifest["mode"] == "full" for manifest in manifests):
             served.removed.append(served.table.ids())
             served.table.clear()

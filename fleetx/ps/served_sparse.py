@@ -7,11 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
+from fleetx.ps import kernels
 from fleetx.ps.frames import SHORT, BadFrameError, Flag, Frame
 from fleetx.ps.handshake import Claim
 from fleetx.ps.hashing import Array, Floats, Ids, parts_of
 from fleetx.ps.journal import Record
 from fleetx.ps.members import Members
+from fleetx.ps.recent import Recent
 from fleetx.ps.served import Change, Served
 from fleetx.ps.sparse_spec import SparseSpec
 from fleetx.ps.sparse_table import ONE_SHOW, SparseTable
@@ -46,6 +48,7 @@ class ServedSparse(Served):
         self.shrunk: dict[int, tuple[int, int]] = {}
         """Client -> the number of its last call that ended a day, and how many rows went."""
         self._redone = 0
+        self.recent = Recent()
 
     def pull(self, claim: Claim, frame: Frame, body: memoryview, out: Floats) -> None:
         """Write the rows of the ids in ``body`` to ``out``."""
@@ -62,6 +65,17 @@ class ServedSparse(Served):
             if admitted is not None and len(admitted):
                 self._note_admitted(admitted)
             self.staleness.read(claim.worker, self.version)
+
+    def news(self, claim: Claim, frame: Frame) -> tuple[int, Ids | None]:
+        """The last change, and what others changed after the one asked about; None if unknown."""
+        with self.table.lock:
+            self.require_whole()
+            last, found = self.recent.since(frame.step, frame.seq)
+            self.staleness.read(claim.worker, self.version)
+        if found is None:
+            return last, None
+        ids = np.concatenate([np.empty(0, np.int64), *found])
+        return last, ids if len(found) < 2 else kernels.active.dedupe(ids, 1)[0]
 
     def _note_admitted(self, ids: Ids) -> None:
         if self.journal is not None:
@@ -98,9 +112,12 @@ class ServedSparse(Served):
         unique = bool(frame.flags & Flag.UNIQUE)
         if frame.flags & Flag.DELTA:
             self.table.add(change.ids, change.values, unique=unique)
+            self.recent.note(change.ids, frame.step)
         else:
             rate = None if frame.rate < 0 else frame.rate
             self.table.push(change.ids, change.values, rate, unique=unique, stats=change.stats)
+            if frame.rate != 0:
+                self.recent.note(change.ids, 0)
 
     @override
     def merged(self, changes: list[Change]) -> Change:
@@ -120,6 +137,7 @@ class ServedSparse(Served):
             head = _SHRUNK.pack(self.table.day + 1, call.client, call.number)
             self.logged(SHRINK, [head, gone], lambda: self.table.end_day(gone, threshold))
             self._note_shrunk(call, gone)
+            self.recent.forget()
             return len(gone)
 
     def _note_shrunk(self, call: Call, gone: Ids) -> None:

@@ -17,6 +17,7 @@ from fleetx.ps.frames import (
     REQUESTS,
     SHORT,
     BadFrameError,
+    Flag,
     Frame,
     Op,
     from_json,
@@ -198,6 +199,8 @@ class _Talk:
             dense = self._desk.dense(frame)
             values, version = dense.read(self._claim, frame, self._desk.patience)
             self._reply(Frame(Op.VALUES, count=len(values), step=version), values)
+        elif op == Op.NEWS:
+            self._news(frame)
         else:
             self._message(Op.ANSWER, self._desk.call(self._claim, from_json(body)))
 
@@ -216,6 +219,14 @@ class _Talk:
             head = Frame(Op.ROWS, count=frame.count, width=width, body=out.nbytes)
             head.write(self._room.bytes, begin)
             self._room.send(begin, end)
+
+    def _news(self, frame: Frame) -> None:
+        last, ids = self._desk.sparse(frame).news(self._claim, frame)
+        reply = Frame(Op.IDS, seq=frame.seq, step=last)
+        if ids is None:
+            self._pipe.send(reply._replace(flags=Flag.ALL).packed())
+        else:
+            self._reply(reply._replace(count=len(ids)), ids)
 
     def _reply(self, frame: Frame, array: Array) -> None:
         self._pipe.send(frame._replace(body=array.nbytes).packed(), array)

@@ -1,5 +1,6 @@
 """What a layer over a sparse table owes to the carrier that moves its gradients."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,10 +18,12 @@ from fleetx.ps.rules import Rule
 
 @dataclass(frozen=True)
 class Lookup:
-    """One use of a table in a forward: which rows, and the tensor whose gradient is theirs."""
+    """One use of a table in a forward: which rows, and what became of them."""
 
     batch: Batch
-    rows: Tensor
+    result: Tensor
+    back: Callable[[Tensor], Tensor]
+    """From the gradient of the result to those of the rows."""
     stats: Floats | None
 
 
@@ -95,32 +98,40 @@ class SparseModule(nn.Module):
 
     def gather(self, servers: int) -> Gathered:
         """The gradients of all lookups since the last time, each row once."""
-        used = [lookup for lookup in self.lookups if lookup.rows.grad is not None]
+        each = []
+        for look in self.lookups:
+            if look.result.grad is not None:
+                # Behind them there may be one for ids that stand for nothing.
+                gradients = _array(look.back(look.result.grad))[: len(look.batch.ids)]
+                each.append(Gathered(look.batch, gradients, look.stats))
         self.lookups.clear()
-        each = [Gathered(look.batch, _array(look.rows.grad), look.stats) for look in used]
         return joined(each, servers, self.options.dim)
 
-    @torch.no_grad()
     def lend(self, gathered: Gathered) -> None:
         """Let the anchor bear gradients, for those that look at parameters."""
-        gradients = torch.from_numpy(gathered.gradients).to(self.anchor.device)
+        anchor, gradients = self.anchor, torch.from_numpy(gathered.gradients)
+        if not anchor.is_cpu:
+            gradients = gradients.to(anchor.device)
         # One number seen many times: only the shape is wanted.
-        self.anchor.grad = None
-        self.anchor.data = self.anchor.new_zeros(1, 1).expand(gradients.shape)
-        self.anchor.grad = gradients
+        anchor.grad = None
+        anchor.data = anchor.new_zeros(1, 1).expand(gradients.shape)
+        anchor.grad = gradients
 
-    @torch.no_grad()
     def take_back(self) -> Floats:
         """What has become of the gradients; the anchor is empty again."""
-        gradients = _array(self.anchor.grad)
-        self.anchor.grad = None
-        self.anchor.data = self.anchor.new_empty(0, self.options.dim)
+        anchor = self.anchor
+        gradients = _array(anchor.grad)
+        anchor.grad = None
+        anchor.data = anchor.new_empty(0, self.options.dim)
         return gradients
 
 
 def _array(tensor: Tensor | None) -> Floats:
     assert tensor is not None
-    array: Floats = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    tensor = tensor.detach()
+    if not tensor.is_cpu or tensor.dtype != torch.float32:
+        tensor = tensor.to("cpu", torch.float32)
+    array: Floats = np.ascontiguousarray(tensor.numpy())
     return array
 
 

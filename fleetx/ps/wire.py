@@ -42,6 +42,11 @@ def widened(bits: Array, flags: int) -> Floats:
     return (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
+def rounded(values: Floats, flags: int) -> Floats:
+    """The values as they arrive."""
+    return widened(shortened(values, flags), flags) if flags & SHORT else values
+
+
 def width_of(flags: int) -> int:
     """Bytes of one number."""
     return 2 if flags & SHORT else 4

@@ -4,55 +4,59 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fleetx.nn.picking import all_picked, bags_of, picked, summed, summed_in_bags
+from fleetx.nn.picking import AllInOrder, Picked, Pooled, Way, bags_of, summed
+from fleetx.ps import kernels, kernels_numba, kernels_numpy
+
+WIDTHS = [1, 5, 8, 16, 24]
+"""Some are copied eight at a time."""
 
 
-def rows() -> torch.Tensor:
+@pytest.fixture(params=[kernels_numba, kernels_numpy], autouse=True)
+def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "active", request.param)
+
+
+def rows(width: int = 5) -> torch.Tensor:
     torch.manual_seed(0)
-    return torch.randn(9, 5, requires_grad=True)
+    return torch.randn(9, width, requires_grad=True)
 
 
+def check(way: Way, width: int, theirs: torch.Tensor, expected: torch.Tensor) -> None:
+    """Whether a way gives what torch does, and its way back torch's gradients."""
+    found = way.forth(rows(width).detach())
+    torch.testing.assert_close(found, expected.detach().reshape(found.shape))
+    weights = torch.randn_like(expected)
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(way.back(weights.reshape(found.shape)), theirs.grad)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("shape", [(7,), (4, 3), (2, 3, 2), (0,), (0, 3)])
-def test_picking(shape: tuple[int, ...]) -> None:
-    ours, theirs = rows(), rows()
-    places = torch.randint(0, 9, shape)
-    one, other = picked(ours, places), F.embedding(places, theirs)
-    assert torch.equal(one, other)
-    weights = torch.randn_like(one)
-    (one * weights).sum().backward()
-    (other * weights).sum().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad)
+def test_picking(shape: tuple[int, ...], width: int) -> None:
+    theirs, places = rows(width), torch.randint(0, 9, shape)
+    check(Picked(places.reshape(-1), 9), width, theirs, F.embedding(places, theirs))
 
 
-def test_looked_up_rows_may_be_written_to() -> None:
-    ours = torch.randn(6, 3, requires_grad=True)
-    theirs = ours.detach().clone().requires_grad_()
-    places = torch.arange(6).reshape(2, 3)
-    weights = torch.randn(3, 2, 3).transpose(0, 1)
-    whole = ours.detach().clone().requires_grad_()
-    ways = {ours: picked(ours, places), whole: all_picked(whole, places.shape)}
-    for rows, found in (ways | {theirs: F.embedding(places, theirs)}).items():
-        found.mul_(2)  # the rows stay as they are
-        (found.square() * weights).sum().backward()
-        assert torch.equal(rows, theirs)
-    for rows in ways:
-        assert rows.grad is not None
-        torch.testing.assert_close(rows.grad, theirs.grad)
+def test_all_in_order() -> None:
+    theirs = rows()
+    check(AllInOrder(), 5, theirs, F.embedding(torch.arange(9), theirs))
 
 
+def test_gradients_may_lie_in_any_order_in_memory() -> None:
+    places, gradient = torch.randint(0, 9, (6,)), torch.randn(5, 6).T
+    straight = Picked(places, 9).back(gradient.contiguous())
+    assert torch.equal(Picked(places, 9).back(gradient), straight)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("offsets", [None, [0, 2, 2, 7], [0], [0, 12]])
-def test_pooling(offsets: list[int] | None) -> None:
-    ours, theirs = rows(), rows()
-    places = torch.randint(0, 9, (4, 3) if offsets is None else (12,))
+def test_pooling(offsets: list[int] | None, mode: str, width: int) -> None:
+    theirs, places = rows(width), torch.randint(0, 9, (4, 3) if offsets is None else (12,))
     begins = None if offsets is None else torch.tensor(offsets)
     bags, number = bags_of(places.shape, begins, places.device)
-    one = summed_in_bags(ours, places.reshape(-1), bags, number)
-    other = F.embedding_bag(places, theirs, begins, mode="sum")
-    torch.testing.assert_close(one, other)
-    weights = torch.randn_like(one)
-    (one * weights).sum().backward()
-    (other * weights).sum().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad)
+    way = Pooled(places.reshape(-1), 9, bags, number, mean=mode == "mean")
+    check(way, width, theirs, F.embedding_bag(places, theirs, begins, mode=mode))
 
 
 def test_other_formats_take_torchs_way() -> None:

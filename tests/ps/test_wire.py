@@ -179,6 +179,10 @@ BAD = [
     Frame(Op.PULL, flags=SHORT),
     Frame(Op.READ, flags=Flag.HALF),
     Frame(Op.PUSH, flags=Flag.HALF, count=3, width=4, body=3 * (8 + 4 * 4)),
+    Frame(Op.NEWS, table=9),
+    Frame(Op.NEWS, flags=Flag.ALL),
+    Frame(Op.NEWS, body=8),
+    Frame(Op.IDS),
     Frame(99),
 ]
 

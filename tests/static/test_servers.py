@@ -128,13 +128,14 @@ def learned(mode: str, head: np.ndarray) -> np.ndarray:
     moved, head = np.zeros(6), head.astype(np.float64)
     if mode == "geo":
         head += exchanged()
+        moved += exchanged_rows()
     for stretch in (0, 1):
         shares = [records(worker, stretch) for worker in (0, 1)]
         for number in range(max(SHARES[stretch])):
             here = [(i[number], n[number]) for i, n in shares if number < len(i)]
-            part = {"sync": 1 / len(here), "geo": 1 / 2}.get(mode, 1.0)
+            part = {"sync": 1 / len(here), "geo": 0.0}.get(mode, 1.0)
             for ids, numbers in here:
-                head -= RATE * part * np.append(numbers.mean(0), 1) if mode != "geo" else 0.0
+                head -= RATE * part * np.append(numbers.mean(0), 1)
                 np.subtract.at(moved, ids.reshape(-1) // 10**15, RATE * part / BATCH)
     known = np.arange(6) * 10**15
     rows = Uniform(-0.5, 0.5).rows(known, DIM, 0).sum(1) + DIM * moved
@@ -158,6 +159,24 @@ def exchanged() -> np.ndarray:
                 own /= 2
                 total += own
         total += own / 2
+    return total
+
+
+def exchanged_rows() -> np.ndarray:
+    """What rows move by: the same, but only rows that were trained since the last exchange."""
+    total = np.zeros(6)
+    for stretch, worker in itertools.product((0, 1), (0, 1)):
+        own, done = np.zeros(6), sum(max(each) for each in SHARES[:stretch])
+        trained = np.zeros(6, bool)
+        for step, ids in enumerate(records(worker, stretch)[0], done + 1):
+            rows = ids.reshape(-1) // 10**15
+            np.subtract.at(own, rows, RATE / BATCH)
+            trained[rows] = True
+            if step % MODES["geo"]["k_steps"] == 0:
+                own[trained] /= 2
+                total[trained] += own[trained]
+                trained[:] = False
+        total[trained] += own[trained] / 2
     return total
 
 
