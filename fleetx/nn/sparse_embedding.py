@@ -104,12 +104,14 @@ class SparseEmbedding(SparseModule):
             leaf = torch.cat([leaf, leaf.new_zeros(1, leaf.shape[1])])
         way = self._way(batch, ids, offsets)
         leaf = way.forth(leaf)
-        result = leaf
-        if train:
-            leaf.requires_grad_()
-            self.lookups.append(Lookup(batch, leaf, way.back, self._stats(batch, show, click)))
-            result = leaf.clone()  # which the caller may write to in place
-        return result if self.pooling else result.view(*ids.shape, self.options.dim)
+        shape = leaf.shape if self.pooling else (*ids.shape, self.options.dim)
+        if not train:
+            return leaf.view(shape)
+        leaf.requires_grad_()
+        self.lookups.append(Lookup(batch, leaf, way.back, self._stats(batch, show, click)))
+        # No view, for torch lets nobody write to views of a leaf; nor a copy, for nobody reads it.
+        result: Tensor = torch.ops.aten._unsafe_view(leaf, shape)
+        return result
 
     def _recorded(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
         """What a program is told of the result: its shape, and that it depends on the rows."""
