@@ -1,6 +1,8 @@
 """Examples per second of wide and deep, end to end, against one process without servers.
 
     python benchmarks/ctr.py --workers 1 2 4
+    pip install --target /somewhere paddlepaddle==2.6.2 protobuf==3.20.3 'numpy<2'
+    python benchmarks/ctr.py --workers 2 --modes async geo --paddle /somewhere
 
 Every job has two servers on this machine. The worker's loop is that of ``examples/ctr``, with
 batches that lie in memory, rows fetched one batch ahead, and Adagrad everywhere; the local process
@@ -17,6 +19,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,8 +31,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import fleetx as fleet
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the examples are not installed
+sys.path.insert(0, str(Path(__file__).parent.parent))  # examples and benchmarks are not installed
+from benchmarks import unlaunched
+from benchmarks.unlaunched import seconds
+
 MODES = ("sync", "async", "geo")
+FORMS = ("slotted", "whole")
+"""How Paddle's network is written."""
 
 
 def batches(size: int, seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -99,12 +107,6 @@ def timed(
     return steps / (time.perf_counter() - began), (spent() - worked) / steps * 1e3
 
 
-def seconds(process: int) -> float:
-    """Processor time of a process so far."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def work(mode: str, steps: int, size: int, folder: Path) -> None:
     """A process of a job; workers print what they reached."""
     from examples.ctr.model import WideAndDeep
@@ -156,24 +158,43 @@ def job(mode: str, workers: int, steps: int, size: int, folder: Path) -> Rate:
     command += [f"--log_dir={folder}", __file__, "--work", mode, "--folder", str(folder)]
     command += ["--steps", str(steps), "--batch_size", str(size)]
     subprocess.run(command, check=True, capture_output=True)
+    return said(folder, workers)
+
+
+def paddle_job(mode: str, form: str, workers: int, given: argparse.Namespace) -> Rate:
+    """What all workers of a job in Paddle reach."""
+    with tempfile.TemporaryDirectory() as name:
+        script = str(Path(__file__).with_name("ctr_paddle.py"))
+        command = [script, mode, form, str(given.steps), str(given.batch_size), name]
+        paths = {"PYTHONPATH": given.paddle}
+        unlaunched.run(command, Path(name), servers=2, workers=workers, environment=paths)
+        return said(Path(name) / "log", workers)
+
+
+def said(logs: Path, workers: int) -> Rate:
+    """What the workers of a job have printed, together."""
     clock, work = 0.0, 0.0
     for index in range(workers):
-        text = (folder / f"workerlog.{index}").read_text()
-        said = next(line for line in text.splitlines() if line.startswith("RATE")).split()
-        clock, work = clock + float(said[1]), work + float(said[2])
+        text = (logs / f"workerlog.{index}").read_text()
+        found = [line for line in text.splitlines() if line.startswith("RATE")]
+        if not found:
+            raise SystemExit(f"worker {index} failed:\n{text[-2000:]}")
+        _, rate, used = found[0].split()
+        clock, work = clock + float(rate), work + float(used)
     return Rate(clock, work / workers)
 
 
 def main() -> None:
     """Read the arguments and measure."""
-    import tempfile
-
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch_size", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--paddle", default="", help="a folder in which Paddle is installed")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -184,8 +205,7 @@ def main() -> None:
 
     def note(name: str, rate: Rate) -> None:
         found.setdefault(name, []).append(rate)
-        said = f"{name}: {rate.clock:,.0f}, {rate.work:.2f} ms"
-        print(said, file=sys.stderr, flush=True)
+        print(f"{name}: {rate.clock:,.0f}, {rate.work:.2f} ms", file=sys.stderr, flush=True)
 
     for _ in range(given.rounds):
         note("one process", local(given.steps, given.batch_size))
@@ -194,6 +214,10 @@ def main() -> None:
                 with tempfile.TemporaryDirectory() as folder:
                     rate = job(mode, workers, given.steps, given.batch_size, Path(folder))
                 note(f"{mode}, {workers} workers", rate)
+        theirs = [mode for mode in given.modes if mode != "sync"] if given.paddle else []
+        for mode, form, workers in itertools.product(theirs, FORMS, given.workers):
+            rate = paddle_job(mode, form, workers, given)
+            note(f"Paddle, {form}, {mode}, {workers} workers", rate)
     report(found, given.batch_size)
 
 

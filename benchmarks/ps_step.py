@@ -16,7 +16,6 @@ import argparse
 import itertools
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the benchmarks are not installed
+from benchmarks import unlaunched
+from benchmarks.unlaunched import seconds
 
 IDS, BATCHES, WIDTH, RATE = 20_000, 12, 16, 0.05
 PLAIN, AHEAD, LOGGED, PADDLE = "fleetx", "fleetx, ahead", "fleetx, ahead, logged", "Paddle"
@@ -37,12 +40,6 @@ def batches() -> list[Any]:
 
     ids = np.random.default_rng(0).permutation(IDS * BATCHES).astype(np.int64)
     return list(ids.reshape(BATCHES, IDS))
-
-
-def seconds(process: int) -> float:
-    """Processor time of a process so far."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measured(step: Callable[[Any], object], server: int, steps: int) -> Figures:
@@ -129,46 +126,11 @@ def with_paddle(steps: int, folder: Path) -> None:
     fleet.stop_worker()
 
 
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 def launched(command: list[str], folder: Path) -> None:
     """Run a server and a worker with fleetrun."""
     launch = [sys.executable, "-m", "fleetx.launch", "--server_num=1", "--worker_num=1"]
     launch += [f"--log_dir={folder / 'log'}", *command]
     subprocess.run(launch, capture_output=True, timeout=120, check=False)
-
-
-def started(command: list[str], folder: Path, paths: dict[str, str]) -> None:
-    """Run a server and a worker without a launcher."""
-    server, worker = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    common = {
-        "PADDLE_PSERVERS_IP_PORT_LIST": server,
-        "PADDLE_TRAINER_ENDPOINTS": worker,
-        "PADDLE_TRAINERS_NUM": "1",
-        "PADDLE_TRAINER_ID": "0",
-        "PADDLE_WITH_GLOO": "0",
-        "POD_IP": "127.0.0.1",
-        "OMP_NUM_THREADS": "1",
-    } | paths
-    (folder / "log").mkdir()
-    processes = []
-    for role, address in (("PSERVER", server), ("TRAINER", worker)):
-        own = {"TRAINING_ROLE": role, "PADDLE_PORT": address.rpartition(":")[2]}
-        with (folder / "log" / f"workerlog.{role}").open("w") as log:
-            environment = os.environ | common | own
-            whole = [sys.executable, *command]
-            processes.append(subprocess.Popen(whole, env=environment, stdout=log, stderr=log))
-    try:
-        processes[1].wait(timeout=120)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def job(kind: str, steps: int, path: str) -> Figures:
@@ -179,9 +141,10 @@ def job(kind: str, steps: int, path: str) -> Figures:
         if kind == LOGGED:
             launched(command, folder)
         else:
-            started(command, folder, {"PYTHONPATH": path} if kind == PADDLE else {})
+            paths = {"PYTHONPATH": path} if kind == PADDLE else {}
+            unlaunched.run(command, folder, environment=paths)
         if not (folder / "figures").exists():
-            logs = [log.read_text()[-2000:] for log in folder.glob("log/workerlog.*")]
+            logs = [log.read_text()[-2000:] for log in folder.glob("log/*log.*")]
             raise SystemExit("\n".join([f"{kind} failed:", *logs]))
         found: Figures = json.loads((folder / "figures").read_text())
         return found
