@@ -1,10 +1,9 @@
-"""Ways from the rows of a batch to what a layer returns, and from its gradients back to the rows.
+"""Ways from the rows of a batch to what a layer returns, and from its gradient back to the rows.
 
 They run outside of autograd, which sees a layer's result as a leaf: its own embeddings take ten
 times as long on the way back on processors, and a function in Python costs it more than the work.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -13,104 +12,117 @@ import torch
 from torch import Tensor
 
 from fleetx.ps import kernels
-from fleetx.ps.hashing import Floats
+from fleetx.ps.hashing import Floats, Ids
+from fleetx.ps.sparse_module import array_of
 
 
 class Way(Protocol):
     """What a layer does with rows that are all different."""
 
-    def forth(self, rows: Tensor) -> Tensor:
+    def forth(self, rows: Floats) -> Tensor:
         """The result, in memory of its own or that of the rows."""
 
-    def back(self, gradient: Tensor) -> Tensor:
+    def back(self, gradient: Tensor) -> Floats:
         """The gradient of each row, from that of the result."""
 
 
-@dataclass(frozen=True)
 class AllInOrder:
     """Rows as they are."""
 
-    def forth(self, rows: Tensor) -> Tensor:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def forth(self, rows: Floats) -> Tensor:
         """The rows."""
-        return rows
+        return _moved(rows, self._device)
 
-    def back(self, gradient: Tensor) -> Tensor:
+    def back(self, gradient: Tensor) -> Floats:
         """The gradient."""
-        return gradient
+        return array_of(gradient)
 
 
-@dataclass(frozen=True)
 class Picked:
     """``rows[places]``, of so many rows."""
 
-    places: Tensor
-    count: int
+    def __init__(self, places: Ids, count: int, device: torch.device) -> None:
+        self._places, self._count, self._device = places, count, device
 
-    def forth(self, rows: Tensor) -> Tensor:
+    def forth(self, rows: Floats) -> Tensor:
         """A row for each place."""
-        if not _plain(rows):
-            return rows.index_select(0, self.places)
-        found = rows.new_empty(len(self.places), rows.shape[1])
-        kernels.active.pick(_array(rows), self.places.numpy(), found.numpy())
-        return found
+        if self._device.type != "cpu":
+            places = _moved(self._places, self._device)
+            return _moved(rows, self._device).index_select(0, places)
+        found = np.empty((len(self._places), rows.shape[1]), np.float32)
+        kernels.active.pick(rows, self._places, found)
+        return torch.from_numpy(found)
 
-    def back(self, gradient: Tensor) -> Tensor:
+    def back(self, gradient: Tensor) -> Floats:
         """The sum over the places of each row."""
-        return summed(gradient, self.places, self.count)
+        if gradient.is_cpu:
+            total = np.zeros((self._count, gradient.shape[1]), np.float32)
+            kernels.active.sum_rows(array_of(gradient), self._places, total)
+            return total
+        return array_of(_summed(gradient, self._places, self._count))
 
 
-@dataclass(frozen=True)
 class Pooled:
     """The sum of ``rows[places]`` in each of so many bags, or their mean."""
 
-    places: Tensor
-    count: int
-    bags: Tensor
-    number: int
-    mean: bool = False
+    def __init__(
+        self,
+        places: Ids,
+        count: int,
+        bags: tuple[Ids, int],
+        device: torch.device,
+        *,
+        mean: bool = False,
+    ) -> None:
+        self._places, self._count, self._device = places, count, device
+        self._bags, self._number = bags
+        self._mean = mean
 
-    def forth(self, rows: Tensor) -> Tensor:
+    def forth(self, rows: Floats) -> Tensor:
         """A row for each bag."""
-        pooled = summed_from(rows, self.places, self.bags, self.number)
-        return pooled / self._sizes() if self.mean else pooled
+        if self._device.type == "cpu":
+            found = self._pooled(rows, self._places, self._bags, self._number)
+            pooled = torch.from_numpy(found)
+        else:
+            each = _moved(rows, self._device)
+            chosen = each.index_select(0, _moved(self._places, self._device))
+            pooled = _summed(chosen, self._bags, self._number)
+        return pooled / self._sizes() if self._mean else pooled
 
-    def back(self, gradient: Tensor) -> Tensor:
+    def back(self, gradient: Tensor) -> Floats:
         """The sum over the bags of each row."""
-        shares = gradient / self._sizes() if self.mean else gradient
-        return summed_from(shares, self.bags, self.places, self.count)
+        shares = gradient / self._sizes() if self._mean else gradient
+        if shares.is_cpu:
+            return self._pooled(array_of(shares), self._bags, self._places, self._count)
+        chosen = shares.index_select(0, _moved(self._bags, self._device))
+        return array_of(_summed(chosen, self._places, self._count))
+
+    @staticmethod
+    def _pooled(rows: Floats, sources: Ids, targets: Ids, count: int) -> Floats:
+        total = np.zeros((count, rows.shape[1]), np.float32)
+        kernels.active.pool_rows(rows, sources, targets, total)
+        return total
 
     def _sizes(self) -> Tensor:
-        return torch.bincount(self.bags, minlength=self.number).clamp(min=1)[:, None]
+        sizes = np.maximum(np.bincount(self._bags, minlength=self._number), 1)
+        return _moved(sizes, self._device)[:, None]
 
 
-def summed(rows: Tensor, targets: Tensor, count: int) -> Tensor:
-    """The sum of the rows of each target."""
+def _moved(array: Floats | Ids, device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.to(device)
+
+
+def _summed(rows: Tensor, targets: Ids, count: int) -> Tensor:
+    """The sum of the rows of each target, where kernels do not reach."""
     total = rows.new_zeros(count, rows.shape[1])
-    if _plain(rows):
-        kernels.active.sum_rows(_array(rows), targets.numpy(), total.numpy())
-        return total
-    return total.index_add_(0, targets, rows)
+    return total.index_add_(0, _moved(targets, rows.device), rows)
 
 
-def summed_from(rows: Tensor, sources: Tensor, targets: Tensor, count: int) -> Tensor:
-    """The sum of ``rows[sources]`` of each target."""
-    if not _plain(rows):
-        return summed(rows.index_select(0, sources), targets, count)
-    total = rows.new_zeros(count, rows.shape[1])
-    kernels.active.pool_rows(_array(rows), sources.numpy(), targets.numpy(), total.numpy())
-    return total
-
-
-def _plain(rows: Tensor) -> bool:
-    return rows.is_cpu and rows.dtype == torch.float32
-
-
-def _array(rows: Tensor) -> Floats:
-    array: Floats = np.ascontiguousarray(rows.detach().numpy())
-    return array
-
-
-def bags_of(shape: torch.Size, offsets: Tensor | None, device: torch.device) -> tuple[Tensor, int]:
+def bags_of(shape: torch.Size, offsets: Tensor | None) -> tuple[Ids, int]:
     """The bag of each id and the number of bags: rows of a rectangle, or between offsets."""
     if len(shape) != (2 if offsets is None else 1):
         raise ValueError(
@@ -118,18 +130,18 @@ def bags_of(shape: torch.Size, offsets: Tensor | None, device: torch.device) -> 
             "make no bags; pass a rectangle with one bag in each row, or a flat list and offsets"
         )
     if offsets is None:
-        return _bags_of_rows(*shape, device), shape[0]
-    sizes = offsets.diff(append=offsets.new_tensor([shape[0]]))
+        return _bags_of_rows(*shape), shape[0]
+    begins = offsets.detach().cpu().numpy()
+    sizes = np.diff(begins, append=shape[0])
     if int(sizes.sum()) != shape[0] or bool((sizes < 0).any()):
         raise ValueError(
             f"offsets must begin with 0, rise, and end before the {shape[0]} ids; they are "
-            f"{offsets.tolist()[:8]}"
+            f"{begins.tolist()[:8]}"
         )
-    bags = torch.arange(len(offsets), device=device)
-    return bags.repeat_interleave(sizes.to(device)), len(offsets)
+    return np.repeat(np.arange(len(begins)), sizes), len(begins)
 
 
 @lru_cache(maxsize=4)
-def _bags_of_rows(rows: int, columns: int, device: torch.device) -> Tensor:
+def _bags_of_rows(rows: int, columns: int) -> Ids:
     """The bag of each id of a rectangle; most batches have the shape of the last one."""
-    return torch.arange(rows, device=device).repeat_interleave(columns)
+    return np.repeat(np.arange(rows), columns)

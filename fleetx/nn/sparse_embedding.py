@@ -99,18 +99,17 @@ class SparseEmbedding(SparseModule):
         flat = (ids if ids.is_cpu else ids.cpu()).numpy().reshape(-1).astype(np.int64, copy=False)
         train = self.training and torch.is_grad_enabled()
         batch, rows = self._rows(flat, train)
-        leaf = _on(ids, rows)
         if self.padding_idx is not None:
-            leaf = torch.cat([leaf, leaf.new_zeros(1, leaf.shape[1])])
+            rows = np.concatenate([rows, np.zeros((1, rows.shape[1]), np.float32)])
         way = self._way(batch, ids, offsets)
-        leaf = way.forth(leaf)
+        leaf = way.forth(rows)
         shape = leaf.shape if self.pooling else (*ids.shape, self.options.dim)
         if not train:
             return leaf.view(shape)
         leaf.requires_grad_()
         self.lookups.append(Lookup(batch, leaf, way.back, self._stats(batch, show, click)))
         # No view, for torch lets nobody write to views of a leaf; nor a copy, for nobody reads it.
-        result: Tensor = torch.ops.aten._unsafe_view(leaf, shape)
+        result: Tensor = torch.ops.aten._unsafe_view.default(leaf, shape)
         return result
 
     def _recorded(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
@@ -127,13 +126,13 @@ class SparseEmbedding(SparseModule):
                 "pooling='sum' or 'mean' to it, or leave them out"
             )
         if self.pooling is None and batch.in_order:
-            return AllInOrder()
+            return AllInOrder(ids.device)
         # One more for the row that stands for nothing.
-        places, count = _on(ids, batch.place), len(batch.ids) + (self.padding_idx is not None)
+        count = len(batch.ids) + (self.padding_idx is not None)
         if self.pooling is None:
-            return Picked(places, count)
-        bags, number = bags_of(ids.shape, offsets, ids.device)
-        return Pooled(places, count, bags, number, mean=self.pooling == "mean")
+            return Picked(batch.place, count, ids.device)
+        bags, mean = bags_of(ids.shape, offsets), self.pooling == "mean"
+        return Pooled(batch.place, count, bags, ids.device, mean=mean)
 
     def _rows(self, flat: Array, train: bool) -> tuple[Batch, Floats]:
         """What was fetched ahead for these ids, or what is fetched now."""
@@ -213,9 +212,3 @@ class SparseEmbedding(SparseModule):
     @override
     def extra_repr(self) -> str:
         return f"{self.options.dim}, name={self.options.name!r}"
-
-
-def _on(like: Tensor, array: Array) -> Tensor:
-    """An array as a tensor on the device of another."""
-    made = torch.from_numpy(array)
-    return made if like.is_cpu else made.to(like.device)

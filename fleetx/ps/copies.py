@@ -42,7 +42,8 @@ class Source(Protocol):
 class Copies:
     """The rows of one table that this worker has met.
 
-    A row keeps its place for good, so that places found for a batch stay true without the lock.
+    A row keeps its place for good, so that places found for a batch stay true without the lock. Its
+    memory may move when others are added, so nobody holds on to an array of it without the lock.
     """
 
     def __init__(
@@ -126,8 +127,13 @@ class Copies:
         return slots
 
     def _stale(self, slots: Ids) -> Ids:
-        stale: Ids = np.flatnonzero(self._worth.array[:, 0].take(slots) != FRESH)
-        return stale
+        return self._unlike(self._worth, slots, FRESH, leave=True)
+
+    @staticmethod
+    def _unlike(marks: Arena, slots: Ids, value: int, *, leave: bool) -> Ids:
+        """Which of the slots bear another mark; they get this one, unless they are left."""
+        found = np.empty(len(slots), np.int64)
+        return found[: kernels.active.unlike(marks.array[:, 0], slots, value, leave, found)]
 
     def _take(self, slots: Ids, weights: Floats) -> None:
         """Rows from the servers: copies move by what others did, and keep what we did."""
@@ -135,17 +141,15 @@ class Copies:
             new = slots[self._worth.array[:, 0].take(slots) == NOTHING]
             self._rows.weights.array[new] = self._before.array[new] = 0
             kernels.active.renew(self._rows.tables[0], self._before.array, slots, weights)
-            self._worth.array[slots] = FRESH
+            self._worth.array[:, 0][slots] = FRESH
 
     def train(self, batch: Batch, gradients: Floats, rate: float) -> None:
         """Move the copies; a negative rate leaves it to the rule."""
         with self._lock:
             slots = self._places(batch)
-            first = np.flatnonzero(self._trained.array[:, 0].take(slots) != self._exchange)
+            first = self._unlike(self._trained, slots, self._exchange, leave=False)
             if len(first):
-                new = slots[first]
-                self._trained.array[new] = self._exchange
-                self._moved.append((_part(batch, first), new))
+                self._moved.append((_part(batch, first), slots[first]))
             rate = self._rule.lr if rate < 0 else rate
             self._rule.apply(kernels.active, self._rows.tables, slots, gradients, rate)
 
@@ -177,30 +181,34 @@ class Copies:
         with self._lock:
             batch, slots = self._all_moved()
             delta = np.empty((len(slots), self._dim), np.float32)
-            now, before = self._rows.tables[0], self._before.array
-            kernels.active.differences(now, before, slots, share, delta)
+            kernels.active.differences(
+                self._rows.tables[0], self._before.array, slots, share, delta
+            )
             delta = rounded(delta, self._short)
-            kernels.active.add(before, slots, delta)
+            kernels.active.add(self._before.array, slots, delta)
             self._moved.clear()
             self._exchange += 1
         return batch, delta
 
     def _catch_up(self, source: Source) -> None:
         news = source.news()
-        worth = self._worth.array
         if news is None:
             with self._lock:
-                np.minimum(worth, BEHIND, out=worth)
+                self._fall_behind(slice(self._index.size))
             return
         with self._lock:
             slots, _ = self._index.find(news.ids)
             known = np.flatnonzero(slots >= 0)
             slots = slots[known]
-            worth[slots] = np.minimum(worth[slots], BEHIND)
+            self._fall_behind(slots)
             soon = self._trained.array[:, 0].take(slots) > self._exchange - 1 - LATELY
         wanted = _part(news, known[soon])
         if len(wanted.ids):
             self._take(slots[soon], source.pull(wanted, None))
+
+    def _fall_behind(self, slots: Ids | slice) -> None:
+        worth = self._worth.array[:, 0]
+        worth[slots] = np.minimum(worth[slots], BEHIND)
 
     def forget(self) -> None:
         """Let all rows be asked for anew; what the servers were not given is let go."""

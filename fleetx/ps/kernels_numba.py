@@ -8,7 +8,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fleetx.ps.hashing import FIRST, SECOND, Floats, Ids
+from fleetx.ps.hashing import FIRST, SECOND, Array, Floats, Ids
 from fleetx.ps.kernels_numpy import PLACES, SLOT
 
 AHEAD = 16
@@ -185,6 +185,19 @@ def _gather_lines(rows: Floats, slots: Ids, out: Floats) -> None:
 
 
 @compiled
+def _gather_half_lines(rows: Floats, slots: Ids, out: Floats) -> None:
+    n, words, wide = out.shape[0], out.shape[1] // 2, rows.shape[1] // 2
+    source, target = rows.reshape(-1).view(np.int64), out.reshape(-1).view(np.int64)
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, words, LINE // 2):
+                _prefetch(source, slots[i + AHEAD] * wide + k)
+        at, to = np.uint64(max(slots[i], 0) * wide), np.uint64(i * words)
+        for k in range(0, words, LINE // 4):
+            _copy_half_line(source, at + np.uint64(k), target, to + np.uint64(k))
+
+
+@compiled
 def _clear(slots: Ids, out: Floats) -> None:
     for i in range(slots.shape[0]):
         if slots[i] < 0:
@@ -196,6 +209,8 @@ def gather(rows: Floats, slots: Ids, out: Floats) -> None:
     # -1 reads some row, which costs less than asking.
     if out.shape[1] % LINE == 0 and rows.shape[1] % 2 == 0:
         _gather_lines(rows, slots, out)
+    elif out.shape[1] % (LINE // 2) == 0 and rows.shape[1] % 2 == 0:
+        _gather_half_lines(rows, slots, out)
     else:
         _gather(rows, slots, out)
     _clear(slots, out)
@@ -204,6 +219,18 @@ def gather(rows: Floats, slots: Ids, out: Floats) -> None:
 @compiled
 def add(rows: Floats, slots: Ids, delta: Floats) -> None:
     sgd(rows, slots, delta, -1.0)
+
+
+@compiled
+def unlike(marks: Array, slots: Ids, value: int, leave: bool, out: Ids) -> int:
+    count = 0
+    for i in range(slots.shape[0]):
+        if marks[slots[i]] != value:
+            if not leave:
+                marks[slots[i]] = value
+            out[count] = i
+            count += 1
+    return count
 
 
 @compiled
@@ -402,10 +429,17 @@ def pick(rows: Floats, places: Ids, out: Floats) -> None:
 @compiled
 def pool_rows(rows: Floats, sources: Ids, targets: Ids, out: Floats) -> None:
     n, d = sources.shape[0], rows.shape[1]
-    if d == 1:
+    if d == 1 and n:
         ones, sums = rows.reshape(-1), out.reshape(-1)
+        # Those of one bag mostly come one behind the other: their sum waits in a register.
+        last, total = targets[0], sums[targets[0]]
         for i in range(n):
-            sums[targets[i]] += ones[sources[i]]
+            if targets[i] != last:
+                sums[last] = total
+                last = targets[i]
+                total = sums[last]
+            total += ones[sources[i]]
+        sums[last] = total
         return
     for i in range(n):
         source, to = rows[sources[i]], out[targets[i]]

@@ -8,7 +8,7 @@ place of a cache line, in which most probes end.
 
 import numpy as np
 
-from fleetx.ps.hashing import Floats, Ids, Words, mixed, servers_of
+from fleetx.ps.hashing import Array, Floats, Ids, Words, mixed, servers_of
 
 SLOT_BITS = 34
 SLOT = (1 << SLOT_BITS) - 1
@@ -85,6 +85,15 @@ def gather(rows: Floats, slots: Ids, out: Floats) -> None:
     missing = slots < 0
     if missing.any():
         out[missing] = 0
+
+
+def unlike(marks: Array, slots: Ids, value: int, leave: bool, out: Ids) -> int:
+    """Places of slots, all different, that bear another mark; they get this one, unless left."""
+    found = np.flatnonzero(marks[slots] != value)
+    out[: len(found)] = found
+    if not leave:
+        marks[slots[found]] = value
+    return len(found)
 
 
 def differences(rows: Floats, before: Floats, slots: Ids, share: float, out: Floats) -> None:

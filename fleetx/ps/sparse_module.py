@@ -22,7 +22,7 @@ class Lookup:
 
     batch: Batch
     result: Tensor
-    back: Callable[[Tensor], Tensor]
+    back: Callable[[Tensor], Floats]
     """From the gradient of the result to those of the rows."""
     stats: Floats | None
 
@@ -102,7 +102,7 @@ class SparseModule(nn.Module):
         for look in self.lookups:
             if look.result.grad is not None:
                 # Behind them there may be one for ids that stand for nothing.
-                gradients = _array(look.back(look.result.grad))[: len(look.batch.ids)]
+                gradients = look.back(look.result.grad)[: len(look.batch.ids)]
                 each.append(Gathered(look.batch, gradients, look.stats))
         self.lookups.clear()
         return joined(each, servers, self.options.dim)
@@ -120,13 +120,14 @@ class SparseModule(nn.Module):
     def take_back(self) -> Floats:
         """What has become of the gradients; the anchor is empty again."""
         anchor = self.anchor
-        gradients = _array(anchor.grad)
+        gradients = array_of(anchor.grad)
         anchor.grad = None
         anchor.data = anchor.new_empty(0, self.options.dim)
         return gradients
 
 
-def _array(tensor: Tensor | None) -> Floats:
+def array_of(tensor: Tensor | None) -> Floats:
+    """The numbers of a tensor that may be anywhere."""
     assert tensor is not None
     tensor = tensor.detach()
     if not tensor.is_cpu or tensor.dtype != torch.float32:

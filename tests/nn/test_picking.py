@@ -1,10 +1,13 @@
 """Picking and pooling rows is what torch's embeddings do, forward and backward."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from fleetx.nn.picking import AllInOrder, Picked, Pooled, Way, bags_of, summed
+from fleetx.nn.picking import AllInOrder, Picked, Pooled, Way, bags_of
 from fleetx.ps import kernels, kernels_numba, kernels_numpy
 
 WIDTHS = [1, 5, 8, 16, 24]
@@ -21,31 +24,41 @@ def rows(width: int = 5) -> torch.Tensor:
     return torch.randn(9, width, requires_grad=True)
 
 
+CPU = torch.device("cpu")
+
+
 def check(way: Way, width: int, theirs: torch.Tensor, expected: torch.Tensor) -> None:
     """Whether a way gives what torch does, and its way back torch's gradients."""
-    found = way.forth(rows(width).detach())
+    found = way.forth(rows(width).detach().numpy())
     torch.testing.assert_close(found, expected.detach().reshape(found.shape))
     weights = torch.randn_like(expected)
     (expected * weights).sum().backward()
-    torch.testing.assert_close(way.back(weights.reshape(found.shape)), theirs.grad)
+    back = torch.from_numpy(way.back(weights.reshape(found.shape)))
+    torch.testing.assert_close(back, theirs.grad)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("shape", [(7,), (4, 3), (2, 3, 2), (0,), (0, 3)])
 def test_picking(shape: tuple[int, ...], width: int) -> None:
     theirs, places = rows(width), torch.randint(0, 9, shape)
-    check(Picked(places.reshape(-1), 9), width, theirs, F.embedding(places, theirs))
+    way = Picked(places.reshape(-1).numpy(), 9, CPU)
+    check(way, width, theirs, F.embedding(places, theirs))
 
 
 def test_all_in_order() -> None:
     theirs = rows()
-    check(AllInOrder(), 5, theirs, F.embedding(torch.arange(9), theirs))
+    check(AllInOrder(CPU), 5, theirs, F.embedding(torch.arange(9), theirs))
 
 
 def test_gradients_may_lie_in_any_order_in_memory() -> None:
-    places, gradient = torch.randint(0, 9, (6,)), torch.randn(5, 6).T
-    straight = Picked(places, 9).back(gradient.contiguous())
-    assert torch.equal(Picked(places, 9).back(gradient), straight)
+    places, gradient = torch.randint(0, 9, (6,)).numpy(), torch.randn(5, 6).T
+    way = Picked(places, 9, CPU)
+    np.testing.assert_array_equal(way.back(gradient), way.back(gradient.contiguous()))
+
+
+def bags(offsets: list[int] | None, shape: torch.Size) -> tuple[torch.Tensor | None, Any]:
+    begins = None if offsets is None else torch.tensor(offsets, dtype=torch.long)
+    return begins, bags_of(shape, begins)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -53,29 +66,44 @@ def test_gradients_may_lie_in_any_order_in_memory() -> None:
 @pytest.mark.parametrize("offsets", [None, [0, 2, 2, 7], [0], [0, 12]])
 def test_pooling(offsets: list[int] | None, mode: str, width: int) -> None:
     theirs, places = rows(width), torch.randint(0, 9, (4, 3) if offsets is None else (12,))
-    begins = None if offsets is None else torch.tensor(offsets)
-    bags, number = bags_of(places.shape, begins, places.device)
-    way = Pooled(places.reshape(-1), 9, bags, number, mean=mode == "mean")
+    begins, sorted_ = bags(offsets, places.shape)
+    way = Pooled(places.reshape(-1).numpy(), 9, sorted_, CPU, mean=mode == "mean")
     check(way, width, theirs, F.embedding_bag(places, theirs, begins, mode=mode))
 
 
-def test_other_formats_take_torchs_way() -> None:
-    values, targets = torch.randn(6, 2), torch.tensor([0, 2, 2, 1, 0, 2])
-    exact = summed(values.double(), targets, 4)
-    torch.testing.assert_close(summed(values, targets, 4).double(), exact, rtol=1e-5, atol=1e-6)
-    assert exact[3].tolist() == [0, 0]
+def test_pooling_nothing() -> None:
+    way = Pooled(np.empty(0, np.int64), 0, bags(None, torch.Size([3, 0]))[1], CPU)
+    assert way.forth(np.empty((0, 1), np.float32)).tolist() == [[0], [0], [0]]
+    assert way.back(torch.ones(3, 1)).shape == (0, 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu() -> None:
+    """What kernels do not reach is torch's work, to the same numbers."""
+    places, there = torch.randint(0, 9, (12,)).numpy(), torch.device("cuda")
+    values, bag = rows().detach().numpy(), bags(None, torch.Size([4, 3]))[1]
+    ways: list[tuple[Way, Way]] = [
+        (Picked(places, 9, CPU), Picked(places, 9, there)),
+        (Pooled(places, 9, bag, CPU), Pooled(places, 9, bag, there)),
+        (Pooled(places, 9, bag, CPU, mean=True), Pooled(places, 9, bag, there, mean=True)),
+        (AllInOrder(CPU), AllInOrder(there)),
+    ]
+    for here, away in ways:
+        found = here.forth(values)
+        torch.testing.assert_close(found, away.forth(values).cpu())
+        weights = torch.randn_like(found)
+        np.testing.assert_allclose(here.back(weights), away.back(weights.cuda()), rtol=1e-5)
 
 
 @pytest.mark.parametrize("offsets", [[1, 2], [0, 5, 3], [0, 13], []])
 def test_offsets_that_do_not_cover_the_ids_are_refused(offsets: list[int]) -> None:
     with pytest.raises(ValueError, match="must begin with 0, rise, and end before the 12 ids"):
-        bags_of(torch.Size([12]), torch.tensor(offsets, dtype=torch.long), torch.device("cpu"))
+        bags(offsets, torch.Size([12]))
 
 
 @pytest.mark.parametrize(("shape", "offsets"), [((3,), None), ((2, 2), [0]), ((2, 2, 2), None)])
 def test_shapes_that_make_no_bags_are_refused(
     shape: tuple[int, ...], offsets: list[int] | None
 ) -> None:
-    begins = None if offsets is None else torch.tensor(offsets)
     with pytest.raises(ValueError, match="make no bags"):
-        bags_of(torch.Size(shape), begins, torch.device("cpu"))
+        bags(offsets, torch.Size(shape))

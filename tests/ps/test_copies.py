@@ -1,11 +1,13 @@
 """A worker's own copies of rows: what is asked for, what is trained, what is given away."""
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fleetx.ps import kernels, kernels_numba, kernels_numpy
 from fleetx.ps.client import Batch
 from fleetx.ps.copies import LATELY, Copies
 from fleetx.ps.frames import Flag
@@ -14,6 +16,11 @@ from fleetx.ps.rules import SGD, Adagrad
 from fleetx.ps.wire import rounded
 
 SERVERS = 3
+
+
+@pytest.fixture(params=[kernels_numpy, kernels_numba], ids=["numpy", "numba"], autouse=True)
+def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "active", request.param)
 
 
 class Source:
@@ -220,3 +227,28 @@ def test_rows_are_asked_for_anew_when_copies_are_forgotten() -> None:
     assert source.asked == [[1, 2], [1, 2]]
     copies.exchange(source, 1.0)
     assert source.pushed == [{}]
+
+
+def test_rows_may_be_added_while_others_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their memory moves then."""
+    copies, source = Copies(2, SGD(), SERVERS), Source()
+    step(copies, source, 1)
+    source.elsewhere(row1=10)
+    pull, many = source.pull, batch_of(*range(2, 300_000))
+    late = threading.Thread(target=copies.look_up, args=(many, pull))
+
+    def beside(batch: Batch, sightings: Any) -> Any:
+        late.start()
+        until = time.monotonic() + 30
+        while copies._index.size < len(many.ids):
+            assert late.is_alive(), "its failure is in the log of this test"
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return pull(batch, sightings)
+
+    monkeypatch.setattr(source, "pull", beside)
+    copies.exchange(source, 1.0)
+    late.join(30)
+    monkeypatch.setattr(source, "pull", pull)
+    assert rows(copies, source, 1, 299_999) == {1: 12, 299_999: 299_999}
+    assert source.asked[1:] == [[1], [*range(2, 300_000)]]

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fleetx.nn import CountFilterEntry, ShowClickEntry, SparseEmbedding, picking
+from fleetx.nn import CountFilterEntry, ShowClickEntry, SparseEmbedding
+from fleetx.ps import kernels
 from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
@@ -502,12 +503,33 @@ def test_prefetched_rows_are_those_of_the_update_before(early: bool) -> None:
 
 
 @pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("pooling", [None, "sum"])
+def test_looked_up_rows_may_be_written_to(servers: int, pooling: str | None) -> None:
+    weights = torch.randn(2, 2, 3) if pooling is None else torch.randn(2, 3)
+    ids = torch.tensor([[3, 1], [0, 2]])
+
+    def gradients(written: bool) -> torch.Tensor:
+        with team(servers) as here:
+            worker, layer = here.worker(), SparseEmbedding(3, name="t", pooling=pooling)
+            carried(layer, worker, lr=0.1)
+            found = layer(ids)
+            found = found.mul_(2).add_(1) if written else found * 2 + 1
+            (found.square() * weights).sum().backward()
+            gathered = layer.gather(servers)
+            worker.stop()
+        order = np.argsort(gathered.batch.ids)
+        return torch.from_numpy(gathered.gradients[order])
+
+    torch.testing.assert_close(gradients(True), gradients(False), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("order", [[3, 0, 2, 1], [3, 0, 2, 0]], ids=["once each", "one twice"])
 def test_gradients_of_ids_that_come_once_are_not_added_up(
     servers: int, order: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adding = Mock(wraps=picking.summed)
-    monkeypatch.setattr(picking, "summed", adding)
+    adding = Mock(wraps=kernels.active.sum_rows)
+    monkeypatch.setattr(kernels.active, "sum_rows", adding)
     ids, weights = torch.tensor(order).reshape(2, 2), torch.randn(2, 2, 4)
     with team(servers) as here:
         worker, model = here.worker(), net()

@@ -145,8 +145,8 @@ class Bags(nn.Module):
     def forward(self, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         if isinstance(values, torch._subclasses.FakeTensor):
             return values.new_zeros(offsets.shape)
-        bags, number = bags_of(values.shape, offsets, values.device)
-        return values.new_zeros(number).index_add_(0, bags, values)
+        bags, number = bags_of(values.shape, offsets)
+        return values.new_zeros(number).index_add_(0, torch.from_numpy(bags), values)
 
 
 def test_records_of_any_length_are_fed_flat_beside_their_offsets(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""Both engines do the same with rows."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fleetx.ps import kernels_numba, kernels_numpy
+
+WIDTHS = [1, 3, 8, 16, 24, 40]
+ENGINES: list[ModuleType] = [kernels_numpy, kernels_numba]
+
+
+def floats(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def slots(count: int, of: int) -> Any:
+    """Different ones, in an order that is chance."""
+    return np.random.default_rng(count).permutation(of)[:count]
+
+
+@pytest.mark.parametrize("beside", [0, 2, 3], ids=lambda more: f"{more} more in a row")
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("engine", ENGINES, ids=["numpy", "numba"])
+def test_rows_are_gathered_and_those_that_are_not_there_are_zero(
+    engine: ModuleType, width: int, beside: int
+) -> None:
+    rows, wanted = floats(50, width + beside), slots(40, 50)
+    wanted[::7] = -1
+    out = np.full((40, width), 9, np.float32)
+    engine.gather(rows, wanted, out)
+    expected = np.where(wanted[:, None] < 0, np.float32(0), rows[wanted, :width])
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("engine", ENGINES, ids=["numpy", "numba"])
+def test_rows_are_picked_as_often_as_wanted(engine: ModuleType, width: int) -> None:
+    rows, places = floats(9, width), np.random.default_rng(0).integers(0, 9, 100)
+    out = np.empty((100, width), np.float32)
+    engine.pick(rows, places, out)
+    np.testing.assert_array_equal(out, rows[places])
+
+
+@pytest.mark.parametrize("beside", [0, 2])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_both_exchange_alike(width: int, beside: int) -> None:
+    chosen, theirs = slots(30, 50), floats(30, width)
+    found = []
+    for engine in ENGINES:
+        rows, before = floats(50, width + beside), floats(51, width)[:50]
+        out = np.empty((30, width), np.float32)
+        engine.differences(rows, before, chosen, 0.25, out)
+        engine.renew(rows, before, chosen, theirs)
+        np.testing.assert_array_equal(before[chosen], theirs)
+        found.append((rows, before, out))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(found[0][0][:, width:], floats(50, width + beside)[:, width:])
+
+
+@pytest.mark.parametrize("leave", [True, False])
+@pytest.mark.parametrize("kind", [np.int8, np.int64])
+@pytest.mark.parametrize("engine", ENGINES, ids=["numpy", "numba"])
+def test_marks_that_differ_are_found(engine: ModuleType, kind: Any, leave: bool) -> None:
+    marks = np.arange(50, dtype=kind).reshape(50, 1) % 3
+    chosen, out = slots(30, 50), np.empty(30, np.int64)
+    expected = np.flatnonzero(chosen % 3 != 2)
+    count = engine.unlike(marks[:, 0], chosen, 2, leave, out)
+    np.testing.assert_array_equal(out[:count], expected)
+    after = np.arange(50) % 3
+    if not leave:
+        after[chosen] = 2
+    np.testing.assert_array_equal(marks[:, 0], after)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["numpy", "numba"])
+@pytest.mark.parametrize("width", [1, 8])
+def test_sums_go_on_from_what_is_there(engine: ModuleType, width: int) -> None:
+    rows, out = floats(6, width), np.ones((3, width), np.float32)
+    sources, targets = np.array([0, 1, 2, 3, 4, 5, 0]), np.array([0, 0, 2, 2, 0, 2, 2])
+    engine.pool_rows(rows, sources, targets, out)
+    expected = np.ones((3, width), np.float32)
+    np.add.at(expected, targets, rows[sources])
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
