@@ -35,16 +35,17 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # examples and benchmarks
 from benchmarks import unlaunched
 from benchmarks.unlaunched import seconds
 
+BATCHES = 20
 MODES = ("sync", "async", "geo")
 FORMS = ("slotted", "whole")
 """How Paddle's network is written."""
 
 
 def batches(size: int, seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Twenty batches of clicks."""
+    """Batches of clicks."""
     from examples.ctr.clicks import examples
 
-    dense, ids, truth = examples(20 * size, seed)
+    dense, ids, truth = examples(BATCHES * size, seed)
     clicks = (torch.rand(len(truth)) < torch.from_numpy(truth)).float()
     whole = (clicks, torch.from_numpy(dense).float(), torch.from_numpy(ids))
     return list(zip(*(tensor.split(size) for tensor in whole), strict=True))
@@ -98,8 +99,8 @@ def local(steps: int, size: int) -> Rate:
 def timed(
     step: Callable[[int], None], steps: int, spent: Callable[[], float]
 ) -> tuple[float, float]:
-    """Steps per second and milliseconds of processor time a step, without the first few."""
-    for number in range(10):
+    """Steps per second and milliseconds of processor time a step, after each batch came once."""
+    for number in range(BATCHES):
         step(number)
     worked, began = spent(), time.perf_counter()
     for number in range(steps):
