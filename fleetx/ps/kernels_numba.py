@@ -198,7 +198,7 @@ def _gather_half_lines(rows: Floats, slots: Ids, out: Floats) -> None:
 
 
 @compiled
-def _clear(slots: Ids, out: Floats) -> None:
+def clear(slots: Ids, out: Floats) -> None:
     for i in range(slots.shape[0]):
         if slots[i] < 0:
             out[i] = np.float32(0)
@@ -213,7 +213,6 @@ def gather(rows: Floats, slots: Ids, out: Floats) -> None:
         _gather_half_lines(rows, slots, out)
     else:
         _gather(rows, slots, out)
-    _clear(slots, out)
 
 
 @compiled

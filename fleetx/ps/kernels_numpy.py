@@ -77,14 +77,16 @@ def rebuild(old: Ids, pairs: Ids, places: int) -> bool:
 
 
 def gather(rows: Floats, slots: Ids, out: Floats) -> None:
-    """Copy the beginnings of rows out, as many numbers as fit; a slot of -1 gives zeros."""
+    """Copy the beginnings of rows to ``out``; for -1 there is some row, which ``clear`` wipes."""
     if rows.shape[1] == out.shape[1]:
         np.take(rows, slots, axis=0, out=out, mode="clip")  # other modes buffer the output
     else:
         out[:] = rows[slots, : out.shape[1]]
-    missing = slots < 0
-    if missing.any():
-        out[missing] = 0
+
+
+def clear(slots: Ids, out: Floats) -> None:
+    """Set what belongs to -1 to zero."""
+    out[slots < 0] = 0
 
 
 def unlike(marks: Array, slots: Ids, value: int, leave: bool, out: Ids) -> int:

@@ -64,6 +64,8 @@ class SparseTable:
         if missing and train:
             admitted = self._make(ids, slots, met)
         self._kernels.gather(self._rows.tables[0], slots, out)
+        if missing:
+            self._kernels.clear(slots, out)
         if missing and not train and self._candidates is None:
             strangers = slots < 0
             out[strangers] = self._first(ids[strangers])

@@ -89,16 +89,17 @@ def table(launcher: Launcher) -> np.ndarray:
     return found
 
 
+@pytest.mark.parametrize("mode", ["half", "geo"])
 def test_a_server_killed_at_random_points_loses_nothing_and_repeats_nothing(
-    tmp_path: Path,
+    mode: str, tmp_path: Path
 ) -> None:
     undisturbed, disturbed = (Launcher(tmp_path / name) for name in ("calm", "storm"))
     for each in (undisturbed, disturbed):
         each.folder.mkdir()
     steps = 60
     go(undisturbed)
-    calm = start(undisturbed, "half", steps, 0.0, server_num=2)
-    job = start(disturbed, "half", steps, 0.03, server_num=2)
+    calm = start(undisturbed, mode, steps, 0.0, server_num=2)
+    job = start(disturbed, mode, steps, 0.03, server_num=2)
     chance = random.Random(7)
     try:
         for step in (5, 25, 45):

@@ -180,6 +180,7 @@ def test_rows_of_any_width_are_found_and_added_up(engine: ModuleType, dim: int, 
     slots = draw.integers(-1, 40, count)
     found = np.full((count, dim), 7, np.float32)
     engine.gather(rows, slots, found)
+    engine.clear(slots, found)
     np.testing.assert_array_equal(found, np.where(slots[:, None] < 0, 0, rows[slots]))
 
     sources, targets = np.abs(slots), draw.integers(0, 3, count)

@@ -52,7 +52,7 @@ for step in range(STEPS):
 model.eval()
 with torch.no_grad():
     rows = model.words(torch.arange(500)[:, None])
-if fleet.is_first_worker() and MODE in ("sync", "half"):
+if fleet.is_first_worker() and MODE != "async":
     np.save("table.npy", torch.cat([rows.flatten(), model.head.weight.detach().flatten()]).numpy())
 fleet.stop_worker()
 print("done", flush=True)
