@@ -32,8 +32,8 @@ unit: $(VENV)/.dev
 	$(BIN)/python -m pytest --durations=40
 
 gpu: $(VENV)/.dev ## the tests that are about a GPU, on a machine that has one
-	$(BIN)/python -m pytest --gpu tests/comm/test_host_copies.py tests/evaluate/test_precision.py tests/nn/test_picking.py \
-		tests/optim tests/strategies/test_compile.py tests/strategies/test_cuda_graph.py
+	$(BIN)/python -m pytest --gpu tests/comm/test_host_copies.py tests/evaluate/test_precision.py \
+		tests/nn/test_picking.py tests/optim tests/strategies/test_compile.py tests/strategies/test_cuda_graph.py
 
 format: $(VENV)/.dev ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .

@@ -95,7 +95,8 @@ class GeoCarrier(Carrier):
         if name in self._copies:
             return
         rows = RemoteRows(worker, worker.table(module.options))
-        rows.news()  # from here on
+        if not module.counts_sightings:
+            rows.news()  # from here on
         self._rows[name] = rows
         self._copies[name] = Copies(
             module.options.dim,
