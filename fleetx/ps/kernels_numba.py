@@ -185,19 +185,6 @@ def _gather_lines(rows: Floats, slots: Ids, out: Floats) -> None:
 
 
 @compiled
-def _gather_half_lines(rows: Floats, slots: Ids, out: Floats) -> None:
-    n, words, wide = out.shape[0], out.shape[1] // 2, rows.shape[1] // 2
-    source, target = rows.reshape(-1).view(np.int64), out.reshape(-1).view(np.int64)
-    for i in range(n):
-        if i + AHEAD < n:
-            for k in range(0, words, LINE // 2):
-                _prefetch(source, slots[i + AHEAD] * wide + k)
-        at, to = np.uint64(max(slots[i], 0) * wide), np.uint64(i * words)
-        for k in range(0, words, LINE // 4):
-            _copy_half_line(source, at + np.uint64(k), target, to + np.uint64(k))
-
-
-@compiled
 def clear(slots: Ids, out: Floats) -> None:
     for i in range(slots.shape[0]):
         if slots[i] < 0:
@@ -209,8 +196,6 @@ def gather(rows: Floats, slots: Ids, out: Floats) -> None:
     # -1 reads some row, which costs less than asking.
     if out.shape[1] % LINE == 0 and rows.shape[1] % 2 == 0:
         _gather_lines(rows, slots, out)
-    elif out.shape[1] % (LINE // 2) == 0 and rows.shape[1] % 2 == 0:
-        _gather_half_lines(rows, slots, out)
     else:
         _gather(rows, slots, out)
 
