@@ -1,5 +1,6 @@
 """A log of changes: what was acknowledged is in it, so a killed server loses nothing."""
 
+import contextlib
 import os
 import struct
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from fleetx.ps.pipes import Bytes, flat
 _HEAD = struct.Struct("<IIQQ")
 _TAIL = struct.Struct("<Q")
 _MAGIC = 0x4C4F4746
+LEAST_ROOM, MOST_ROOM = 1 << 20, 64 << 20
+"""Bytes that a file is made longer by at once; as many as it has, within these."""
 
 
 class Record(NamedTuple):
@@ -37,7 +40,9 @@ class Journal:
         """The number of the last record."""
         self._file: int | None = None
         self._end, self._last = 0, 0
-        """Where the file ends, and how long its last record is."""
+        """Where the records in the file end, and how long the last one is."""
+        self._room = 0
+        """Where the file ends: behind the records it is zeros, in blocks that it owns already."""
         self._spoiled = ""
         self.bytes = 0
         """What was written since the last cut."""
@@ -64,10 +69,12 @@ class Journal:
         length = sum(len(view) for view in views)
         number = self.number + 1
         if self._file is None:
-            self._file, self._end = self._open(number), 0
+            self._file, self._end, self._room = self._open(number), 0, 0
+        self._reserve(self._end + _HEAD.size + length + _TAIL.size)
         pieces: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, kind, number, length), *views]
         try:
-            _write(self._file, [*pieces, _TAIL.pack(~number & 0xFFFFFFFFFFFFFFFF)])
+            tail = _TAIL.pack(~number & 0xFFFFFFFFFFFFFFFF)
+            _write(self._file, self._end, [*pieces, tail])
             if self._durable:
                 os.fdatasync(self._file)
         except BaseException:
@@ -76,6 +83,17 @@ class Journal:
         self._last = _HEAD.size + length + _TAIL.size
         self.number, self._end, self.bytes = number, self._end + self._last, self.bytes + self._last
         return number
+
+    def _reserve(self, end: int) -> None:
+        """Have blocks before they are written: one by one they cost more than what they hold."""
+        assert self._file is not None
+        if end <= self._room:
+            return
+        more = max(end - self._room, min(max(self._room, LEAST_ROOM), MOST_ROOM))
+        # A disk that is nearly full may still have room for the record.
+        with contextlib.suppress(AttributeError, OSError):
+            os.posix_fallocate(self._file, self._room, more)
+            self._room += more
 
     def take_back(self) -> None:
         """Remove the last record: what it speaks of did not happen."""
@@ -88,6 +106,7 @@ class Journal:
         assert self._file is not None
         try:
             os.ftruncate(self._file, end)
+            self._room = end
         except OSError as error:
             self._spoiled = f"the log in {self._folder} ends in half a record ({error})"
             raise
@@ -108,12 +127,14 @@ class Journal:
     def close(self) -> None:
         """Let go of the file."""
         if self._file is not None:
+            with contextlib.suppress(OSError):  # zeros harm nobody
+                os.ftruncate(self._file, self._end)
             os.close(self._file)
             self._file, self._last = None, 0
 
     def _open(self, number: int) -> int:
         path = self._folder / f"{number:020d}.log"
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
     def _paths(self) -> list[Path]:
         return sorted(self._folder.glob("*.log"))
@@ -135,11 +156,12 @@ def _size(record: Record) -> int:
     return _HEAD.size + len(record.data) + _TAIL.size
 
 
-def _write(file: int, pieces: list[bytes | memoryview]) -> None:
+def _write(file: int, at: int, pieces: list[bytes | memoryview]) -> None:
     """Hand over all bytes; one call is enough unless the disk is full or a signal comes."""
     left = [memoryview(piece) for piece in pieces]
     while left:
-        written = os.writev(file, left)
+        written = os.pwritev(file, left, at)
+        at += written
         while left and written >= len(left[0]):
             written -= len(left.pop(0))
         if left:

@@ -13,6 +13,8 @@ from fleetx.ps.kernels_numpy import PLACES, SLOT
 
 AHEAD = 16
 """Rows between the one that is worked on and the one that is asked for from memory."""
+FAR = 32
+"""The same for ids, which need one line each."""
 NEAR = 8
 """The same for updates, which take longer for a row and hold twice as many lines."""
 LINE = 16
@@ -82,16 +84,15 @@ def _sought(pairs: Any, line: Any, value: Any) -> Any:
 @compiled
 def find(pairs: Ids, places: int, ids: Ids, slots: Ids, keep: int, stamp: int) -> int:
     n, missing = ids.shape[0], 0
-    ring = np.empty(2 * AHEAD, np.uint64)
-    for i in range(min(AHEAD, n)):
-        ring[i] = np.uint64(2 * _home(ids[i], places))
-        _prefetch(pairs, np.int64(ring[i]))
-    for i in range(n):
-        if i + AHEAD < n:
-            ahead = 2 * _home(ids[i + AHEAD], places)
-            ring[np.uint64((i + AHEAD) & (2 * AHEAD - 1))] = np.uint64(ahead)
-            _prefetch(pairs, ahead)
-        at = _sought(pairs, ring[np.uint64(i & (2 * AHEAD - 1))], ids[i])
+    # Until its id is looked for, the place of a slot holds the line in which that begins.
+    for i in range(-FAR, n):
+        if i + FAR < n:
+            line = 2 * _home(ids[i + FAR], places)
+            slots[i + FAR] = line
+            _prefetch(pairs, line)
+        if i < 0:
+            continue
+        at = _sought(pairs, np.uint64(slots[i]), ids[i])
         word = pairs[at + np.uint64(1)]
         if word >= 0:
             slots[i] = word & SLOT

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -97,6 +98,27 @@ def test_a_record_that_was_cut_off_was_never_acknowledged(tmp_path: Path) -> Non
     assert again.append(3, [b"third"]) == 2
     again.close()
     assert [record.kind for record in Journal(tmp_path).records()] == [1, 3]
+
+
+@pytest.mark.parametrize("reserves", [True, False])
+def test_a_killed_server_leaves_room_behind_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, reserves: bool
+) -> None:
+    if not reserves:  # a disk that is nearly full
+        refuse = mock.Mock(side_effect=OSError(28, "No space left on device"))
+        monkeypatch.setattr("fleetx.ps.journal.os.posix_fallocate", refuse)
+    killed = Journal(tmp_path)
+    for number in range(5):
+        killed.append(number, [b"some", np.arange(20_000)])
+    (path,) = tmp_path.glob("*.log")
+    assert path.stat().st_size == (1 << 20 if reserves else killed.bytes)
+    again = Journal(tmp_path)
+    assert [record.kind for record in again.records()] == [0, 1, 2, 3, 4]
+    assert again.append(5, [b"more"]) == 6
+    assert again.bytes == killed.bytes + 24 + 4 + 8
+    assert [record.kind for record in Journal(tmp_path).records()] == [0, 1, 2, 3, 4, 5]
+    killed.close()
+    assert path.stat().st_size == killed.bytes
 
 
 def test_a_save_in_the_middle_of_pushes_and_the_log_after_it(tmp_path: Path) -> None:
@@ -454,14 +476,14 @@ def full_disk(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """There is room for the first bytes of a record, and not for the rest."""
     written: list[int] = []
 
-    def writev(file: int, parts: list[Any]) -> int:
+    def pwritev(file: int, parts: list[Any], at: int) -> int:
         if written:
             raise OSError(28, "No space left on device")
-        written.append(os.write(file, bytes(parts[0])[:10]))
+        written.append(os.pwrite(file, bytes(parts[0])[:10], at))
         return written[0]
 
     with patch.context() as inner:
-        inner.setattr("fleetx.ps.journal.os.writev", writev)
+        inner.setattr("fleetx.ps.journal.os.pwritev", pwritev)
         with pytest.raises(OSError, match="No space"):
             yield
     assert written == [10]
