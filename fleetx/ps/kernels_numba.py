@@ -11,10 +11,8 @@ from numba.extending import intrinsic
 from fleetx.ps.hashing import FIRST, SECOND, Array, Floats, Ids
 from fleetx.ps.kernels_numpy import PLACES, SLOT
 
-AHEAD = 16
+AHEAD = 32
 """Rows between the one that is worked on and the one that is asked for from memory."""
-FAR = 32
-"""The same for ids, which need one line each."""
 NEAR = 8
 """The same for updates, which take longer for a row and hold twice as many lines."""
 LINE = 16
@@ -85,10 +83,10 @@ def _sought(pairs: Any, line: Any, value: Any) -> Any:
 def find(pairs: Ids, places: int, ids: Ids, slots: Ids, keep: int, stamp: int) -> int:
     n, missing = ids.shape[0], 0
     # Until its id is looked for, the place of a slot holds the line in which that begins.
-    for i in range(-FAR, n):
-        if i + FAR < n:
-            line = 2 * _home(ids[i + FAR], places)
-            slots[i + FAR] = line
+    for i in range(-AHEAD, n):
+        if i + AHEAD < n:
+            line = 2 * _home(ids[i + AHEAD], places)
+            slots[i + AHEAD] = line
             _prefetch(pairs, line)
         if i < 0:
             continue
