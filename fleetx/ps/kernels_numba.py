@@ -18,7 +18,9 @@ NEAR = 8
 LINE = 16
 """Floats in a cache line."""
 
-compiled = njit(nogil=True, cache=True, error_model="numpy")
+compiled = njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+"""References to arrays are not counted: that would be several atomic instructions for each row."""
+allocating = njit(nogil=True, cache=True, error_model="numpy")
 inlined = njit(inline="always", error_model="numpy")
 
 
@@ -236,9 +238,8 @@ def renew(rows: Floats, before: Floats, slots: Ids, weights: Floats) -> None:
             base[j] = new[j]
 
 
-# Updates reach rows by numbers without a sign in one long array. Views of rows would be counted,
-# at each row, by instructions that wait for all memory before them; a sign would be looked at for
-# each number, and that keeps the compiler from using vectors.
+# These reach rows by places in one long array, which costs half of making a view of each row. The
+# places have no sign: it would be looked at for each number, and no vectors would be used.
 
 
 @compiled
@@ -318,7 +319,7 @@ def adam(
             w[j] -= short * mean / (np.sqrt(square) / root + e)
 
 
-@compiled
+@allocating
 def _once(ids: Ids) -> tuple[Ids, Ids]:
     """The ids in the order of their first places, and where each of them is among these."""
     n, places, count = ids.shape[0], 2, 0
@@ -339,7 +340,7 @@ def _once(ids: Ids) -> tuple[Ids, Ids]:
     return unique[:count], inverse
 
 
-@compiled
+@allocating
 def dedupe(ids: Ids, servers: int) -> tuple[Ids, Ids, Ids]:
     unique, inverse = _once(ids)
     count, begins = unique.shape[0], np.zeros(servers + 1, np.int64)
