@@ -327,16 +327,20 @@ def _once(ids: Ids) -> tuple[Ids, Ids]:
         places *= 2
     # Short numbers: the table stays in a near cache, and all of the time is spent in it.
     seen, inverse = np.full(places, -1, np.int32), np.empty(n, np.int64)
-    unique = np.empty(n, np.int64)
+    unique, last = np.empty(n, np.int64), np.uint64(places - 1)
     for i in range(n):
-        at = np.int64(_mix(ids[i]) >> np.uint64(32)) & (places - 1)
-        while seen[at] >= 0 and unique[seen[at]] != ids[i]:
-            at = (at + 1) & (places - 1)
-        if seen[at] < 0:
-            seen[at] = count
-            unique[count] = ids[i]
+        value = ids[i]
+        at = (_mix(value) >> np.uint64(32)) & last
+        number = seen[at]
+        while number >= 0 and unique[number] != value:
+            at = (at + np.uint64(1)) & last
+            number = seen[at]
+        if number < 0:
+            number = count
+            seen[at] = number
+            unique[number] = value
             count += 1
-        inverse[i] = seen[at]
+        inverse[i] = number
     return unique[:count], inverse
 
 
