@@ -14,8 +14,12 @@ from fleetx.ps.pipes import Bytes, flat
 _HEAD = struct.Struct("<IIQQ")
 _TAIL = struct.Struct("<Q")
 _MAGIC = 0x4C4F4746
-LEAST_ROOM, MOST_ROOM = 1 << 20, 64 << 20
-"""Bytes that a file is made longer by at once; as many as it has, within these."""
+LEAST_ROOM, MOST_ROOM = 1 << 20, 8 << 20
+"""Bytes that a file is made longer by at once; as many as it has, within these.
+
+Not more, for there are file systems that cannot reserve: there it means a write for each block, and
+pushes wait for it.
+"""
 
 
 class Record(NamedTuple):
