@@ -7,14 +7,9 @@
 One server process serves one table of Adagrad rows. Bursts of the kinds that are compared take
 turns, so that all of them see the same machine; the figures are medians over bursts, with the best
 one in brackets. Per core means per second of processor time of the server process.
-
-Between requests of a single worker the server sleeps, and where a virtual machine's core sleeps,
-waking it and finding its caches empty counts as the server's work. With --awake, loops of the
-lowest class, which give way to everybody, keep the cores from it, as other work would.
 """
 
 import argparse
-import contextlib
 import os
 import socket
 import subprocess
@@ -22,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -196,28 +191,6 @@ def started(*arguments: str, **variables: str) -> tuple[subprocess.Popen[str], i
     return process, port, float(words[1])
 
 
-def spin(core: int) -> None:
-    """Keep a core awake for as long as the parent lives."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    os.sched_setaffinity(0, {core})
-    parent = os.getppid()
-    while os.getppid() == parent:
-        pass
-
-
-@contextlib.contextmanager
-def kept_awake() -> Iterator[None]:
-    """No core sleeps inside."""
-    cores = os.sched_getaffinity(0)
-    loops = [subprocess.Popen([sys.executable, __file__, "--spin", str(core)]) for core in cores]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
 def measure(rows: int, workers: int, bursts: int, tls: tuple[str, str] | None) -> None:
     """One table of figures."""
     secure = {CERTIFICATE: tls[0], KEY: tls[1]} if tls else {}
@@ -309,10 +282,8 @@ def main() -> None:
     parser.add_argument("--bursts", type=int, default=8)
     parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))
     parser.add_argument("--stalls", action="store_true", help="pushes beside a save instead")
-    parser.add_argument("--awake", action="store_true", help="let no core sleep meanwhile")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--echo", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--spin", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--log", default="", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -320,16 +291,13 @@ def main() -> None:
         serve(given.port, given.serve, given.log)
     elif given.echo:
         echo(given.port)
-    elif given.spin is not None:
-        spin(given.spin)
+    elif given.stalls:
+        for rows in given.rows:
+            stalls(rows)
     else:
-        with kept_awake() if given.awake else contextlib.nullcontext():
-            for rows in given.rows:
-                if given.stalls:
-                    stalls(rows)
-                    continue
-                for workers in given.workers:
-                    measure(rows, workers, given.bursts, given.tls)
+        for rows in given.rows:
+            for workers in given.workers:
+                measure(rows, workers, given.bursts, given.tls)
 
 
 if __name__ == "__main__":
