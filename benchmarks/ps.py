@@ -6,7 +6,9 @@
 
 One server process serves one table of Adagrad rows. Bursts of the kinds that are compared take
 turns, so that all of them see the same machine; the figures are medians over bursts, with the best
-one in brackets. Per core means per second of processor time of the server process.
+one in brackets. Per core means per second of processor time of the server process. Rows are read in
+the memory of the server, for it is on the same host; "from afar" they are sent, as to a worker on
+another host. Pushes are always sent.
 """
 
 import argparse
@@ -202,14 +204,20 @@ def measure(rows: int, workers: int, bursts: int, tls: tuple[str, str] | None) -
         kinds = [
             Kind("raw TCP", raw(echo_port, 30), shadow.pid),
             Kind("memory, one core", gather(rows), os.getpid()),
-            *_kinds("", port, plain.pid, rows=rows, workers=workers, secure={}),
-            *_kinds(" with a log", log_port, logged.pid, rows=rows, workers=workers, secure={})[1:],
+            *_kinds("", port, plain.pid, rows=rows, workers=workers),
+            _kinds(" from afar", port, plain.pid, rows=rows, workers=workers, near=False)[0],
+            _kinds(" with a log", log_port, logged.pid, rows=rows, workers=workers)[1],
         ]
         if secure:
             sealed, tls_port, _ = started("--serve", str(rows), **secure)
             processes.append(sealed)
             kinds += _kinds(
-                " over TLS", tls_port, sealed.pid, rows=rows, workers=workers, secure=secure
+                " over TLS",
+                tls_port,
+                sealed.pid,
+                rows=rows,
+                workers=workers,
+                tls=client_tls(secure),
             )
         try:
             for kind in [*kinds, *kinds * bursts]:
@@ -264,10 +272,9 @@ def _caller(port: int, rows: int, access: Access) -> "Caller":
 
 
 def _kinds(
-    label: str, port: int, process: int, *, rows: int, workers: int, secure: dict[str, str]
+    label: str, port: int, process: int, *, rows: int, workers: int, **access: Any
 ) -> list[Kind]:
-    tls = client_tls(secure)
-    callers = [_caller(port, rows, Access(TOKEN, Claim(i, 0), tls)) for i in range(workers)]
+    callers = [_caller(port, rows, Access(TOKEN, Claim(i, 0), **access)) for i in range(workers)]
     return [
         Kind(f"pull{label}", lambda: together([c.pull for c in callers]), process),
         Kind(f"push{label}", lambda: together([c.push for c in callers]), process),

@@ -13,6 +13,7 @@ from fleetx.ps.frames import (
     REPLIES,
     REQUESTS,
     BadFrameError,
+    Flag,
     Frame,
     Op,
     checked,
@@ -24,6 +25,7 @@ from fleetx.ps.handshake import Claim, RefusedError, greet
 from fleetx.ps.hashing import Array
 from fleetx.ps.members import PeerLostError
 from fleetx.ps.pipes import STALL, Bytes, Pipe
+from fleetx.ps.window import HiddenError, Window, opened
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +37,10 @@ GREETING = 5.0
 """Seconds that a server may take to say who it is."""
 _PAUSE = 0.1
 
-Receive = Callable[[Frame, Pipe], None]
-"""Reads what follows the header of a reply."""
+Fill = Callable[[memoryview], None]
+"""Reads as many bytes as there is room for."""
+Receive = Callable[[Frame, Fill], None]
+"""Takes the header of a reply and reads what belongs to it."""
 
 _REPLY = {
     Op.PULL: Op.ROWS,
@@ -65,6 +69,8 @@ class Access:
     claim: Claim
     tls: ssl.SSLContext | None = None
     patience: float = PATIENCE
+    near: bool = True
+    """Whether large replies of servers on the same host are read in their memory."""
 
 
 class Channel:
@@ -83,6 +89,8 @@ class Channel:
         host, _, port = endpoint.rpartition(":")
         self._address = host.strip("[]"), int(port)
         self._pipe: Pipe | None = None
+        self._near = access.near and access.tls is None
+        self._window: Window | None = None
         self._parts: tuple[Bytes | Array, ...] = ()
         self._asked = Frame(0)
         self._owed = False
@@ -149,7 +157,9 @@ class Channel:
             kind = _ERRORS.get(str(said.get("error")), RuntimeError)
             raise kind(f"server {self.endpoint}: {said.get('text')}")
         self._check_fit(frame)
-        read(frame, self._pipe)
+        source = self._window if frame.flags & Flag.NEAR else self._pipe
+        assert source is not None, "a server may say so only if it was asked where"
+        read(frame, source.read)
         self._owed = False
         return frame
 
@@ -192,11 +202,20 @@ class Channel:
                 sock = self._access.tls.wrap_socket(sock, server_hostname=self._address[0])
             pipe = Pipe(sock, stall=hurry)
             greet(self._access.token, self._access.claim, pipe.exactly, pipe.send)
+            self._window = self._look(pipe)
         except BaseException:
             sock.close()
             raise
         _watch(sock, min(PATIENCE, self._access.patience))
         return Pipe(sock, stall=STALL if self._prompt is None else self._prompt)
+
+    def _look(self, pipe: Pipe) -> Window | None:
+        try:
+            return opened(pipe) if self._near else None
+        except HiddenError as error:
+            self._near = False  # the next connection does not ask, so that the server sends
+            logger.info("server %s has to send its replies: %s", self.endpoint, error)
+            raise
 
     def _lost(self, error: Exception) -> str:
         return (
@@ -221,6 +240,9 @@ class Channel:
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
+        if self._window is not None:
+            self._window.close()
+            self._window = None
 
 
 def _watch(sock: socket.socket, seconds: float) -> None:

@@ -3,18 +3,18 @@
 import secrets
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from fleetx.ps import kernels
-from fleetx.ps.channel import Access, Channel
+from fleetx.ps.channel import Access, Channel, Fill
 from fleetx.ps.frames import Flag, Frame, Op, from_json, to_json
 from fleetx.ps.handshake import Claim
 from fleetx.ps.hashing import Array, Floats, Ids
-from fleetx.ps.pipes import Pipe, flat
+from fleetx.ps.pipes import flat
 from fleetx.ps.wire import shortened, widened
 
 Message = dict[str, Any]
@@ -78,7 +78,7 @@ class Client:
     ) -> None:
         claim = Claim(access.claim.worker, secrets.randbits(63))
         # Each client numbers its own changes, so it needs a name of its own.
-        named = Access(access.token, claim, access.tls, access.patience)
+        named = replace(access, claim=claim)
         self.channels = [Channel(endpoint, named, prompt=prompt) for endpoint in endpoints]
         self._lock = threading.Lock()
         self._calls = count(1)
@@ -116,8 +116,10 @@ class Client:
     def _answer(self, server: int) -> Message:
         found: list[Message] = []
 
-        def read(frame: Frame, pipe: Pipe) -> None:
-            found.append(from_json(pipe.exactly(frame.body)))
+        def read(frame: Frame, fill: Fill) -> None:
+            data = bytearray(frame.body)
+            fill(memoryview(data))
+            found.append(from_json(data))
 
         self.channels[server].receive(read)
         return found[0]
@@ -296,17 +298,17 @@ def _of(step: Steps, server: int) -> int:
     return step if isinstance(step, int) else step[server]
 
 
-def _nothing(frame: Frame, pipe: Pipe) -> None:
+def _nothing(frame: Frame, fill: Fill) -> None:
     """A reply without a body."""
 
 
 def _ids_to(found: list[Ids]) -> Any:
     """Reads a reply of ids into an array of its own."""
 
-    def read(frame: Frame, pipe: Pipe) -> None:
+    def read(frame: Frame, fill: Fill) -> None:
         ids = np.empty(frame.count, np.int64)
         if frame.body:
-            pipe.read(flat(ids))
+            fill(flat(ids))
         found.append(ids)
 
     return read
@@ -315,12 +317,12 @@ def _ids_to(found: list[Ids]) -> Any:
 def _into(array: Floats, short: int = 0) -> Any:
     """Reads a reply right into an array, or beside it when its numbers are short."""
 
-    def read(frame: Frame, pipe: Pipe) -> None:
+    def read(frame: Frame, fill: Fill) -> None:
         target: Array = np.empty(array.shape, np.int16) if short else array
         if frame.body != target.nbytes:
             raise RuntimeError(f"{frame.body} bytes came where {target.nbytes} were expected")
         if frame.body:
-            pipe.read(flat(target))
+            fill(flat(target))
         if short:
             array[...] = widened(target, short)
 

@@ -25,6 +25,7 @@ class Op:
     WRITE = 4  # gradients of a dense table
     CALL = 5  # everything rare, as JSON
     NEWS = 6  # which rows others have changed since a change
+    ROOM = 7  # where a client on the same host can read replies that are not sent
     ROWS = 16
     VALUES = 17
     DONE = 18
@@ -38,7 +39,7 @@ def name_of(op: int) -> str:
     return next((name for name, number in vars(Op).items() if number == op), str(op))
 
 
-REQUESTS = frozenset({Op.PULL, Op.PUSH, Op.READ, Op.WRITE, Op.CALL, Op.NEWS})
+REQUESTS = frozenset({Op.PULL, Op.PUSH, Op.READ, Op.WRITE, Op.CALL, Op.NEWS, Op.ROOM})
 REPLIES = frozenset({Op.ROWS, Op.VALUES, Op.DONE, Op.ANSWER, Op.ERROR, Op.IDS})
 _WITH_ROWS = frozenset({Op.PULL, Op.PUSH, Op.ROWS})
 _OURS = MAGIC, VERSION
@@ -56,10 +57,12 @@ class Flag:
     HALF = 32  # rows or their gradients are float16
     BRAIN = 64  # they are bfloat16
     ALL = 128  # any row may have changed
+    NEAR = 256  # the body is not sent: it lies in the server's memory
 
 
 SHORT = Flag.HALF | Flag.BRAIN
 _KNOWN = Flag.ALL - 1
+_ONLY_IN: dict[int, int] = {Op.IDS: Flag.ALL, Op.ROWS: Flag.NEAR}
 
 
 class BadFrameError(Exception):
@@ -105,7 +108,7 @@ def checked(frame: Frame, allowed: frozenset[int]) -> Frame:
     if op not in allowed:
         raise BadFrameError(f"operation {op} is not known here")
     short = flags & SHORT
-    known = _KNOWN | (Flag.ALL if op == Op.IDS else 0)
+    known = _KNOWN | _ONLY_IN.get(op, 0)
     if flags & ~known or short == SHORT or (short and op not in _WITH_ROWS):
         raise BadFrameError(f"flags {flags:#x} are not known")
     expected = body_bytes(frame)

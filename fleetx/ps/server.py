@@ -27,8 +27,8 @@ from fleetx.ps.frames import (
 from fleetx.ps.handshake import Claim, RefusedError, receive
 from fleetx.ps.hashing import Array
 from fleetx.ps.members import PeerLostError
-from fleetx.ps.pipes import EndedError, Pipe
-from fleetx.ps.room import Room
+from fleetx.ps.pipes import LARGE, EndedError, Pipe
+from fleetx.ps.room import ROWS_AT, Room
 from fleetx.ps.served import TableLostError
 from fleetx.ps.wire import shortened
 
@@ -37,8 +37,6 @@ logger = logging.getLogger(__name__)
 MOST_CONNECTIONS = 1024
 HANDSHAKE = 5.0
 WATCH = 0.5
-ROWS_AT = 64
-"""Where rows begin in the room for a reply: behind the header, at the beginning of a cache line."""
 
 
 class Server(socketserver.ThreadingTCPServer):
@@ -201,6 +199,8 @@ class _Talk:
             self._reply(Frame(Op.VALUES, count=len(values), step=version), values)
         elif op == Op.NEWS:
             self._news(frame)
+        elif op == Op.ROOM:
+            self._message(Op.ANSWER, self._room.offer())
         else:
             self._message(Op.ANSWER, self._desk.call(self._claim, from_json(body)))
 
@@ -215,8 +215,13 @@ class _Talk:
             reply = Frame(Op.ROWS, flags=short, count=frame.count, width=width)
             self._reply(reply, shortened(out, short))
         else:
+            self._rows(Frame(Op.ROWS, count=frame.count, width=width, body=out.nbytes), end)
+
+    def _rows(self, head: Frame, end: int) -> None:
+        if self._room.offered and head.body > LARGE:
+            self._pipe.send(head._replace(flags=Flag.NEAR).packed())
+        else:
             begin = ROWS_AT - HEADER.size
-            head = Frame(Op.ROWS, count=frame.count, width=width, body=out.nbytes)
             head.write(self._room.bytes, begin)
             self._room.send(begin, end)
 
