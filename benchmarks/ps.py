@@ -220,8 +220,10 @@ def measure(rows: int, workers: int, bursts: int, tls: tuple[str, str] | None) -
                 tls=client_tls(secure),
             )
         try:
-            for kind in [*kinds, *kinds * bursts]:
-                kind.run(COUNT)
+            for turn in range(1 + bursts):
+                # To and fro: each kind finds in the caches what the one before it left there.
+                for kind in kinds[:: -1 if turn % 2 else 1]:
+                    kind.run(COUNT)
         finally:
             for process in processes:
                 process.kill()
