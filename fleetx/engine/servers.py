@@ -120,6 +120,11 @@ def settle_workers() -> None:
         carrier.catch_up()
 
 
+def connected() -> bool:
+    """Whether this process is a worker with connections to servers."""
+    return worker.running() is not None
+
+
 def open_tables() -> None:
     """Let the servers make all tables now, and not when the first batches of their models come.
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
@@ -65,7 +66,7 @@ def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 
 @contextmanager
 def job(
-    monkeypatch: pytest.MonkeyPatch, mode: str
+    monkeypatch: pytest.MonkeyPatch, mode: str, make: Callable[[], Net] = made
 ) -> Iterator[tuple[Net, Callable[[int], None], Team]]:
     """This process as the only worker of servers that know nothing yet."""
     monkeypatch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
@@ -79,7 +80,7 @@ def job(
         )
         fleet.init(maker, strategy=strategy)
         fleet.init_worker()
-        model = fleet.distributed_model(made())
+        model = fleet.distributed_model(make())
         optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.2))
 
         def steps(count: int) -> None:
@@ -114,6 +115,34 @@ def test_saving_and_loading_may_come_before_the_first_batch(
         steps(2)
         fleet.settle_workers()
         assert not same(values(model), learned), "training goes on"
+
+
+class HeadFirst(Net):
+    """Computes with its dense parameters before it looks rows up."""
+
+    @override
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        head = torch.cat([self.head.weight[0], self.head.bias])
+        return self.words(ids) @ head[:4] + head[4]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_may_compute_before_it_learns(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what the servers began with, whatever this process would begin with."""
+    with job(monkeypatch, mode, HeadFirst) as (model, steps, _), torch.no_grad():
+        with torch.enable_grad():
+            steps(6)
+        fleet.settle_workers()
+        fleet.save_persistables(str(tmp_path))
+        model.eval()
+        learned = model(IDS)
+    with job(monkeypatch, mode, HeadFirst) as (model, steps, here), torch.no_grad():
+        for desk in here.desks:
+            desk.preload(tmp_path, None)
+        model.eval()
+        torch.testing.assert_close(model(IDS), learned, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("mode", MODES)

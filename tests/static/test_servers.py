@@ -262,10 +262,14 @@ def served(folder: Path, expected: np.ndarray) -> None:
 
 
 @contextmanager
-def alone(monkeypatch: pytest.MonkeyPatch, kind: type[Job] = Job) -> Iterator[Job]:
-    """This process as the only worker of a job, with servers that know nothing yet."""
+def alone(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Job] = Job, began_with: Path | None = None
+) -> Iterator[Job]:
+    """This process as the only worker of a job, with servers that know nothing or a save."""
     monkeypatch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
     with team(2) as here:
+        for desk in here.desks:
+            desk.preload(began_with, None)
         try:
             yield kind(here.endpoints)
         finally:
@@ -307,6 +311,22 @@ def test_tables_are_saved_and_loaded_before_the_first_batch(
         handler = Seen({"score": job.score}, period_secs=0)
         job.exe.infer_from_dataset(job.test, share(str(tmp_path), 0, 1), fetch_handler=handler)
         assert len(seen) == SHARES[1][0]
+
+
+def test_a_program_for_tests_may_run_before_the_one_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It computes with what the servers began with, not with the first values of this process."""
+    with alone(monkeypatch) as job:
+        job.exe.train_from_dataset(job.main, share(str(tmp_path), 0, 1))
+        fleet.save_persistables(str(tmp_path / "saved"))
+        outputs = job.outputs()
+    with alone(monkeypatch, began_with=tmp_path / "saved") as job:
+        np.testing.assert_array_equal(job.outputs(), outputs)
+        tables = fleet.server_report()[0]["tables"]
+        assert [tables[name]["updates"] for name in ("words", "dense-0")] == [0, 0]
+        job.exe.train_from_dataset(job.main, share(str(tmp_path), 0, 1))
+        assert (job.outputs() != outputs).all()
 
 
 def test_rows_of_the_next_batch_are_fetched_while_one_is_trained(
