@@ -179,8 +179,9 @@ class Channel:
                 self._pipe = self._connect()
             except ssl.SSLCertVerificationError as error:
                 raise RefusedError(
-                    f"the certificate of server {self.endpoint} is not the one that is trusted "
-                    f"({error}); set FLEETX_PS_CERT to the same file on both ends"
+                    f"the certificate of server {self.endpoint} cannot be trusted ({error}); set "
+                    "FLEETX_PS_CERT to the same file on both ends, a certificate that names "
+                    f"{self._address[0]} as subjectAltName"
                 ) from error
             except OSError as error:
                 refusals += isinstance(error, RefusedError)

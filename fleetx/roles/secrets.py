@@ -5,7 +5,7 @@ import os
 import secrets
 import ssl
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fleetx.roles.addresses import split_endpoint
@@ -74,10 +74,23 @@ def server_tls(environ: Mapping[str, str] | None = None) -> ssl.SSLContext | Non
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     why = "servers encrypt when both are set"
-    context.load_cert_chain(env.need(CERTIFICATE, why), env.need(KEY, why))
+    certificate, key = env.need(CERTIFICATE, why), env.need(KEY, why)
+    with _explained(f"{CERTIFICATE}={certificate} and {KEY}={key} are"):
+        context.load_cert_chain(certificate, key)
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(_CIPHERS)
     return context
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # of files, and of what is in them
+        raise ValueError(
+            f"{what} of no use for encryption ({error}); set them to files in PEM format, a "
+            "certificate that names the hosts of all servers and its private key"
+        ) from error
 
 
 def client_tls(environ: Mapping[str, str] | None = None) -> ssl.SSLContext | None:
@@ -86,7 +99,9 @@ def client_tls(environ: Mapping[str, str] | None = None) -> ssl.SSLContext | Non
     if not env.has(CERTIFICATE):
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(env.text(CERTIFICATE))
+    certificate = env.text(CERTIFICATE)
+    with _explained(f"{CERTIFICATE}={certificate} is"):
+        context.load_verify_locations(certificate)
     context.set_ciphers(_CIPHERS)
     if hasattr(context, "set_ciphersuites"):  # from Python 3.15 on
         context.set_ciphersuites("TLS_AES_128_GCM_SHA256")
