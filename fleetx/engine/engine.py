@@ -205,7 +205,7 @@ class Engine:
 
 
 class _BeforeForward:
-    """Begins a batch when a model is called with gradients on, or a look; copies lose the hook."""
+    """Begins a batch when the model is called with gradients on; copies of it lose the hook."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -214,8 +214,6 @@ class _BeforeForward:
         # Not only in training mode: fine-tuning with frozen statistics runs in eval mode.
         if torch.is_grad_enabled():
             self._engine.begin()
-        elif self._engine.step is not None:
-            self._engine.step.look()
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
@@ -273,7 +271,6 @@ def plain_step(job: Job) -> Step:
         scale=unscaled,
         drive=drive,
         evaluate=evaluate,
-        look=lambda: None,
         due=lambda: True,
         sync=lambda armed: None,
         reduce=None,

@@ -83,7 +83,11 @@ def run_server() -> None:
 
 
 def init_worker() -> None:
-    """Connect to the servers; waits for those that are still starting."""
+    """Connect to the servers; waits for those that are still starting.
+
+    If they began with a save, the models that exist take over what it holds, and all workers meet.
+    Otherwise models meet their servers with their first batches.
+    """
     found = roles.identity("init_worker")
     if not found.is_worker or found.is_collective:
         raise RuntimeError(
@@ -99,7 +103,8 @@ def init_worker() -> None:
         tls=secrets.client_tls(),
         patience=patience().total_seconds(),
     )
-    worker.start(found.server_endpoints, access, found.worker_num)
+    if worker.start(found.server_endpoints, access, found.worker_num).resumes:
+        open_tables()
 
 
 def settle_workers() -> None:
@@ -118,11 +123,6 @@ def settle_workers() -> None:
     connected.rest()
     for carrier in _carriers():
         carrier.catch_up()
-
-
-def connected() -> bool:
-    """Whether this process is a worker with connections to servers."""
-    return worker.running() is not None
 
 
 def open_tables() -> None:

@@ -174,7 +174,8 @@ class SparseEmbedding(SparseModule):
                 f"the rows of SparseEmbedding {self.options.name!r} live on parameter servers, and "
                 "this model is not part of such a job: start it with servers (fleetrun "
                 "--server_num 1 --worker_num 2), and call fleet.distributed_model() and "
-                "fleet.distributed_optimizer() first"
+                "fleet.distributed_optimizer() first; a program that only computes runs after the "
+                "one that trains its layers, or after fleet.load_persistables()"
             )
         return strategy.carrier
 

@@ -24,9 +24,6 @@ class Step:
     evaluate: Callable[[Any], Any]
     """The outputs for the inputs of one batch, on every rank; called without gradients."""
 
-    look: Callable[[], None]
-    """Before a forward that learns nothing."""
-
     due: Callable[[], bool]
     """Count one batch; does it end in an update?"""
 

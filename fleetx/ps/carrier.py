@@ -175,4 +175,4 @@ class Carrier(Joining):
         """Before the worker leaves."""
         if self._worker is not None:
             self.flush()
-        self._worker, self._number = None, 0
+        self._worker, self._number, self._offered = None, 0, False

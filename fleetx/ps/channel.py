@@ -70,7 +70,7 @@ class Access:
     tls: ssl.SSLContext | None = None
     patience: float = PATIENCE
     near: bool = True
-    """Whether large replies of servers on the same host are read in their memory."""
+    """Whether rows of servers on the same host are read in their memory."""
 
 
 class Channel:
@@ -112,9 +112,11 @@ class Channel:
             self.close()
         self._parts, self._owed = parts, True
         try:
-            self._opened(time.monotonic() + self._access.patience).send(*parts)
+            self._deliver(self._opened(time.monotonic() + self._access.patience))
         except (RefusedError, LostError):
             raise
+        except HiddenError as error:
+            self._hide(error)
         except ConnectionError:
             self.close()
 
@@ -134,10 +136,12 @@ class Channel:
             try:
                 if self._pipe is None:
                     deadline = min(deadline, time.monotonic() + self._access.patience)
-                    self._opened(deadline).send(*self._parts)
+                    self._deliver(self._opened(deadline))
                 return self._answer(read)
             except (RefusedError, LostError):
                 raise
+            except HiddenError as error:
+                self._hide(error)
             except ConnectionError as error:
                 self.close()
                 deadline = min(deadline, time.monotonic() + self._access.patience)
@@ -145,6 +149,18 @@ class Channel:
                     raise LostError(self._lost(error)) from error
                 logger.info("%s: %s; trying again", self.endpoint, error)
                 time.sleep(_PAUSE)
+
+    def _deliver(self, pipe: Pipe) -> None:
+        if self._near and self._window is None and self._asked.op == Op.PULL:
+            self._window = opened(pipe)
+            self._near = self._window is not None
+        pipe.send(*self._parts)
+
+    def _hide(self, error: HiddenError) -> None:
+        """Have replies sent from now on, over a connection on which the server was not asked."""
+        logger.info("server %s has to send its rows: %s", self.endpoint, error)
+        self._near = False
+        self.close()
 
     def _answer(self, read: Receive) -> Frame:
         assert self._pipe is not None
@@ -203,20 +219,11 @@ class Channel:
                 sock = self._access.tls.wrap_socket(sock, server_hostname=self._address[0])
             pipe = Pipe(sock, stall=hurry)
             greet(self._access.token, self._access.claim, pipe.exactly, pipe.send)
-            self._window = self._look(pipe)
         except BaseException:
             sock.close()
             raise
         _watch(sock, min(PATIENCE, self._access.patience))
         return Pipe(sock, stall=STALL if self._prompt is None else self._prompt)
-
-    def _look(self, pipe: Pipe) -> Window | None:
-        try:
-            return opened(pipe) if self._near else None
-        except HiddenError as error:
-            self._near = False  # the next connection does not ask, so that the server sends
-            logger.info("server %s has to send its replies: %s", self.endpoint, error)
-            raise
 
     def _lost(self, error: Exception) -> str:
         return (

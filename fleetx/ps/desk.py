@@ -54,6 +54,7 @@ class Desk:
         self._calls: dict[str, Callable[[Claim, Message], Message]] = {
             "agree": self._agree,
             "await": self._await,
+            "began": lambda claim, said: {"saved": self._shelf.preloads},
             "create": self._create,
             "describe": self._describe,
             "finish": self._finish,

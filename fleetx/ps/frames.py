@@ -25,7 +25,7 @@ class Op:
     WRITE = 4  # gradients of a dense table
     CALL = 5  # everything rare, as JSON
     NEWS = 6  # which rows others have changed since a change
-    ROOM = 7  # where a client on the same host can read replies that are not sent
+    ROOM = 7  # where a client on the same host can read rows that are not sent
     ROWS = 16
     VALUES = 17
     DONE = 18

@@ -42,7 +42,7 @@ class Heart:
         """
         self._silent, self._silence = silent, silence
         self._stopped = threading.Event()
-        hurried = replace(access, patience=HEARTBEAT, near=False)
+        hurried = replace(access, patience=HEARTBEAT)
         self._clients = [Client([endpoint], hurried, prompt=prompt) for endpoint in endpoints]
         self._threads = [
             threading.Thread(target=self._beat, args=(server,), name="heartbeat", daemon=True)

@@ -36,6 +36,7 @@ class Joining:
         self._worker: Worker | None = None
         self._number = 0
         """The how-manieth model of its worker this is; zero before its tables are made."""
+        self._offered = False
         self._opening = threading.Lock()
         self._check_rules()
 
@@ -95,8 +96,13 @@ class Joining:
         self.refresh(worker)
 
     def _prepare(self, worker: Worker) -> None:
-        if self._number:
-            return
+        if not self._number:
+            self._make(worker)
+        if worker.index == 0 and not self._offered:
+            self._offer(worker)
+            self._offered = True
+
+    def _make(self, worker: Worker) -> None:
         worker.pace = self.pace(worker)
         groups: list[tuple[DenseGroup, dict[str, Any]]] = []
         for group in self.optimizer.param_groups:
@@ -111,8 +117,6 @@ class Joining:
         self.groups = groups
         worker.carriers.append(self)
         self._number = len(worker.carriers)
-        if worker.index == 0:
-            self._offer(worker)
 
     def _offer(self, worker: Worker) -> None:
         """Give the values with which all begin; servers keep those that come first."""

@@ -47,7 +47,7 @@ class Room:
         self.bytes = np.empty(size, np.uint8)
 
     def offer(self) -> dict[str, int | str]:
-        """Where a client on this host finds these bytes; it reads large replies there."""
+        """Where a client on this host finds these bytes; it reads rows there."""
         if self._file is None:
             self._grow(len(self.bytes))
         if self._file is None:
@@ -58,7 +58,7 @@ class Room:
 
     @property
     def offered(self) -> bool:
-        """Whether the client reads large replies in this memory, and they need not be sent."""
+        """Whether the client reads rows in this memory, and many of them need not be sent."""
         return self._mark != b""
 
     def send(self, begin: int, end: int) -> None:

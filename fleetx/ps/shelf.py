@@ -51,6 +51,11 @@ class Shelf:
             _check_names(tables, folder, snapshot.read_json(folder / snapshot.MANIFEST)["tables"])
         self._preload, self._preloaded = folder, tables
 
+    @property
+    def preloads(self) -> bool:
+        """Whether tables begin with what a save holds."""
+        return self._preload is not None
+
     def create(self, kind: str, form: Message) -> tuple[int, Served]:
         """The table of this name and its number, made at the first call."""
         with self._lock:

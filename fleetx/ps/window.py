@@ -1,4 +1,4 @@
-"""The memory in which a server on the same host writes large replies, as its client sees it."""
+"""The memory in which a server on the same host writes rows, as its client sees it."""
 
 import mmap
 import os
@@ -12,7 +12,7 @@ from fleetx.ps.room import MARK, NAME, ROWS_AT
 
 
 class HiddenError(ConnectionError):
-    """The memory of a server cannot be seen from here; it has to send its replies."""
+    """The memory of a server cannot be seen from here; it has to send its rows."""
 
 
 class Window:
@@ -51,8 +51,11 @@ class Window:
         file = self._file.fileno()
         room = os.fstat(file).st_size
         if room < size:
-            raise ConnectionError(f"{size} bytes are not in the {room} that the server has")
-        return np.frombuffer(mmap.mmap(file, room, prot=mmap.PROT_READ), np.uint8)
+            raise HiddenError(f"{size} bytes are not in the {room} that it has")
+        try:
+            return np.frombuffer(mmap.mmap(file, room, prot=mmap.PROT_READ), np.uint8)
+        except OSError as error:  # too many files are open, or there is too little memory
+            raise HiddenError(str(error)) from error
 
     def close(self) -> None:
         """Look away."""

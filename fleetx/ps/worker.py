@@ -50,6 +50,11 @@ class Worker:
         """This worker's number."""
         return self.access.claim.worker
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the servers began with a save, so that models shall, too."""
+        return bool(self.client.call({"method": "began"})["saved"])
+
     def connection(self) -> Client:
         """Connections of their own, for what must not wait for others."""
         made = Client(self.endpoints, self.access)
@@ -156,7 +161,8 @@ class Worker:
         self.heart.stop()
         # Rows that nobody asked for in the end may still be on their way.
         self.ahead.end()
-        self._fetching.shutdown(wait=False, cancel_futures=True)
+        self._fetching.shutdown(cancel_futures=True)
+        self.ahead.close()
         if finished:
             self.client.call_all({"method": "finish"})
         self.client.close()

@@ -75,7 +75,7 @@ def server_tls(environ: Mapping[str, str] | None = None) -> ssl.SSLContext | Non
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     why = "servers encrypt when both are set"
     certificate, key = env.need(CERTIFICATE, why), env.need(KEY, why)
-    with _explained(f"{CERTIFICATE}={certificate} and {KEY}={key} are"):
+    with _explained(f"{CERTIFICATE}={certificate} and {KEY}={key} are", "and its private key"):
         context.load_cert_chain(certificate, key)
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(_CIPHERS)
@@ -83,13 +83,13 @@ def server_tls(environ: Mapping[str, str] | None = None) -> ssl.SSLContext | Non
 
 
 @contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
+def _explained(what: str, instead: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # of files, and of what is in them
         raise ValueError(
-            f"{what} of no use for encryption ({error}); set them to files in PEM format, a "
-            "certificate that names the hosts of all servers and its private key"
+            f"{what} of no use for encryption ({error}); set a certificate in PEM format that "
+            f"names the hosts of all servers, {instead}"
         ) from error
 
 
@@ -100,7 +100,7 @@ def client_tls(environ: Mapping[str, str] | None = None) -> ssl.SSLContext | Non
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     certificate = env.text(CERTIFICATE)
-    with _explained(f"{CERTIFICATE}={certificate} is"):
+    with _explained(f"{CERTIFICATE}={certificate} is", "as the servers have it"):
         context.load_verify_locations(certificate)
     context.set_ciphers(_CIPHERS)
     if hasattr(context, "set_ciphersuites"):  # from Python 3.15 on

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fleetx.engine import servers
 from fleetx.static import from_dataset
 from fleetx.static.arrays import as_array
 from fleetx.static.compiled import CompiledProgram
@@ -15,7 +14,7 @@ from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
 from fleetx.static.fetch_handler import FetchHandler
 from fleetx.static.lr import Schedule
-from fleetx.static.minimize import awaits_training, running
+from fleetx.static.minimize import running
 from fleetx.static.places import Place, device_of
 from fleetx.static.program import Program
 from fleetx.static.runs import ForwardRun, Run
@@ -72,8 +71,6 @@ class Executor:
             return (training.run or running(program, self.device)).on(self.device)
         run = program.runs.get(self.device)
         if run is None:
-            if servers.connected() and awaits_training(program):
-                servers.open_tables()  # what it computes with may be there, from an earlier job
             run = program.runs.setdefault(self.device, ForwardRun(program, self.device))
         return run
 

@@ -149,12 +149,6 @@ def running(program: Program, device: torch.device) -> "TrainingRun":
     return training.run
 
 
-def awaits_training(program: Program) -> bool:
-    """Whether layers of the program are trained with other workers, by one that has not begun."""
-    found = (at() for initial in program.layers.values() for at in initial.trainings)
-    return any(one is not None and one.distributed and one.run is None for one in found)
-
-
 def minimize(
     optimizer: Optimizer | torch_optim.Optimizer,
     loss: Tensor,

@@ -26,7 +26,6 @@ from fleetx.ps.remote_optimizer import RemoteOptimizer
 from fleetx.ps.sparse_module import SparseModule
 from fleetx.ps.sparse_spec import Pace
 from fleetx.ps.terms import Terms
-from fleetx.ps.worker import running
 
 Count = Annotated[int, AtLeast(1)]
 Method = Annotated[str, OneOf(("RoundRobin", "HashName"))]
@@ -40,7 +39,7 @@ class ParameterServer(Strategy, name="parameter_server"):
     internal = True
     contract = Contract(
         phase=Phase.CARRIER,
-        touches=frozenset({"model", "optimizer", "look", "sync", "agree", "update"}),
+        touches=frozenset({"model", "optimizer", "sync", "agree", "update"}),
         provides=frozenset({"carrier"}),
         conflicts={
             "lamb": _ELSEWHERE,
@@ -123,11 +122,6 @@ class ParameterServer(Strategy, name="parameter_server"):
             step.sync(armed)
             carrier.begin()
 
-        def look() -> None:
-            step.look()
-            if running() is not None and not carrier.joined:
-                carrier.join()  # the servers may have begun with a save, or others have trained
-
         def update() -> bool:
             carrier.collect()
             try:
@@ -135,7 +129,7 @@ class ParameterServer(Strategy, name="parameter_server"):
             finally:
                 carrier.put_away()
 
-        return replace(step, look=look, sync=sync, agree=carrier.agree, update=update)
+        return replace(step, sync=sync, agree=carrier.agree, update=update)
 
     @override
     def exchanges(

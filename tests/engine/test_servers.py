@@ -21,6 +21,7 @@ from fleetx.ps import worker as workers
 from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.carrier_geo import GeoCarrier
+from fleetx.ps.dense_group import DenseGroup
 from fleetx.ps.worker import Worker
 from tests.ps.team import TOKEN, Team, carried, team, together, train
 
@@ -66,9 +67,12 @@ def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 
 @contextmanager
 def job(
-    monkeypatch: pytest.MonkeyPatch, mode: str, make: Callable[[], Net] = made
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    make: Callable[[], Net] = made,
+    began_with: Path | None = None,
 ) -> Iterator[tuple[Net, Callable[[int], None], Team]]:
-    """This process as the only worker of servers that know nothing yet."""
+    """This process as the only worker of servers that know nothing yet, or a save."""
     monkeypatch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
     strategy = fleet.DistributedStrategy()
     if (configs := MODES[mode]) is not None:
@@ -78,10 +82,12 @@ def job(
         maker = fleet.UserDefinedRoleMaker(
             current_id=0, role=fleet.Role.WORKER, worker_num=1, server_endpoints=here.endpoints
         )
+        for desk in here.desks:
+            desk.preload(began_with, None)
         fleet.init(maker, strategy=strategy)
-        fleet.init_worker()
         model = fleet.distributed_model(make())
         optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.2))
+        fleet.init_worker()
 
         def steps(count: int) -> None:
             for _ in range(count):
@@ -127,7 +133,7 @@ class HeadFirst(Net):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_model_may_compute_before_it_learns(
+def test_a_model_computes_with_a_save_before_it_learns(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what the servers began with, whatever this process would begin with."""
@@ -138,11 +144,31 @@ def test_a_model_may_compute_before_it_learns(
         fleet.save_persistables(str(tmp_path))
         model.eval()
         learned = model(IDS)
-    with job(monkeypatch, mode, HeadFirst) as (model, steps, here), torch.no_grad():
-        for desk in here.desks:
-            desk.preload(tmp_path, None)
+    with job(monkeypatch, mode, HeadFirst, tmp_path) as (model, steps, _), torch.no_grad():
         model.eval()
         torch.testing.assert_close(model(IDS), learned, rtol=1e-5, atol=1e-7)
+        with torch.enable_grad():
+            steps(2)
+        fleet.settle_workers()
+        assert (model(IDS) != learned).all(), "training goes on"
+
+
+def test_values_that_did_not_arrive_are_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the servers' empty tables would be taken for what training begins with."""
+    with job(monkeypatch, "sync") as (model, steps, _):
+        offer = DenseGroup.values
+
+        def failing(group: DenseGroup) -> Any:
+            monkeypatch.setattr(DenseGroup, "values", offer)
+            raise MemoryError("no memory")
+
+        monkeypatch.setattr(DenseGroup, "values", failing)
+        first = model.head.weight.detach().clone()
+        with pytest.raises(MemoryError):
+            steps(1)
+        with torch.no_grad():
+            model(IDS)
+        torch.testing.assert_close(model.head.weight.detach(), first)
 
 
 @pytest.mark.parametrize("mode", MODES)

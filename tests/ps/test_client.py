@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -199,7 +198,7 @@ def silent() -> Iterator[str]:
 def test_waiting_for_a_server_that_has_fallen_silent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heart, "HEARTBEAT", 0.1)
     with silent() as endpoint:
-        access = replace(Team([], 1).access(patience=0.5), near=False)
+        access = Team([], 1).access(patience=0.5)
         client = Client([endpoint], access)
         client.channels[0].send(frames.Frame(frames.Op.READ))
         beating = Heart([endpoint], access, client.hang_up, prompt=0.2, silence=0.5)

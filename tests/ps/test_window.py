@@ -1,6 +1,7 @@
 """Large replies of a server on the same host are read in its memory, or sent where they cannot."""
 
 import logging
+import mmap
 import os
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from fleetx.ps.frames import HEADER, Frame, Op, to_json
 from fleetx.ps.pipes import LARGE, Pipe
 from fleetx.ps.room import NAME, Room
 from fleetx.ps.rules import Adagrad
+from fleetx.ps.server import Server
 from fleetx.ps.sparse_spec import SparseSpec
 from fleetx.ps.window import HiddenError, Window, opened
 from tests.ps.team import TOKEN, Team, push, rows, table, team
@@ -61,6 +63,7 @@ def test_large_rows_pass_through_no_socket(came: list[int]) -> None:
         near, far = here.client(), sending(here)
         handles = table(near, SPEC), table(far, SPEC)
         expected = first(ids)
+        rows(near, handles[0], ids[:20], train=True)  # asks where rows can be read
         del came[:]
         np.testing.assert_array_equal(rows(near, handles[0], ids, train=True), expected)
         assert came == [HEADER.size] * 2, "only headers came, one from each server"
@@ -116,11 +119,42 @@ def test_all_memory_is_given_back() -> None:
         assert len(files()) > before
         for client in clients:
             client.close()
-        for _ in range(600):
-            if here.servers[0].open_connections == 0:
-                break
-            threading.Event().wait(0.1)
+        await_leave(here.servers[0])
         assert len(files()) == before
+
+
+def test_nobody_offers_memory_to_those_who_fetch_no_rows() -> None:
+    before = len(files())
+    with team() as here:
+        client = here.client()
+        handle = table(client, SPEC)
+        client.call({"method": "describe"})
+        push(client, handle, [1], np.ones((1, 16), np.float32))
+        assert len(files()) == before
+
+
+def test_a_worker_that_stops_gives_all_memory_back() -> None:
+    before = len(files())
+    with team(2) as here:
+        worker = here.worker()
+        handle = worker.client.create("sparse", [SPEC.form()] * 2, SPEC.dim)
+        batch = Batch.of(np.arange(2 * MANY), 2)
+        pulls = [lambda c=c: c.pull(handle, batch) for c in (worker.client, worker.ahead)]
+        pulls[0]()
+        worker.fetch_ahead(pulls[1]).result()
+        assert len(files()) >= before + 8, "at both ends of two connections to two servers"
+        worker.stop()
+        for server in here.servers:
+            await_leave(server)
+        assert len(files()) == before
+
+
+def await_leave(server: Server) -> None:
+    for _ in range(600):
+        if server.open_connections == 0:
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError("a connection is still open")
 
 
 def hide(patch: pytest.MonkeyPatch, how: str) -> None:
@@ -160,13 +194,36 @@ def test_what_cannot_be_seen_is_sent(
     with team() as here, caplog.at_level(logging.INFO):
         client = here.client()
         handle = table(client, SPEC)
+        np.testing.assert_array_equal(rows(client, handle, ids, train=True), first(ids))
+        del came[:]
+        np.testing.assert_array_equal(rows(client, handle, ids), first(ids))
+        assert sum(came) == HEADER.size + MANY * 64
+        client.close()
+        del came[:]
+        np.testing.assert_array_equal(rows(client, handle, ids), first(ids))
+        assert MANY * 64 in came, "also after a new connection"
+    assert caplog.text.count("has to send its rows") == 1, "it is tried once"
+
+
+def test_what_cannot_be_mapped_is_sent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, came: list[int]
+) -> None:
+    ids, real = np.arange(MANY), mmap.mmap
+
+    def mapped(file: int, size: int, **options: Any) -> Any:
+        if "prot" in options:  # by a client, which only reads
+            raise OSError(24, "Too many open files")
+        return real(file, size, **options)
+
+    monkeypatch.setattr("fleetx.ps.window.mmap.mmap", mapped)
+    with team() as here, caplog.at_level(logging.INFO):
+        client = here.client()
+        handle = table(client, SPEC)
         for _ in range(2):
             del came[:]
             np.testing.assert_array_equal(rows(client, handle, ids, train=True), first(ids))
-            assert sum(came) == HEADER.size + MANY * 64
-        client.close()
-        assert len(rows(client, handle, ids)) == MANY, "also after a new connection"
-    assert caplog.text.count("has to send its replies") == 1, "it is tried once"
+            assert MANY * 64 in came
+    assert caplog.text.count("has to send its rows: [Errno 24]") == 1
 
 
 def test_a_server_without_such_memory_sends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +257,7 @@ def test_memory_that_cannot_grow_is_left_for_good(
             np.testing.assert_array_equal(rows(client, handle, ids, train=True), first(ids))
             return sum(came) - HEADER.size
 
+        pull(20)  # asks where rows can be read
         assert pull(MANY) == 0
         full = True
         assert pull(3 * MANY) == 3 * MANY * 64, "sent"
@@ -282,6 +340,7 @@ def test_between_processes(came: list[int]) -> None:
             client = Client([endpoint], Team([], 1).access())
             handle: Handle = table(client, SPEC)
             batch = Batch.of(np.arange(MANY), 1)
+            client.pull(handle, Batch.of(np.arange(1), 1))  # asks where rows can be read
             del came[:]
             np.testing.assert_array_equal(client.pull(handle, batch), first(batch.ids))
             assert came == [HEADER.size]

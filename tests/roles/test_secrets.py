@@ -26,7 +26,9 @@ def test_files_that_serve() -> None:
     [(CERTIFICATE, "/no/such/file"), (KEY, "/no/such/file"), (KEY, GOOD[CERTIFICATE])],
 )
 def test_a_server_names_files_that_do_not(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name}={value}.* of no use .* PEM format"):
+    with pytest.raises(
+        ValueError, match=rf"{name}={value}.* of no use .* PEM format .* and its private key"
+    ):
         server_tls(GOOD | {name: value})
 
 

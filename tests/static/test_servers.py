@@ -313,7 +313,7 @@ def test_tables_are_saved_and_loaded_before_the_first_batch(
         assert len(seen) == SHARES[1][0]
 
 
-def test_a_program_for_tests_may_run_before_the_one_that_trains(
+def test_a_program_for_tests_computes_with_a_save_before_the_one_that_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It computes with what the servers began with, not with the first values of this process."""
