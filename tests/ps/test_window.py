@@ -1,4 +1,4 @@
-"""Large replies of a server on the same host are read in its memory, or sent where they cannot."""
+"""Many rows of a server on the same host are read in its memory, or sent where they cannot."""
 
 import logging
 import mmap
@@ -320,7 +320,7 @@ def test_a_client_cannot_write_there() -> None:
 
 
 SERVER = """
-import sys, threading
+import sys
 from fleetx.ps.desk import Desk
 from fleetx.ps.members import Members
 from fleetx.ps.server import Server
