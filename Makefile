@@ -6,10 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help run test lint types unit gpu format clean
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: help run test test-fast test-all lint types unit gpu format clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 run: $(VENV)/.run ## the main job: two CPU workers learn to tell flowers apart, a minute or two
 	$(BIN)/fleetx data make output/flowers
@@ -29,7 +31,14 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest --durations=40
+	$(PYTEST) --durations=40
+
+test-fast: lint types ## the inner loop: what needs neither whole programs nor many processes, two minutes
+	$(PYTEST) -q --ignore-glob='tests/examples/*' --ignore-glob='tests/launch/*' --ignore-glob='tests/layouts/*' \
+		--ignore=tests/test_composition.py --ignore=tests/checking --ignore=tests/ps --ignore=tests/static
+
+test-all: lint types ## every composition, with fresh examples for property tests, an hour or more
+	$(PYTEST) --all --durations=40
 
 gpu: $(VENV)/.dev ## the tests that are about a GPU, on a machine that has one
 	$(BIN)/python -m pytest --gpu tests/comm/test_host_copies.py tests/evaluate/test_precision.py \

@@ -2,7 +2,6 @@
 
 import argparse
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,14 @@ import pytest
 from fleetx.__main__ import main
 from fleetx.checking import command
 from fleetx.launch import devices
+from tests.programs import python
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "merged.py")
 
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "fleetx", "check", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+    line = [python(), "-m", "fleetx", "check", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
 def test_a_script_is_run_with_and_without_each_flag() -> None:

@@ -2,10 +2,11 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import python
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -19,6 +20,6 @@ def test_examples_run(page: str, runner: list[str], tmp_path: Path) -> None:
     file = tmp_path / "test_example.py"
     file.write_text("\n".join(blocks))
     done = subprocess.run(
-        [sys.executable, *runner, str(file)], capture_output=True, text=True, check=False
+        [python(), *runner, str(file)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 import torch
 
+from tests.programs import fleetrun
+
 SCRIPT = Path(__file__).parent / "scripts" / "three_optimizers.py"
-FLEETRUN = [sys.executable, "-m", "fleetx.launch"]
 
 
 def run(command: list[str], folder: Path) -> Any:
     folder.mkdir()
     saved = folder / "weights.pt"
     line = [*command, str(SCRIPT), str(saved)]
-    result = subprocess.run(
-        line, cwd=folder, capture_output=True, text=True, timeout=180, check=False
-    )
+    result = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return torch.load(saved, weights_only=True)
 
@@ -32,7 +31,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_workers_under_fleetrun_equal_plain_python(
     workers: int, plain: Any, tmp_path: Path
 ) -> None:
-    found = run([*FLEETRUN, "--nproc_per_node", str(workers)], tmp_path / "fleetrun")
+    found = run(fleetrun("--nproc_per_node", str(workers)), tmp_path / "fleetrun")
     assert (plain["workers"], found["workers"]) == (1, workers)
     for name, expected in plain["weights"].items():
         torch.testing.assert_close(found["weights"][name], expected, rtol=1e-6, atol=1e-6)
@@ -40,9 +39,7 @@ def test_workers_under_fleetrun_equal_plain_python(
 
 def test_a_process_may_begin_another_job(tmp_path: Path) -> None:
     script = str(SCRIPT.with_name("starts_again.py"))
-    line = [*FLEETRUN, "--gpus", "none", "--nproc_per_node", "2", script]
-    result = subprocess.run(
-        line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    line = fleetrun("--gpus", "none", "--nproc_per_node", "2", script)
+    result = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "job 2 done by worker 0" in result.stdout

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fleetx.data.images import View, val_loader
 from fleetx.metrics import Accuracy
+from tests.programs import fleetrun, python
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "examples" / "resnet"
-FLEETRUN = [sys.executable, "-m", "fleetx.launch", "--gpus", "none", "--nproc_per_node", "2"]
 SMALL = [
     *("--model=ResNet18", "--width=8", "--image_shape=3,32,32", "--lower_scale=0.5"),
     *(
@@ -29,9 +28,7 @@ SMALL = [
 
 
 def run(command: list[str], folder: Path) -> str:
-    result = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=280, check=False
-    )
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout + result.stderr
 
@@ -40,14 +37,15 @@ def run(command: list[str], folder: Path) -> str:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("resnet")
     options = ["--classes", "4", "--train_images", "16", "--val_images", "5", "--size", "36"]
-    made = run([sys.executable, "-m", "fleetx", "data", "make", "flowers", *options], folder)
+    made = run([python(), "-m", "fleetx", "data", "make", "flowers", *options], folder)
     assert "84 images of 4 kinds" in made
     return folder
 
 
 def test_it_trains_with_the_documents_strategies_and_resumes(place: Path) -> None:
     switches = ["--fp16=True", "--use_recompute=True", "--use_lars=True", "--lars_coeff=0.02"]
-    line = [*FLEETRUN, str(FOLDER / "train_with_fleet.py"), *SMALL, *switches, "--lr=1"]
+    line = fleetrun("--gpus", "none", "--nproc_per_node", "2")
+    line += [str(FOLDER / "train_with_fleet.py"), *SMALL, *switches, "--lr=1"]
     output = run([*line, "--num_epochs=1", "--export_format=none"], place)
     assert re.search(r"\[Epoch 0\] loss: \d.*images/s, acc1: 0\.\d+, acc5: 1\.00000", output)
     assert [path.name for path in (place / "output").glob("checkpoint-*")] == ["checkpoint-4"]
@@ -74,7 +72,7 @@ def test_it_trains_with_the_documents_strategies_and_resumes(place: Path) -> Non
 def test_a_second_run_in_the_same_folder_begins_anew(place: Path) -> None:
     merging = place / "merging.prototxt"
     merging.write_text("gradient_merge: true\ngradient_merge_configs {\n  k_steps: 4\n}\n")
-    line = [sys.executable, str(FOLDER / "train_with_fleet.py"), *SMALL, "--export_format=none"]
+    line = [python(), str(FOLDER / "train_with_fleet.py"), *SMALL, "--export_format=none"]
     line += ["--output=twice", "--lr=0.5", f"--strategy={merging}"]
     output = run([*line, "--num_epochs=2", "--resume=True"], place)
     assert "twice has no checkpoint to resume from: training begins anew" in output
@@ -128,7 +126,7 @@ def test_the_shell_script_runs_a_single_worker_with_a_strategy_file(place: Path)
     data = f"--data_dir={place / 'flowers'}"
     options = [*SMALL, data, strategy, "--fp16=False", f"--output={place / 'alone'}"]
     once = ["--num_epochs=1", "--export_format=none"]
-    command = ["env", "NUM_CARDS=0", f"PYTHON={sys.executable}", "sh"]
+    command = ["env", "NUM_CARDS=0", f"PYTHON={python()}", "sh"]
     log = f"LOG_DIR={place / 'log'}"
     script = str(FOLDER / "scripts" / "train_gpu.sh")
     output = run([*command[:2], log, *command[2:], script, *options, *once], ROOT)

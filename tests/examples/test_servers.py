@@ -3,10 +3,11 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import fleetrun
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,9 +15,9 @@ ROOT = Path(__file__).parents[2]
 def run(folder: Path, *line: str) -> str:
     """Run a job and return what its first worker printed."""
     environ = dict(os.environ) | {"CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "fleetx.launch", "--worker_num=2", *line]
+    command = fleetrun("--worker_num=2", *line)
     done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=250
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -2,26 +2,24 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.programs import fleetrun, python
+
 FOLDER = Path(__file__).parent.parent.parent / "examples" / "static"
-FLEETRUN = [sys.executable, "-m", "fleetx.launch", "--nproc_per_node", "2"]
 
 
 def costs(command: list[str], folder: Path) -> list[float]:
-    result = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=240, check=False
-    )
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     output = result.stdout + result.stderr
     assert result.returncode == 0, output
     return [float(found) for found in re.findall(r"step \d+: cost ([\d.]+)", output)]
 
 
 def test_one_process_and_two_workers_learn(tmp_path: Path) -> None:
-    alone = costs([sys.executable, str(FOLDER / "static_mlp.py")], tmp_path)
+    alone = costs([python(), str(FOLDER / "static_mlp.py")], tmp_path)
     script = str(FOLDER / "static_mlp_fleet.py")
-    together = costs([*FLEETRUN, script, "--output", "values"], tmp_path)
+    together = costs(fleetrun("--nproc_per_node", "2", script, "--output", "values"), tmp_path)
     for found in (alone, together):
         assert len(found) == 5, "only the first worker prints"
         assert found[-1] < 0.7 * found[0]

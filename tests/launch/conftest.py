@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fleetx.testing.limits import stretched
+from tests.programs import python
+
 CLEAN = ("PADDLE_", "TRAINER_", "POD_IP", "OMPI_", "PMI_", "SLURM_", "FLEETX_", "CUDA_VISIBLE")
 
 
@@ -27,6 +30,7 @@ class Launcher:
     """Starts `fleetrun` and ends whatever a test has left running."""
 
     folder: Path
+    executable: str
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def script(self, text: str, name: str = "train.py") -> str:
@@ -38,19 +42,20 @@ class Launcher:
         environ["CUDA_VISIBLE_DEVICES"] = ""  # the same tests on a machine with cards
         environ["TMPDIR"] = str(self.folder)  # a killed launcher cannot tidy up
         process = subprocess.Popen(
-            [sys.executable, "-m", "fleetx.launch", *args],
+            [self.executable, "-m", "fleetx.launch", *args],
             cwd=self.folder,
             env=environ | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=heed_signals,  # noqa: PLW1509 - it takes no lock that a thread could hold
         )
         self.started.append(process)
         return process
 
     def finish(self, process: subprocess.Popen[str], timeout: float = 90) -> Outcome:
         began = time.monotonic()
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(timeout=stretched(timeout))
         return Outcome(process.returncode, out, err, time.monotonic() - began)
 
     def run(self, *args: str, **variables: str) -> Outcome:
@@ -61,7 +66,7 @@ class Launcher:
 
     def await_file(self, name: str, timeout: float = 60) -> str:
         """Waits until a script has written a file, and returns what is in it."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + stretched(timeout)
         path = self.folder / name
         while time.monotonic() < deadline:
             if path.exists() and (text := path.read_text(encoding="utf-8")):
@@ -77,10 +82,18 @@ class Launcher:
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path)
+def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Launcher]:
+    """In processes that have loaded torch already, unless the test is about processes."""
+    is_real = request.node.get_closest_marker("real_processes") is not None
+    launcher = Launcher(tmp_path, sys.executable if is_real else python())
     yield launcher
     launcher.close()
+
+
+def heed_signals() -> None:
+    """Undo what ``nohup`` and background jobs of shells leave ignored, which is inherited."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def is_running(pid: int) -> bool:
@@ -100,7 +113,7 @@ class Gone:
     @staticmethod
     def wait(pids: list[int], timeout: float = 5) -> list[int]:
         """Those of the processes that still run after a while."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + stretched(timeout)
         while time.monotonic() < deadline and any(map(is_running, pids)):
             time.sleep(0.05)
         return [pid for pid in pids if is_running(pid)]

@@ -11,6 +11,8 @@ import pytest
 
 from tests.launch.conftest import Gone, Launcher
 
+pytestmark = pytest.mark.real_processes
+
 SHOW = """
 import json, os
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "PADDLE_TRAINER_ID",

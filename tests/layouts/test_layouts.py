@@ -12,6 +12,7 @@ import fleetx as fleet
 from fleetx.plan.mesh import AXES, data_place
 from fleetx.testing import world
 from tests.layouts import transformer
+from tests.rotation import rotating
 
 STEPS = 2
 TENSOR_PARALLEL = {
@@ -126,18 +127,28 @@ def compare(workers: int, layout: Layout, variants: list[tuple[str, ...]]) -> No
         assert apart < (5e-2 if "amp" in extras else 1e-5), (layout, extras)
 
 
-def turns(layout: Layout, workers: int, count: int) -> list[tuple[str, ...]]:
-    """No extras, all of them, and as many other variants, which take turns over the layouts."""
-    none, *others, every = VARIANTS
-    first = layouts(workers).index(layout) * count
-    return [none, every, *(others[(first + number) % len(others)] for number in range(count))]
+def turns(layout: Layout) -> list[tuple[str, ...]]:
+    """All extras, and one of the other variants, which take turns over the layouts."""
+    _, *others, every = VARIANTS
+    return [every, others[layouts(4).index(layout) % len(others)]]
 
 
 @pytest.mark.parametrize("layout", layouts(4), ids=str)
 def test_four_workers(layout: Layout) -> None:
-    compare(4, layout, turns(layout, 4, count=1))
+    compare(4, layout, VARIANTS[:1])
 
 
-@pytest.mark.parametrize("layout", layouts(8), ids=str)
+@pytest.mark.parametrize("layout", rotating(layouts(4), 3), ids=str)
+def test_four_workers_and_other_strategies(layout: Layout) -> None:
+    compare(4, layout, turns(layout))
+
+
+@pytest.mark.parametrize("layout", rotating(layouts(8), 5), ids=str)
 def test_eight_workers(layout: Layout) -> None:
-    compare(8, layout, turns(layout, 8, count=0))
+    compare(8, layout, VARIANTS[:1])
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("layout", layouts(8), ids=str)
+def test_eight_workers_and_other_strategies(layout: Layout) -> None:
+    compare(8, layout, VARIANTS[-1:])

@@ -1,7 +1,7 @@
 """Parameters and gradients on which the layer-wise rules are compared with their formulas."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -62,10 +62,26 @@ def train(
     return [param.detach().cpu().double() for param in params]
 
 
-def assert_same(found: list[Tensor], expected: list[Tensor], rtol: float) -> None:
-    """Equal up to ``rtol`` of each tensor's largest number."""
-    for ours, theirs in zip(found, expected, strict=True):
-        scale = float(theirs.abs().max()) if theirs.numel() else 0.0
+def largest(values: list[Tensor]) -> list[float]:
+    """The largest number of each tensor."""
+    return [float(value.abs().max()) if value.numel() else 0.0 for value in values]
+
+
+class Trajectory(NamedTuple):
+    """Where the parameters end, and the largest numbers that each had on its way there.
+
+    What is rounded at a step is of the size of what is summed, wherever the sum ends.
+    """
+
+    end: list[Tensor]
+    reach: list[float]
+
+
+def assert_same(found: list[Tensor], expected: list[Tensor] | Trajectory, rtol: float) -> None:
+    """Equal up to ``rtol`` of the largest number that each tensor has, or had on its way."""
+    if not isinstance(expected, Trajectory):
+        expected = Trajectory(expected, largest(expected))
+    for ours, theirs, scale in zip(found, *expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=rtol * scale)
 
 

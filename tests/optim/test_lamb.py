@@ -22,9 +22,11 @@ from tests.optim.layers import (
     DEVICES,
     EXCLUDED,
     STEPS,
+    Trajectory,
     assert_same,
     gradients,
     graph_and_eager,
+    largest,
     parameters,
     train,
 )
@@ -51,12 +53,12 @@ def one_step(  # noqa: PLR0917
     p.sub_(lr * (weight / length if wd > 0 and weight > 0 and length > 0 else 1.0) * r)
 
 
-def reference(lr: float, shapes: Any = None, **options: Any) -> list[Tensor]:
+def reference(lr: float, shapes: Any = None, **options: Any) -> Trajectory:
     """The trajectory of ``train`` in double precision, tensor by tensor."""
     params = parameters(shapes=shapes)
     values = [p.detach().double() for p in params]
     means, squares = ([torch.zeros_like(value) for value in values] for _ in range(2))
-    times = [0] * len(params)
+    times, reach = [0] * len(params), largest(values)
     decay = options.pop("lamb_weight_decay", 0.01)
     for step in range(STEPS):
         for at, grad in enumerate(gradients(params, step)):
@@ -65,7 +67,8 @@ def reference(lr: float, shapes: Any = None, **options: Any) -> list[Tensor]:
                 wd = 0.0 if at in EXCLUDED else decay
                 moments = means[at], squares[at], times[at]
                 one_step(values[at], grad.double(), *moments, lr, wd, **options)
-    return values
+        reach = [max(pair) for pair in zip(reach, largest(values), strict=True)]
+    return Trajectory(values, reach)
 
 
 PATHS = [(False, 0), (None, 0), (None, 1 << 14)]

@@ -25,9 +25,11 @@ from tests.optim.layers import (
     DEVICES,
     EXCLUDED,
     STEPS,
+    Trajectory,
     assert_same,
     gradients,
     graph_and_eager,
+    largest,
     parameters,
     train,
 )
@@ -71,18 +73,20 @@ def test_layers_are_sorted_once_though_gradients_move(monkeypatch: pytest.Monkey
     assert sorting.call_count == 2
 
 
-def reference(lr: float, shapes: Any = None, **options: Any) -> list[Tensor]:
+def reference(lr: float, shapes: Any = None, **options: Any) -> Trajectory:
     """The trajectory of ``train`` in double precision, tensor by tensor."""
     params = parameters(shapes=shapes)
     values = [p.detach().double() for p in params]
     velocities = [torch.zeros_like(value) for value in values]
+    reach = largest(values)
     decay = options.pop("lars_weight_decay", 0.0005)
     for step in range(STEPS):
         for number, grad in enumerate(gradients(params, step)):
             if grad is not None:
                 wd = 0.0 if number in EXCLUDED else decay
                 one_step(values[number], grad.double(), velocities[number], lr, wd, **options)
-    return values
+        reach = [max(pair) for pair in zip(reach, largest(values), strict=True)]
+    return Trajectory(values, reach)
 
 
 PATHS = [(False, 0), (None, 0), (None, 1 << 14)]

@@ -18,6 +18,7 @@ from fleetx.nn import SparseEmbedding, load_inference_model
 from fleetx.ps.members import GRACE, SILENCE
 from fleetx.ps.server import WATCH
 from tests.launch.conftest import Launcher, Outcome
+from tests.programs import python
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "scripts" / "survivor.py")
@@ -27,7 +28,7 @@ SECRETS = (("cert", "certificate"), ("key", "key"))
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path)
+    launcher = Launcher(tmp_path, python())
     yield launcher
     launcher.close()
 
@@ -93,7 +94,7 @@ def table(launcher: Launcher) -> np.ndarray:
 def test_a_server_killed_at_random_points_loses_nothing_and_repeats_nothing(
     mode: str, tmp_path: Path
 ) -> None:
-    undisturbed, disturbed = (Launcher(tmp_path / name) for name in ("calm", "storm"))
+    undisturbed, disturbed = (Launcher(tmp_path / name, python()) for name in ("calm", "storm"))
     for each in (undisturbed, disturbed):
         each.folder.mkdir()
     steps = 60

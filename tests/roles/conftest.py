@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from fleetx import roles
+from fleetx.testing.limits import stretched
 from tests.ports import free_ports
+from tests.programs import python
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PREFIXES = ("PADDLE_", "SLURM_", "OMPI_", "PMI", "PRTE_", "TORCHELASTIC", "VC_", "FLEETX_")
@@ -54,7 +56,7 @@ def crew() -> Crew:
     def run(script: str, environs: Sequence[Mapping[str, str]], *args: str) -> list[Ended]:
         started = [
             subprocess.Popen(
-                [sys.executable, str(SCRIPTS / script), *args],
+                [python(), str(SCRIPTS / script), *args],
                 env=clean_environment() | dict(environ),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -63,7 +65,7 @@ def crew() -> Crew:
             for environ in environs
         ]
         try:
-            pairs = [process.communicate(timeout=90) for process in started]
+            pairs = [process.communicate(timeout=stretched(90)) for process in started]
         finally:
             for process in started:
                 process.kill()
@@ -84,7 +86,7 @@ def launched() -> Callable[[Sequence[str]], Ended]:
             env=clean_environment(),
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=stretched(90),
             check=False,
         )
         return Ended(ended.returncode, ended.stdout, ended.stderr)

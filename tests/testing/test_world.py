@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from fleetx.testing import world
+from fleetx.testing import pool, world
 
 SCALE = 3
 
@@ -133,9 +133,11 @@ def test_the_first_failing_rank_is_raised_and_the_pool_restarts() -> None:
     assert not any(map(alive, before))
 
 
-def test_first_means_first_in_time() -> None:
+def test_first_means_first_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_GRACE", 60.0)
+
     def fail() -> None:
-        time.sleep(0.0 if dist.get_rank() == 1 else 0.1)
+        time.sleep(0.0 if dist.get_rank() == 1 else 2.0)
         raise ValueError(f"rank {dist.get_rank()}")
 
     with pytest.raises(ValueError, match="rank 1") as caught:

@@ -1,0 +1,30 @@
+"""Cases of which each commit's gate runs a share: all of them come round, `make test-all` runs all.
+
+Which share it is depends on the day of the commit, so that a commit has one answer.
+"""
+
+import functools
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def rotating(cases: Sequence[Any], shares: int) -> list[Any]:
+    """Parameters, of which those that are not this commit's are marked ``rare``."""
+    turn = day_of_commit() % shares
+    return [
+        case if number % shares == turn else pytest.param(case, marks=pytest.mark.rare)
+        for number, case in enumerate(cases)
+    ]
+
+
+@functools.cache
+def day_of_commit() -> int:
+    """Days from 1970 to the commit that is checked out; 0 where there is no history."""
+    command = ["git", "log", "-1", "--format=%ct"]
+    folder = Path(__file__).parent
+    said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return int(said.stdout) // 86_400 if said.returncode == 0 and said.stdout.strip() else 0
