@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from fleetx.testing.limits import stretched
 from tests.launch.conftest import Gone, Launcher, Outcome
 from tests.ports import free_ports
 
@@ -167,6 +168,7 @@ def test_a_stopped_launcher_stops_the_other(
     assert gone.wait(pids) == []
 
 
+@pytest.mark.real_processes
 def test_a_killed_launcher_is_noticed(launcher: Launcher, port: int, gone: type[Gone]) -> None:
     script = launcher.script(
         "import os, time\nopen(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
@@ -210,4 +212,4 @@ def test_a_foreign_program_at_the_meeting_point(launcher: Launcher) -> None:
         outcome = launcher.run("--nnodes=2", f"--master={address}", launcher.script(""))
     assert outcome.code == 2
     assert f"{address} is in use by a program that is not fleetrun" in outcome.err
-    assert outcome.seconds < 30
+    assert outcome.seconds < stretched(30)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fleetx.testing.limits import stretched
 from tests.launch.conftest import Gone, Launcher
 
 pytestmark = pytest.mark.real_processes
@@ -75,7 +76,7 @@ def test_closed_stdout_does_not_end_the_job(launcher: Launcher) -> None:
     process = launcher.start(script)
     assert process.stdout is not None
     process.stdout.close()
-    assert process.wait(60) == 0
+    assert process.wait(stretched(60)) == 0
     assert launcher.await_file("done", 1) == "yes"
 
 
@@ -145,7 +146,7 @@ sys.exit(4)
     outcome = launcher.run("--nproc_per_node", "2", launcher.script(script))
     elapsed = time.time() - float(launcher.await_file("failed_at"))
     assert outcome.code == 4
-    assert elapsed < 10
+    assert elapsed < stretched(10)
     assert gone.wait([int(pid) for pid in launcher.await_file("pids").split()]) == []
 
 
@@ -232,7 +233,7 @@ finally:
     process.send_signal(number)
     outcome = launcher.finish(process)
     assert outcome.code == code
-    assert outcome.seconds < 10
+    assert outcome.seconds < stretched(10)
     assert outcome.err.count("\n") == 1
     assert number.name in outcome.err
     assert gone.wait(pids) == []

@@ -39,6 +39,12 @@ def fleetrun(*arguments: str) -> list[str]:
     return [python(), "-m", "fleetx.launch", *arguments]
 
 
+def behind(pid: int) -> int:
+    """The process that does the work of ``pid``: the fork of a program that ``python()`` began."""
+    title = Path(f"/proc/{pid}/comm").read_text().strip()
+    return int(title) if title.isdigit() else pid
+
+
 def _start(address: Path, client: Path) -> None:
     mine, theirs = socket.socketpair()
     with theirs:

@@ -30,6 +30,8 @@ def main() -> int:
     socket.send_fds(server, [len(text).to_bytes(8, "big")], files)
     server.sendall(text)
     child = int.from_bytes(server.recv(8), "big")
+    with open("/proc/self/comm", "w") as title:
+        title.write(str(child))  # for those who look for the process behind this one
     for name in FORWARDED:
         signal.signal(getattr(signal, f"SIG{name}"), lambda number, _: os.kill(child, number))
     return int.from_bytes(server.recv(8), "big", signed=True)

@@ -17,8 +17,9 @@ from torch import nn
 from fleetx.nn import SparseEmbedding, load_inference_model
 from fleetx.ps.members import GRACE, SILENCE
 from fleetx.ps.server import WATCH
+from fleetx.testing.limits import stretched
 from tests.launch.conftest import Launcher, Outcome
-from tests.programs import python
+from tests.programs import behind, python
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "scripts" / "survivor.py")
@@ -43,7 +44,8 @@ def start(
 
 def pid_of(job: subprocess.Popen[str], role: str, rank: int) -> int:
     """The process of a job, found by the variables it was started with."""
-    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    launcher = behind(job.pid)
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     for child in children:
         variables = Path(f"/proc/{child}/environ").read_bytes().decode().split("\0")
         known = dict(line.split("=", 1) for line in variables if "=" in line)
@@ -53,12 +55,12 @@ def pid_of(job: subprocess.Popen[str], role: str, rank: int) -> int:
         if role == "TRAINER":
             index = int(known.get("PADDLE_TRAINER_ID", -1))
         if known.get("TRAINING_ROLE") == role and index == rank:
-            return int(child)
+            return behind(int(child))
     raise AssertionError(f"there is no {role} {rank}")
 
 
 def await_step(launcher: Launcher, step: int, worker: int = 0) -> None:
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + stretched(150)
     path = launcher.folder / "log" / f"workerlog.{worker}"
     while time.monotonic() < deadline:
         if path.exists() and f"step {step}\n" in path.read_text():
@@ -73,7 +75,7 @@ def await_notice(launcher: Launcher) -> None:
     After how many seconds of silence is what it says itself: the machine may be slow.
     """
     assert GRACE + WATCH < SILENCE + WATCH < 10
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + stretched(100)
     notice = f"worker 1 is dead: all connections closed for {GRACE:.0f} s"
     while notice not in (log := launcher.log("serverlog.0")):
         assert time.monotonic() < deadline, log
