@@ -217,10 +217,19 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"fleetx.{name}")
     if name not in __all__:
-        raise AttributeError(f"module 'fleetx' has no attribute {name!r}")
+        raise AttributeError(f"module 'fleetx' has no attribute {name!r}{_meant(name)}")
     room = importlib.import_module(_HOMES.get(name, "fleetx.roles"))
     value = globals()[name] = getattr(room, name)
     return value
+
+
+def _meant(name: str) -> str:
+    """What the complaint about a misspelt name adds; importers ask for names of their own."""
+    if name.startswith("_"):
+        return ""
+    near_names = importlib.import_module("fleetx.near_names")
+    near = near_names.nearest_names(name, __all__)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 import fleetx.strategies  # noqa: F401  (registers the strategies, whose switches exist here)
 from fleetx.config import old_spellings
+from fleetx.config.advice import ADVICE
 from fleetx.config.block import ATTRIBUTE_BLOCKS, Block
 from fleetx.config.cadence import with_cadence
 from fleetx.config.degrees import degrees, other_options
@@ -119,6 +120,7 @@ class Switchboard:
             options=options,
             changed={name: normal[name] for name in options if options[name] != normal[name]},
             degrees=degrees(self._blocks, on),
+            advice=ADVICE,
         )
 
     def explicit(self) -> dict[str, Any]:

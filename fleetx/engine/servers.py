@@ -97,6 +97,7 @@ def init_worker() -> None:
         )
     if worker.running() is not None:
         return
+    roles.refuse_without_servers("fleet.init_worker()")
     access = Access(
         token=secrets.job_token(found.server_endpoints),
         claim=Claim(found.index, 0),
@@ -277,6 +278,7 @@ def _others(call: str) -> bool:
 def _worker(call: str) -> Worker:
     found = worker.running()
     if found is None:
+        roles.refuse_without_servers(f"fleet.{call}()")
         raise RuntimeError(
             f"fleet.{call}() needs the servers, and this process is not connected to them; call "
             "fleet.init_worker() first"
@@ -287,6 +289,7 @@ def _worker(call: str) -> Worker:
 def _server(call: str) -> roles.Identity:
     found = roles.identity(call)
     if found.is_worker:
+        roles.refuse_without_servers(f"fleet.{call}()")
         raise RuntimeError(
             f"fleet.{call}() was called by worker {found.index}; call it where fleet.is_server() "
             "is true"

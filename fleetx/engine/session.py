@@ -234,6 +234,7 @@ def plan(obeyed: frozenset[str] = frozenset(), stages: int | None = None) -> Pla
     asked = replace(asked, degrees={**cut, **asked.degrees}, changed=changed)
     if identity.is_collective:
         return compose(asked, identity.worker_num)
+    roles.refuse_without_servers("training")
     # Workers meet at the servers and nowhere else, so each is a world of its own.
     return compose(_with_servers(asked, here), 1)
 

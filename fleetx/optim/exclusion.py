@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+
+from fleetx.near_names import near_names
 
 LAYERS: dict[str, tuple[type[nn.Module], ...]] = {
     "batch_norm": (_BatchNorm,),
@@ -81,7 +82,7 @@ def _no_match(pattern: str, names: list[str], model: nn.Module, label: str) -> s
     words = {word for name in names for word in (name, *name.split("."))}
     # Only layers that the model has: the word that is refused must not be recommended.
     words |= {word for word in LAYERS if any(_matches(word, name, model) for name in names)}
-    near = get_close_matches(pattern, sorted(words), n=3, cutoff=0.5)
+    near = near_names(pattern, words)
     known = ", ".join(repr(word) for word in near or names[:3])
     which = "the nearest names are" if near else "parameters are called"
     return (

@@ -1,7 +1,8 @@
 """Operators by the names that users write: torch's and Paddle's, one table."""
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+
+from fleetx.near_names import near_names
 
 _PRODUCTS = "linear matmul mm bmm mv addmm addmv baddbmm addbmm __rmatmul__ einsum chain_matmul"
 
@@ -159,7 +160,7 @@ def two_lists(
 def _functions(label: str, operator: str) -> frozenset[str]:
     name = operator.rpartition(".")[2]
     if name not in FUNCTIONS:
-        near = get_close_matches(name, FUNCTIONS, n=3, cutoff=0.5) or sorted(FUNCTIONS)
+        near = near_names(name, FUNCTIONS) or sorted(FUNCTIONS)
         raise ValueError(
             f"{label} has the operator {operator!r}, which fleetx does not know, so the list could "
             f"not be in force; the nearest known names are {', '.join(near)}."

@@ -39,6 +39,9 @@ class Request:
     degrees: Mapping[str, Degree] = field(default_factory=dict)
     """Axis -> ranks, for the axes whose degree was set."""
 
+    advice: Mapping[str, str] = field(default_factory=dict)
+    """Option -> what to say of it, and to do instead, when nothing in the plan obeys it."""
+
     def without(self, *names: str) -> "Request":
         """The same request with some strategies left out, and the axes along which they spread."""
         kept = {name: given for name, given in self.strategies.items() if name not in names}
@@ -129,7 +132,18 @@ def _check_options(request: Request, chosen: Mapping[str, Strategy]) -> None:
     read = {name for strategy in chosen.values() for name in strategy.contract.reads}
     for name, normal in request.changed.items():
         if name not in read:
-            raise PlanError(
-                f"strategy.{name} = {request.options[name]!r} cannot be in force: nothing in this "
-                f"plan ({', '.join(sorted(chosen))}) obeys it. Leave it at {normal!r}."
-            )
+            plan = ", ".join(sorted(chosen))
+            reason = request.advice.get(name, f"nothing in this plan ({plan}) obeys it.")
+            set_so, back = _differences(name, request.options[name], normal)
+            raise PlanError(f"{set_so} cannot be in force: {reason} {back}")
+
+
+def _differences(name: str, value: Any, normal: Any) -> tuple[str, str]:
+    """What was set, in the words of a script, and how to take it back; of a block, key by key."""
+    if not isinstance(value, Mapping):
+        return f"strategy.{name} = {value!r}", f"Leave it at {normal!r}."
+    changed = [key for key in value if value[key] != normal[key]]
+    set_so = " and ".join(f"strategy.{name}[{key!r}] = {value[key]!r}" for key in changed)
+    if len(changed) == 1:
+        return set_so, f"Leave it at {normal[changed[0]]!r}."
+    return set_so, f"Leave them at {', '.join(repr(normal[key]) for key in changed)}."

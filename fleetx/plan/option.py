@@ -3,10 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
+
+from fleetx.near_names import did_you_mean
 
 
 class Limit(Protocol):
@@ -179,7 +180,5 @@ def _scalar(label: str, kind: Any, value: Any) -> Any:
 
 
 def unknown(message: str, word: str, known: Mapping[str, Any] | list[str]) -> str:
-    """The message, completed by the nearest known name or by all of them."""
-    near = get_close_matches(word, list(known), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}."
-    return f"{message}; {hint}"
+    """The message, completed by the nearest known names or by all of them."""
+    return f"{message}; {did_you_mean(word, known)}"

@@ -33,7 +33,15 @@ if TYPE_CHECKING:
         world_device_ids,
         world_size,
     )
-    from fleetx.roles.session import NotInitializedError, device, identity, start, started, stop
+    from fleetx.roles.session import (
+        NotInitializedError,
+        device,
+        identity,
+        refuse_without_servers,
+        start,
+        started,
+        stop,
+    )
 
 RoleMakerBase = RoleMaker
 """The name of `RoleMaker` in older scripts."""
@@ -65,6 +73,7 @@ __all__ = [
     "node_num",
     "nranks",
     "rank",
+    "refuse_without_servers",
     "server_endpoints",
     "server_index",
     "server_num",

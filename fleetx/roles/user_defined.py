@@ -1,6 +1,5 @@
 """Role makers whose answers the script itself spells out."""
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,6 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from fleetx.near_names import did_you_mean
 from fleetx.roles.addresses import check_endpoints
 from fleetx.roles.environment import Environment
 from fleetx.roles.role import Identity, Role, RoleMaker, refusal
@@ -98,8 +98,7 @@ def _by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if name in given:
             raise TypeError(f"UserDefinedRoleMaker got {name} twice; pass it once")
         if name not in _KNOWN:
-            near = difflib.get_close_matches(name, _KNOWN, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(_KNOWN)}"
+            hint = did_you_mean(name, _KNOWN)
             raise TypeError(f"UserDefinedRoleMaker has no argument {name}; {hint}")
     return given | kwargs
 

@@ -113,17 +113,6 @@ def test_every_default_of_paddle_is_ours_or_decided() -> None:
                 assert value == normal(theirs[key]), (block, key)
 
 
-def test_auto_refuses_when_it_is_planned() -> None:
-    with pytest.raises(PlanError, match=r"strategy\.auto = True cannot be in force"):
-        filled({"auto": True}).explain()
-
-
-def test_blocks_without_a_switch_refuse_when_nobody_reads_them() -> None:
-    strategy = filled({"hybrid_configs": {"sep_degree": 2}})
-    with pytest.raises(PlanError, match=r"strategy\.hybrid_configs = .* cannot be in force"):
-        strategy.explain()
-
-
 @pytest.mark.parametrize(
     ("settings", "workers", "words"),
     [

@@ -69,8 +69,8 @@ def test_workers_meet_at_the_first_endpoint_or_at_the_master() -> None:
         ({"is_collective": 1}, TypeError, "is_collective=1 is not a bool"),
         ({"is_collective": True}, ValueError, "has no servers, but server_endpoints is given"),
         ({"init_gloo": True}, ValueError, "pass worker_endpoints"),
-        ({"server_endpoint": []}, TypeError, "did you mean server_endpoints?"),
-        ({"zzz": []}, TypeError, "it takes is_collective"),
+        ({"server_endpoint": []}, TypeError, "did you mean 'server_endpoints'?"),
+        ({"zzz": []}, TypeError, "known: current_id, environ"),
     ],
 )
 def test_complaints(change: dict[str, Any], error: type[Exception], complaint: str) -> None:
