@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ class Engine:
             sample=sample,
         )
         for strategy in plan.strategies:
-            self.job.model = _laid_out(strategy, self.job)
+            self.job.model = self.job.together(partial(_laid_out, strategy, self.job))
         # Whoever could not afford the whole model on one device has cut it by now.
         self.job.model.to(device)
         self.names |= {p: name for name, p in self._held().items()}
@@ -75,10 +76,10 @@ class Engine:
                 "this model already has a distributed optimizer, and a step moves all parameters "
                 "at once; pass all parameters to one optimizer, as groups if they differ."
             )
-        self.job.optimizer = self._built(optimizer)
+        self.job.optimizer = self.job.together(partial(self._built, optimizer))
         step = plain_step(self.job)
         for strategy in self.plan.strategies:
-            step = _checked(strategy, step, strategy.step(step, self.job))
+            step = self.job.together(partial(_folded, strategy, step, self.job))
         self.job.step = step
         if self.scaled:
             for parameter in self.job.model.parameters():
@@ -318,7 +319,8 @@ def _names(model: nn.Module) -> dict[str, nn.Parameter]:
     return dict(model.named_parameters(remove_duplicate=False))
 
 
-def _checked(strategy: Strategy, old: Step, new: Step) -> Step:
+def _folded(strategy: Strategy, old: Step, job: Job) -> Step:
+    new = strategy.step(old, job)
     changed = {f.name for f in fields(Step) if getattr(old, f.name) is not getattr(new, f.name)}
     if undeclared := changed - strategy.contract.touches:
         raise PlanError(_undeclared(strategy, undeclared))

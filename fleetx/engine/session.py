@@ -20,6 +20,7 @@ from fleetx.engine.grad_clip import GradClip
 from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.error import PlanError
+from fleetx.plan.explain import at_rest
 from fleetx.plan.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,16 @@ class Session:
     """Into how many stages the last program was cut."""
     unbegun: list[Callable[[], Engine | None]] = field(default_factory=list)
     """What begins programs, whose engines are made when they first train, or returns None."""
+
+    said: set[str] = field(default_factory=set)
+    """What users were told already; a job with several models says it once."""
+
+    def say(self, lines: list[str]) -> None:
+        """Tell the user, once."""
+        for line in lines:
+            if line not in self.said:
+                logger.warning(line)
+        self.said.update(lines)
 
     @property
     def engines(self) -> list[Engine]:
@@ -236,7 +247,7 @@ def plan(obeyed: frozenset[str] = frozenset(), stages: int | None = None) -> Pla
         return compose(asked, identity.worker_num)
     roles.refuse_without_servers("training")
     # Workers meet at the servers and nowhere else, so each is a world of its own.
-    return compose(_with_servers(asked, here), 1)
+    return compose(_with_servers(asked, here), 1, workers=identity.worker_num)
 
 
 def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
@@ -249,6 +260,7 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
             "fleet.init()."
         )
     session.strategy.lock()
+    session.say(at_rest(plan))
     engine = Engine(plan, model, device=roles.device(), mesh=mesh(plan), **given)
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]

@@ -6,6 +6,7 @@ from typing import Any
 
 from fleetx.plan.error import PlanError
 from fleetx.plan.mesh import Degree, shape
+from fleetx.plan.partners import resting
 from fleetx.plan.plan import Plan
 from fleetx.plan.strategy import REGISTRY, Strategy
 
@@ -51,8 +52,14 @@ class Request:
         return replace(self, strategies=kept, degrees=degrees)
 
 
-def compose(request: Request, world: int) -> Plan:
-    """Check every contract and return the plan; raise ``PlanError`` rather than drop anything."""
+def compose(request: Request, world: int, *, workers: int | None = None) -> Plan:
+    """Check every contract and return the plan; raise ``PlanError`` rather than drop anything.
+
+    Args:
+        request: what was asked for.
+        world: the workers that share the mesh.
+        workers: those of the job, where each is a world of its own.
+    """
     chosen = {name: _make(name, options) for name, options in request.strategies.items()}
     provider = _providers(chosen)
     for capability, name in DEFAULTS.items():
@@ -66,6 +73,7 @@ def compose(request: Request, world: int) -> Plan:
     axes = {s.contract.axis: s.name for s in ordered if s.contract.axis}
     mesh = shape({"dp": "data parallel"} | axes, request.degrees, world)
     plan = Plan(strategies=tuple(ordered), mesh=mesh, options=dict(request.options))
+    plan = replace(plan, resting=resting(plan, request.changed, workers or world))
     for strategy in ordered:
         strategy.examine(plan)
     return plan

@@ -49,3 +49,12 @@ class Contract:
 
     axis: str | None = None
     """The mesh axis this strategy spreads over, if any."""
+
+    partners: tuple[str, ...] = ()
+    """The mesh axes between whose ranks it acts, if that is not its own axis; so do the options of
+    the whole job that it reads. Without a second rank along one of them there is nothing to do."""
+
+    @property
+    def between(self) -> tuple[str, ...]:
+        """The axes between whose ranks it acts; none if each rank acts by itself."""
+        return self.partners or ((self.axis,) if self.axis else ())

@@ -6,6 +6,7 @@ from math import prod
 from torch import nn
 
 from fleetx.plan.exchange import Exchange
+from fleetx.plan.mesh import in_words
 from fleetx.plan.plan import Plan
 
 
@@ -19,6 +20,7 @@ def explain(plan: Plan, model: nn.Module | None = None) -> str:
             _head(plan),
             f"  {_batch(plan)}",
             *_rows(plan),
+            *(f"  {line}" for line in at_rest(plan)),
             *_remarks(plan),
             *_traffic(plan, weights, known),
             *_memory(plan, weights, known),
@@ -28,8 +30,15 @@ def explain(plan: Plan, model: nn.Module | None = None) -> str:
 
 def _head(plan: Plan) -> str:
     workers = prod(plan.mesh.values())
-    shape = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
-    return f"Plan for {workers} worker{'s' * (workers != 1)}: {shape}"
+    return f"Plan for {workers} worker{'s' * (workers != 1)}: {in_words(plan.mesh)}"
+
+
+def at_rest(plan: Plan) -> list[str]:
+    """The flags that are on and have nothing to do in this job, one sentence for each reason."""
+    flags: dict[str, list[str]] = {}
+    for name, why in plan.resting.items():
+        flags.setdefault(why, []).append(f"strategy.{name}")
+    return [f"At rest: {', '.join(names)}, because {why}." for why, names in flags.items()]
 
 
 def _batch(plan: Plan) -> str:
@@ -56,7 +65,8 @@ def _rows(plan: Plan) -> Iterator[str]:
     for number, strategy in enumerate(plan.strategies, 1):
         phase = strategy.contract.phase.name.lower()
         touches = ", ".join(sorted(strategy.contract.touches)) or "nothing"
-        yield f"  {number}. {phase:<10} {strategy.name:<18} changes {touches}"
+        deed = "is at rest" if strategy.name in plan.resting else f"changes {touches}"
+        yield f"  {number}. {phase:<10} {strategy.name:<18} {deed}"
         normal = type(strategy.config)()
         values = strategy.config.values().items()
         given = [f"{name}={value!r}" for name, value in values if value != getattr(normal, name)]
@@ -66,7 +76,7 @@ def _rows(plan: Plan) -> Iterator[str]:
 
 def _remarks(plan: Plan) -> Iterator[str]:
     for strategy in plan.strategies:
-        for remark in strategy.remarks():
+        for remark in () if strategy.name in plan.resting else strategy.remarks():
             yield f"  {remark}"
 
 

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from fleetx.comm.messages import tell
 from fleetx.plan.step import Step
+from fleetx.plan.unison import in_unison
 
 T = TypeVar("T")
 
@@ -54,6 +56,37 @@ class Job:
     """Inputs of one small batch, for strategies that look at shapes or measure."""
 
     optimizer: Optimizer | None = None
+
+    owners: dict[str, type[nn.Module]] = field(init=False, default_factory=dict)
+    """Every parameter of the whole model by its first name -> the kind of module that has it."""
+
+    _first: dict[str, str] = field(init=False, default_factory=dict)
+    """Every name of a parameter of the whole model -> its first one."""
+
+    def __post_init__(self) -> None:
+        seen: dict[int, str] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            first = self._first[name] = seen.setdefault(id(parameter), name)
+            self.owners[first] = type(self.model.get_submodule(first.rpartition(".")[0]))
+
+    def held(self) -> set[str]:
+        """The first names of the parameters of the model that this rank holds."""
+        return {self._first[n] for n, _ in self.model.named_parameters(remove_duplicate=False)}
+
+    def together(self, deed: Callable[[], T]) -> T:
+        """Do what every rank of the mesh does now; where it raises on one, it raises on all."""
+        return in_unison(deed) if self.mesh.size() > 1 else deed()
+
+    def of_all_stages(self, fact: Any) -> list[Any]:
+        """What each stage of the pipeline has to say, as JSON; every rank must call it.
+
+        What one stage does not have, another may: a check of the whole model asks all of them, and
+        then all of them find the same.
+        """
+        if self.size("pp") == 1:
+            return [fact]
+        group, stages = self.mesh["pp"].get_group(), range(self.size("pp"))
+        return [tell(fact, source=stage, group=group, device=self.device) for stage in stages]
 
     def size(self, axis: str) -> int:
         """The number of ranks along a mesh axis."""

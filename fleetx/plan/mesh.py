@@ -44,6 +44,11 @@ def shape(axes: Mapping[str, str], asked: Mapping[str, Degree], world: int) -> d
     return {axis: (fixed | rest).get(axis, 1) for axis in AXES}
 
 
+def in_words(mesh: Mapping[str, int]) -> str:
+    """The shape of a mesh, as people read it."""
+    return " x ".join(f"{axis} {size}" for axis, size in mesh.items())
+
+
 def data_place(axes: Mapping[str, int], rank: int) -> tuple[int, int]:
     """Which share of the data a rank works on, and how many shares there are.
 

@@ -1,7 +1,7 @@
 """A checked plan: who takes part in which order, on which mesh."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,3 +15,5 @@ class Plan:
     strategies: tuple["Strategy", ...]
     mesh: Mapping[str, int]
     options: Mapping[str, Any]
+    resting: Mapping[str, str] = field(default_factory=dict)
+    """Flags that are on and have nothing to do in this job -> why; said when it starts."""

@@ -1,11 +1,15 @@
 """Waiting for all workers with a limit, so that nobody waits for ever for one who never comes."""
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import torch.distributed as dist
 
 from fleetx.roles.exchange import patience
 from fleetx.roles.stores import Store
+
+LONGEST_DEED = timedelta(minutes=30)
+"""How long workers wait for one that is still at work; torch's collectives wait as long."""
 
 
 @dataclass
@@ -20,6 +24,7 @@ class Meeting:
     index: int
     size: int
     held: int = field(default=0, init=False)
+    deeds: int = field(default=0, init=False)
 
     def await_all(self, call: str) -> None:
         """Return when every worker has made the same call; complain on all of them otherwise."""
@@ -36,6 +41,23 @@ class Meeting:
             raise RuntimeError(f"{call} {self._absent()}; {_ADVICE}") from error
         if verdict:
             raise RuntimeError(f"{verdict}; {_ADVICE}")
+
+    def confess(self, trouble: str) -> None:
+        """Tell the others what went wrong with a deed of all workers; waits for nobody."""
+        self.deeds += 1
+        self.store.set(f"deed/{self.deeds}", f"worker {self.index}: {trouble}")
+
+    def trouble(self) -> str:
+        """What another worker confesses of the same deed; nothing once it went well on all."""
+        self.deeds += 1
+        verdict, count = f"deed/{self.deeds}", f"deed/well/{self.deeds}"
+        if self.store.add(count, 1) == self.size:
+            self.store.set(verdict, "")
+            self.store.delete_key(count)
+            # Everybody has come here, so nobody still reads the verdict on the deed before.
+            self.store.delete_key(f"deed/{self.deeds - 1}")
+        self.store.wait([verdict], LONGEST_DEED)
+        return self.store.get(verdict).decode()
 
     def _open(self, go: str) -> None:
         """The last to arrive compares the calls and lets everybody go."""

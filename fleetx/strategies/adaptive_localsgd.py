@@ -30,6 +30,7 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
         phase=Phase.CARRIER,
         touches=frozenset({"settle"}),
         provides=frozenset({"carrier"}),
+        partners=("dp",),
     )
 
     @dataclass(frozen=True, kw_only=True)

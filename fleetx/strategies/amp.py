@@ -124,7 +124,7 @@ class Amp(Strategy, name="amp"):
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
-        _check_weights(model)
+        _check_weights(model, job)
         self._check_guard()
         self._warn(model, job)
         if self.config.pure:
@@ -221,12 +221,10 @@ class Amp(Strategy, name="amp"):
         patterns = self.config.custom_black_varnames
         held = {pattern: parameters_named(model, pattern) for pattern in patterns}
         for pattern, places in held.items():
-            # Where the model is cut into stages, other ranks may have what is named.
-            if not places and not job.elsewhere:
+            if not any(job.of_all_stages(bool(places))):
                 reason = "is no parameter of the model and no submodule that has some"
                 message = f"{self.config.spelled('custom_black_varnames')} has {pattern!r}, which "
-                known = [name for name, _ in model.named_parameters()]
-                raise PlanError(option.unknown(message + reason, pattern, known))
+                raise PlanError(option.unknown(message + reason, pattern, [*job.owners]))
         return [place for places in held.values() for place in places]
 
     def _check_guard(self) -> None:
@@ -248,10 +246,11 @@ class Amp(Strategy, name="amp"):
             )
 
 
-def _check_weights(model: nn.Module) -> None:
+def _check_weights(model: nn.Module, job: Job) -> None:
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    formats = {parameter.dtype for parameter in trained.values()}
-    if torch.float64 in formats and torch.float32 not in formats:
+    here = sorted({str(parameter.dtype) for parameter in trained.values()})
+    formats = {name for stage in job.of_all_stages(here) for name in stage}
+    if str(torch.float64) in formats and str(torch.float32) not in formats:
         raise PlanError(
             "strategy.amp = True computes in 16 bits where the model computes in float32, and all "
             "parameters of this model are float64, so it would have no effect; pass the model in "

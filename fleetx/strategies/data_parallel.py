@@ -61,6 +61,7 @@ class DataParallel(Strategy, name="data_parallel"):
         phase=Phase.CARRIER,
         touches=frozenset({"model", "sync", "reduce", "agree", "update", "settle"}),
         provides=frozenset({"carrier", "gradient_exchange", "buckets"}),
+        partners=("dp",),
         reads=frozenset(
             {
                 "find_unused_parameters",

@@ -45,6 +45,7 @@ class DGC(Strategy, name="dgc"):
         touches=frozenset({"optimizer", "reduce", "update"}),
         provides=frozenset({"rule"}),
         requires=frozenset({"buckets"}),
+        partners=("dp",),
     )
 
     @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ class DGC(Strategy, name="dgc"):
         for group in spec.groups:
             rules = [_rule(name, large[name], group) for name in group.names if name in large]
             self._rules |= {rule.parameter: rule for rule in rules}
-        if not self._rules and not job.elsewhere:
+        if not any(job.of_all_stages(bool(self._rules))):
             raise PlanError(
                 "strategy.dgc = True would compress nothing: no parameter of the optimizer is "
                 f"float32 with at least {SMALLEST} elements, and all others travel whole. Set "

@@ -1,6 +1,7 @@
 """fp16 all-reduce: gradients travel in half precision and are used in their own."""
 
 from collections.abc import Mapping
+from itertools import chain
 
 import torch
 from torch import nn
@@ -21,13 +22,15 @@ class FP16AllReduce(Strategy, name="fp16_allreduce"):
         touches=frozenset({"wire"}),
         tolerance=1e-2,
         requires=frozenset({"gradient_exchange"}),
+        partners=("dp", "sharding"),
     )
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
-        trained = [p for p in model.parameters() if p.requires_grad]
-        if trained and not any(p.dtype == torch.float32 for p in trained):
-            found = ", ".join(sorted({str(p.dtype) for p in trained}))
+        here = sorted({str(p.dtype) for p in model.parameters() if p.requires_grad})
+        formats = set(chain(*job.of_all_stages(here)))
+        if formats and str(torch.float32) not in formats:
+            found = ", ".join(sorted(formats))
             raise PlanError(
                 "strategy.fp16_allreduce = True sends float32 gradients in half precision, and "
                 f"this model has none ({found}); set strategy.fp16_allreduce = False, or pass the "

@@ -37,6 +37,12 @@ class GradientMerge(Strategy, name="gradient_merge"):
     _batches = 0
 
     @override
+    def rests(self) -> str | None:
+        if self.config.k_steps > 1:
+            return None
+        return "gradient_merge_configs['k_steps'] = 1 ends every batch in an update"
+
+    @override
     def step(self, step: Step, job: Job) -> Step:
         self._job = job
         share = 1 / self.config.k_steps if self.config.avg else 1.0

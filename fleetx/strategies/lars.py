@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Annotated, Any
 
 import torch
@@ -54,10 +55,13 @@ class Lars(Strategy, name="lars"):
         from fleetx.optim.lars import Lars as Rule
 
         self._check(spec)
+        names = [group.names for group in spec.groups]
         positions = excluded_positions(
             self.config.exclude_from_weight_decay,
-            [group.names for group in spec.groups],
-            job.model,
+            names,
+            stages=job.of_all_stages([*chain(*names)]),
+            held=job.held(),
+            owners=job.owners,
             label=self.config.spelled("exclude_from_weight_decay"),
         )
         groups = tuple(

@@ -25,6 +25,7 @@ class LocalSGD(Strategy, name="localsgd"):
         phase=Phase.CARRIER,
         touches=frozenset({"settle"}),
         provides=frozenset({"carrier"}),
+        partners=("dp",),
     )
 
     @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ SCHEDULES = ("1F1B", "F-then-B", "interleaved", "zero-bubble")
 class Pipeline(Strategy, name="pipeline"):
     """On torch's pipelining: each rank keeps its stages of the model and forgets the others."""
 
+    alone = "micro-batches run one after the other"
     contract = Contract(
         phase=Phase.DRIVE,
         touches=frozenset({"model", "drive", "evaluate", "sync", "agree", "total"}),
@@ -115,15 +116,7 @@ class Pipeline(Strategy, name="pipeline"):
 
     @override
     def examine(self, plan: Plan) -> None:
-        ranks, workers = plan.mesh["pp"], 1
-        for size in plan.mesh.values():
-            workers *= size
-        if ranks == 1 and workers > 1:
-            raise PlanError(
-                f"strategy.pipeline = True with 1 rank along the axis pp ({dict(plan.mesh)}) would "
-                "spread nothing. Set hybrid_configs['pp_degree'] to the number of stages, lower "
-                "the other degrees, or set strategy.pipeline = False."
-            )
+        ranks = plan.mesh["pp"]
         if self.config.schedule_mode == "zero-bubble" and plan.mesh["sharding"] > 1:
             raise PlanError(
                 "pipeline_configs['schedule_mode'] = 'zero-bubble' computes gradients of weights "

@@ -145,19 +145,13 @@ class Sharding(Strategy, name="sharding"):
         degree, workers = plan.mesh["sharding"], 1
         for size in plan.mesh.values():
             workers *= size
-        if degree == 1 and workers > 1:
-            raise PlanError(
-                f"strategy.sharding = True with 1 rank along the axis sharding ({plan.mesh}) would "
-                "spread nothing. Set sharding_configs['sharding_degree'] to 2 or more, lower the "
-                "other degrees, or set strategy.sharding = False."
-            )
         if self.config.hybrid_dp and plan.mesh["dp"] == 1 and workers > 1:
             raise PlanError(
                 "sharding_configs['hybrid_dp'] = True asks for several copies of the sharded "
                 f"model, and the {workers} workers hold one. Set "
                 f"sharding_configs['sharding_degree'] below {degree}, or hybrid_dp = False."
             )
-        if self.config.pp_allreduce_in_optimize and plan.mesh["pp"] == 1:
+        if self.config.pp_allreduce_in_optimize and plan.mesh["pp"] == 1 and workers > 1:
             raise PlanError(
                 "sharding_configs['pp_allreduce_in_optimize'] = True speaks of a pipeline's "
                 "micro-batches, and there is no pipeline. Set strategy.pipeline = True with a "

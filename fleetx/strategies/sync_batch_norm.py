@@ -25,13 +25,15 @@ DECIDED_BY = "sync_batch_norm = True"
 class SyncBatchNorm(Strategy, name="sync_batch_norm"):
     """Every BatchNorm layer in training normalises over the global batch, weighted by samples."""
 
-    contract = Contract(phase=Phase.LAYOUT, touches=frozenset({"model"}))
+    contract = Contract(
+        phase=Phase.LAYOUT, touches=frozenset({"model"}), partners=("dp", "sharding")
+    )
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
+        # Those of other stages are among them: the tree of modules is whole everywhere.
         layers = {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
-        # A stage of a pipeline may have none while others do.
-        if not layers and job.size("pp") == 1:
+        if not layers:
             raise PlanError(
                 "strategy.sync_batch_norm = True would change nothing: the model has no BatchNorm "
                 "layer. Set strategy.sync_batch_norm = False."

@@ -311,7 +311,7 @@ def test_refusals_say_what_to_change() -> None:
     refused("layers.9", split=["layers.9"])
     refused("2 names, which make 3 stages", split=["layers.1", "layers.2"])
     refused(r"a batch of 16 samples cannot be cut into 3 micro-batches", accumulate_steps=3)
-    refused("1 rank along the axis pp", axes={"pp": 1})
+    refused("pipeline = True has no partner", axes={"pp": 1})
 
 
 @world(2)

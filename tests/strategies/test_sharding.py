@@ -636,10 +636,10 @@ def refusal(workers: int, configs: dict[str, Any], **settings: Any) -> str:
 
 def test_plans_that_spread_nothing_are_refused() -> None:
     told = refusal(4, {"sharding_degree": 1, "dp_degree": 4})
-    assert "with 1 rank along the axis sharding" in told
-    assert "would spread nothing. Set sharding_configs['sharding_degree'] to 2 or more" in told
+    assert "strategy.sharding = True has no partner" in told
+    assert "so it would do nothing. Set the degree of sharding to 2 or more" in told
     told = refusal(4, {"dp_degree": 4})
-    assert "would spread nothing" in told
+    assert "it would do nothing" in told
 
 
 def test_hybrid_without_copies_is_refused() -> None:

@@ -1,0 +1,38 @@
+"""Deeds of all workers, such as laying out a model, that fail on all of them or on none."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch.distributed as dist
+
+from fleetx.plan.error import PlanError
+from fleetx.roles.session import started, world
+
+Result = TypeVar("Result")
+
+
+def in_unison(deed: Callable[[], Result]) -> Result:
+    """Do it, as every worker does; if it raises on one of them, it raises on all.
+
+    A worker that raises does not wait for the others: one of them may be inside of the deed, in a
+    collective that will never end. All others learn what happened instead of going on to wait for
+    a worker that is gone.
+    """
+    meeting = world("in_unison").meeting if started() else None
+    if meeting is None or meeting.size == 1:
+        return deed()
+    try:
+        result = deed()
+    except Exception as error:
+        meeting.confess(f"{type(error).__name__}: {error}")
+        raise
+    try:
+        trouble = meeting.trouble()
+    except dist.DistError as error:
+        raise PlanError(
+            "another worker did not come, or worker 0 is gone, while all of them laid out their "
+            "model; look at the logs of the others."
+        ) from error
+    if trouble:
+        raise PlanError(f"all workers stop, because one cannot go on. {trouble}")
+    return result
