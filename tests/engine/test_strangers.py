@@ -260,7 +260,17 @@ optimizer.step()
 def test_fleetx_check_stops_with_the_sentence(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "fleetx", "check", "--gpus", "none", "--workers", "1", script]
+    command = [
+        sys.executable,
+        "-m",
+        "fleetx",
+        "check",
+        "--gpus",
+        "none",
+        "--workers",
+        "1",
+        str(script),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert (
