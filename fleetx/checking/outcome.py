@@ -52,8 +52,7 @@ class Outcome:
 def flat_weights(engine: Engine) -> Tensor:
     """All parameters in one vector, in double precision and on the host; a collective."""
     state = whole_state(engine, everywhere=True)
-    names = dict.fromkeys(engine.names.values())
-    return torch.cat([state[name].double().reshape(-1) for name in names])
+    return torch.cat([state[name].double().reshape(-1) for name in engine.parameter_names])
 
 
 def tolerances(plan: Plan) -> dict[str, float | None]:

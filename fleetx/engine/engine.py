@@ -1,6 +1,6 @@
 """Fold a plan over a model and run it: begin, drive, finish. No feature is named here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 from typing_extensions import override
 
+from fleetx.engine.strangers import plan_at_work, watch_over
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
@@ -35,8 +37,14 @@ class Engine:
         sample: Any = None,
     ) -> None:
         self.plan = plan
-        self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
-        """Parameters, the user's and those that run -> the first name of each."""
+        self.names: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
+        """Parameters, the user's and those that run -> the first name of each.
+
+        Weakly: a layout that spreads a model lets go of what the user made, and so must we.
+        """
+        self.numbers: set[int] = set()
+        """The ``id`` of each of them, and of some that are gone."""
+        self._know(dict(model.named_parameters()))
         self.saved_names = list(model.state_dict())
         """What the plain model saves, in its order."""
         self._first = {name: self.names[p] for name, p in _names(model).items()}
@@ -52,7 +60,7 @@ class Engine:
             self.job.model = self.job.together(partial(_laid_out, strategy, self.job))
         # Whoever could not afford the whole model on one device has cut it by now.
         self.job.model.to(device)
-        self.names |= {p: name for name, p in self._held().items()}
+        self._know(self._held())
         if self.job.contexts:
             replace_forward(self.job.model, self._under_contexts)
         self.job.model.register_forward_pre_hook(_BeforeForward(self))
@@ -68,6 +76,16 @@ class Engine:
         self._due = True
         self._reached: list[Tensor] = []
         """Parameters that got gradients since the last backward through the plan, if it scales."""
+        watch_over(self)
+
+    def _know(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self.names.update((parameter, name) for name, parameter in parameters.items())
+        self.numbers.update(map(id, parameters.values()))
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """The first names of all parameters of the whole model, in its order."""
+        return list(dict.fromkeys(self._first.values()))
 
     def attach(self, optimizer: Optimizer) -> Optimizer:
         """Fold the plan over the optimizer and the step; return the optimizer that will run."""
@@ -173,9 +191,10 @@ class Engine:
         self._reached.clear()  # by a drive, which scales what it differentiates
         moved = False
         if self._due:
-            moved = self.step.update()
-            self.updates += 1
-            self.step.settle(loss)
+            with plan_at_work():
+                moved = self.step.update()
+                self.updates += 1
+                self.step.settle(loss)
         for look in self.finished:
             look(self, loss)
         return moved
@@ -186,7 +205,8 @@ class Engine:
         assert self.job.optimizer is not None
         self.begin()
         self.refuse_strays()
-        loss = self.step.drive(self.step, batch)
+        with plan_at_work():  # which may take the update with it
+            loss = self.step.drive(self.step, batch)
         self.finish(loss)
         if not self.holding:
             self.job.optimizer.zero_grad()
@@ -238,7 +258,7 @@ def _steered_by(given: Optimizer, running: Optimizer) -> None:
     """Let a scheduler that holds the user's optimizer go on steering the one that runs."""
 
     def share(loaded: Optimizer) -> None:
-        given.param_groups = loaded.param_groups
+        given.param_groups, given.state = loaded.param_groups, loaded.state
 
     share(running)
     # Loading replaces the groups.

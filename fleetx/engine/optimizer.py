@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from fleetx.comm.held_gradients import forget_gradients
 from fleetx.engine.engine import Engine
+from fleetx.engine.given import goes_through, own_calls
 from fleetx.engine.grad_clip import GradClip
 from fleetx.plan.compose import extend
 
@@ -32,6 +33,8 @@ class DistributedOptimizer(Optimizer):
     def __init__(self, optimizer: Optimizer, grad_clip: GradClip | None = None) -> None:
         # The base constructor would make groups and state of its own; everything is the inner's.
         self._inner = optimizer
+        self._own = own_calls(optimizer)
+        """Calls of the inner optimizer itself; the user's are led here once it is bound."""
         self._grad_clip = grad_clip
         self._engine: Engine | None = None
         self._loss: Tensor | None = None
@@ -43,7 +46,9 @@ class DistributedOptimizer(Optimizer):
         """Join the model whose parameters the optimizer moves."""
         if self._grad_clip is not None:
             engine.plan = extend(engine.plan, "clip", self._grad_clip.options())
-        self._inner = engine.attach(self._inner)
+        given, self._inner = self._inner, engine.attach(self._inner)
+        self._own = own_calls(self._inner)
+        goes_through(given, self)
         self._engine = engine
         self._fresh = {s.name: s.state_dict() for s in engine.plan.strategies}
 
@@ -121,7 +126,7 @@ class DistributedOptimizer(Optimizer):
         """Clear the gradients, unless they still wait for an update to come."""
         if self._engine is not None and self._engine.holding:
             return
-        self._inner.zero_grad(set_to_none=set_to_none)
+        self._own["zero_grad"](set_to_none=set_to_none)
         if self._engine is not None:
             self._engine.cleared()
 
@@ -156,7 +161,7 @@ class DistributedOptimizer(Optimizer):
     @override
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state, and that of the strategies under ``"strategies"``."""
-        state = dict(self._inner.state_dict())
+        state = dict(self._own["state_dict"]())
         strategies = {s.name: s.state_dict() for s in self._bound("state_dict").plan.strategies}
         if kept := {name: value for name, value in strategies.items() if value}:
             state["strategies"] = kept
@@ -167,7 +172,7 @@ class DistributedOptimizer(Optimizer):
         """Take back what ``state_dict`` returned, here or in a run without fleetx."""
         engine = self._bound("load_state_dict")
         _check_layout(self._inner, state_dict)
-        self._inner.load_state_dict(cast(dict[str, Any], dict(state_dict)))
+        self._own["load_state_dict"](cast(dict[str, Any], dict(state_dict)))
         # Gradients of batches that the state does not know must not get into its next update.
         forget_gradients(engine.job.model)
         kept = dict(state_dict.get("strategies", {}))

@@ -22,6 +22,10 @@ class Phase(IntEnum):
     CAPTURE = 100  # what of the finished step runs as one piece: cuda_graph
 
 
+AT_UPDATE = frozenset({"optimizer", "scale", "due", "reduce", "wire", "unless", "update", "settle"})
+"""What of ``touches`` comes into force with a distributed optimizer; the rest, with the model."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contract:
     """Declared once per strategy and checked against what the strategy does."""

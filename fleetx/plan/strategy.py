@@ -8,7 +8,7 @@ from torch import nn
 from typing_extensions import override
 
 from fleetx.plan import option
-from fleetx.plan.contract import Contract
+from fleetx.plan.contract import AT_UPDATE, Contract
 from fleetx.plan.exchange import Exchange, Memory
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.step import Step
@@ -108,6 +108,14 @@ class Strategy:
     def in_step(self) -> bool:
         """Whether the replicas are equal now, as far as this strategy knows."""
         return True
+
+    def at_update(self, job: "Job") -> tuple[str, ...]:
+        """What it does or checks at an update alone, in the user's words.
+
+        All of it is lost with an optimizer that is stepped past the plan.
+        """
+        named = self.name if self.internal else f"strategy.{self.name}"
+        return (named,) if self.contract.touches & AT_UPDATE else ()
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart."""

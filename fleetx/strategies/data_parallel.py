@@ -1,6 +1,5 @@
 """Data parallel: every rank holds the whole model, and gradients are averaged during backward."""
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -31,11 +30,6 @@ from fleetx.roles.subgroups import copies, two_levels
 ONE_TENSOR_PER_BUCKET = 1e-6
 """A bucket this small (MB) is closed by the first tensor that enters it."""
 
-# Copied after each update instead; torch 2.13 has a new word for it.
-_WORDS = inspect.signature(DistributedDataParallel).parameters
-_NO_BUFFERS: dict[str, Any] = {
-    "forward_sync_buffers" if "forward_sync_buffers" in _WORDS else "broadcast_buffers": False
-}
 _THAWED = (
     "requires_grad of a parameter changed after fleet.distributed_model(), and gradients of a "
     "parameter that was frozen then are not exchanged between workers; freeze and thaw before "
@@ -131,6 +125,16 @@ class DataParallel(Strategy, name="data_parallel"):
         return _early(common, job, self._replica, self._backwards)
 
     @override
+    def at_update(self, job: Job) -> tuple[str, ...]:
+        """Nothing in the plain case: DDP exchanges during backward, whoever steps."""
+        if job.size("dp") == 1:
+            return ()
+        if job.size("pp") * job.size("tp") > 1:
+            return ("the exchange of gradients between workers",)
+        usual = {"nccl_comm_num": 1, "use_hierarchical_allreduce": False}
+        return tuple(f"strategy.{name}" for name in usual if job.options[name] != usual[name])
+
+    @override
     def exchanges(
         self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
     ) -> tuple[Exchange, ...]:
@@ -181,7 +185,6 @@ def _replicate(model: nn.Module, job: Job) -> DistributedDataParallel:
         bucket_cap_mb=megabytes,
         find_unused_parameters=job.option("find_unused_parameters", bool),
         gradient_as_bucket_view=True,
-        **_NO_BUFFERS,
     )
 
 
@@ -214,6 +217,8 @@ def _check_repeated(backwards: Backwards) -> None:
 def _early(step: Step, job: Job, replica: DistributedDataParallel, backwards: Backwards) -> Step:
     """Average the gradients while the backward pass goes on."""
     reduce = step.reduce or _reduction(job)
+    # Copied after each update instead; with an optimizer that is not distributed, by each forward.
+    replica.broadcast_buffers = False
     if reduce is not None:
         replica.register_comm_hook(None, _as_hook(reduce))
 

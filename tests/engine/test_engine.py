@@ -214,7 +214,8 @@ def test_an_optimizer_is_rebuilt_by_names_and_keeps_its_scheduler() -> None:
     assert type(built) is torch.optim.RMSprop
     assert [len(group["params"]) for group in built.param_groups] == [3, 3]
     assert [group["lr"] for group in built.param_groups] == [0.7, 0.2]
-    built.step()
+    engine.begin()
+    engine.finish()
     scheduler.step()
     assert [round(group["lr"], 6) for group in built.param_groups] == [0.07, 0.02]
 
