@@ -74,6 +74,10 @@ class Engine:
         self.updates = 0
         """Batches that ended in an update, a skipped one included: what schedules count."""
         self._due = True
+        self._ready = False
+        """Whether the gradients of the open batch are ready for its end."""
+        self.shown = False
+        """Whether a backward must resume the step before it adds to gradients."""
         self._reached: list[Tensor] = []
         """Parameters that got gradients since the last backward through the plan, if it scales."""
         watch_over(self)
@@ -156,17 +160,41 @@ class Engine:
         """Count a batch and arm or hold its reduction; nothing when it has begun already."""
         if self.open or self.step is None:
             return
-        self._due = self.step.due()
+        self._due, self._ready = self.step.due(), False
         self.step.sync(self._due)
         self.open = True
+
+    def drive(self, batch: Any) -> Tensor:
+        """Forward and backward of a whole batch the plan's own way; returns the plain loss."""
+        assert self.step is not None, "attach() comes before drive()"
+        self.begin()
+        self.refuse_strays()
+        self._resume()
+        with plan_at_work():  # which may take the update with it
+            loss = self.step.drive(self.step, batch)
+        self._show()
+        return loss
 
     def backward(self, loss: Tensor) -> None:
         """Differentiate what the plan makes of the loss."""
         assert self.step is not None, "attach() comes before backward()"
+        self._resume()
         try:
             self.step.scale(loss).backward()
         finally:
             self._reached.clear()
+        self._show()
+
+    def _resume(self) -> None:
+        assert self.step is not None
+        if self.shown:
+            self.step.resume()
+        self.shown = self._ready = False
+
+    def _show(self) -> None:
+        """Let a user who looks at gradients between backward and update see true ones."""
+        assert self.step is not None
+        self.shown = self._ready = self.step.ready(self._due)
 
     def refuse_strays(self) -> None:
         """Complain of gradients of a backward that went past a plan which scales the loss."""
@@ -183,12 +211,15 @@ class Engine:
     def cleared(self) -> None:
         """All gradients were cleared, those of strays too."""
         self._reached.clear()
+        self._ready = False
 
     def finish(self, loss: Tensor | None = None) -> bool:
         """End the batch; True when the parameters moved."""
         assert self.step is not None, "attach() comes before finish()"
         self.open, self.holding = False, not self._due
         self._reached.clear()  # by a drive, which scales what it differentiates
+        if not self._ready:  # after a backward of the user's own, or several that reach parts
+            self._show()
         moved = False
         if self._due:
             with plan_at_work():
@@ -203,10 +234,7 @@ class Engine:
         """One whole batch through the plan's own drive; returns the plain loss."""
         assert self.step is not None, "attach() comes before train_batch()"
         assert self.job.optimizer is not None
-        self.begin()
-        self.refuse_strays()
-        with plan_at_work():  # which may take the update with it
-            loss = self.step.drive(self.step, batch)
+        loss = self.drive(batch)
         self.finish(loss)
         if not self.holding:
             self.job.optimizer.zero_grad()
@@ -295,6 +323,8 @@ def plain_step(job: Job) -> Step:
         due=lambda: True,
         sync=lambda armed: None,
         reduce=None,
+        ready=lambda due: True,
+        resume=lambda: None,
         agree=lambda flag: flag,
         total=lambda number: number,
         unless=unless,

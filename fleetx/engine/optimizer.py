@@ -22,8 +22,7 @@ class DistributedOptimizer(Optimizer):
     """A torch optimizer for the user's loop and for learning-rate schedulers.
 
     ``minimize(loss)`` is a whole update. ``backward(loss)``, ``step()`` and ``zero_grad()`` are the
-    same in three lines, for loops that look at gradients in between. Those are scaled under amp;
-    limit them with ``grad_clip`` or the strategy ``clip``, which know that.
+    same in three lines, for loops that look at gradients in between, or limit them.
     """
 
     _step_supports_amp_scaling = False
@@ -187,7 +186,8 @@ class DistributedOptimizer(Optimizer):
                     strategy.load_state_dict(fresh)
         for name in kept:
             logger.warning("the checkpoint has a state of %s, which is not in this plan", name)
-        engine.holding = any(strategy.waiting() for strategy in engine.plan.strategies)
+        # What waits was saved as it could be seen.
+        engine.holding = engine.shown = any(s.waiting() for s in engine.plan.strategies)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else, such as the hooks that torch keeps in an optimizer, is the inner's."""

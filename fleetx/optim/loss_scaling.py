@@ -95,6 +95,13 @@ def unscale_(gradients: Iterable[Tensor], scale: Tensor) -> Tensor:
     return overflow
 
 
+@torch.no_grad()
+def multiply_(gradients: Iterable[Tensor], factor: Tensor) -> None:
+    """Multiply the gradients, or what this rank holds of them, in place."""
+    for device, parts in _by_device(gradients).items():
+        torch._foreach_mul_(parts, factor.to(device))
+
+
 def _by_device(gradients: Iterable[Tensor]) -> dict[torch.device, list[Tensor]]:
     groups: defaultdict[torch.device, list[Tensor]] = defaultdict(list)
     for gradient in gradients:

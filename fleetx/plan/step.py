@@ -36,6 +36,13 @@ class Step:
     None is the carrier's own reduction, which runs without a detour through Python.
     """
 
+    ready: Callable[[bool], bool]
+    """After a backward, told whether its batch ends in an update: let the gradients that can be
+    seen be true ones, and those of an update agreed upon. False while some are still to come."""
+
+    resume: Callable[[], None]
+    """Before another backward adds to gradients that were made ready."""
+
     agree: Callable[[Tensor], Tensor]
     """One flag of this rank (a tensor of one number) -> the largest of all ranks that update
     together; what a rank decides by it, all of them decide."""

@@ -22,6 +22,9 @@ class Carrier(Joining):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gathered: dict[SparseModule, Gathered] = {}
+        """What layers show of their rows' gradients."""
+        self._earlier: dict[SparseModule, Gathered] = {}
+        """What they showed before another backward of the same batch."""
         self.step = 0
         """Updates of this model."""
 
@@ -39,10 +42,21 @@ class Carrier(Joining):
 
     def collect(self) -> None:
         """After the backward: show the gradients of rows to whoever looks at gradients."""
+        servers = self.worker.client.servers
         for module in self.modules.values():
-            gathered = module.gather(self.worker.client.servers)
+            gathered = module.gather(servers)
+            if (earlier := self._earlier.pop(module, None)) is not None:
+                gathered = joined([earlier, gathered], servers, module.options.dim)
             self.gathered[module] = gathered
             module.lend(gathered)
+
+    def keep_for_more(self) -> None:
+        """Before another backward of the same batch: what was shown will be shown with the rest."""
+        for module, gathered in self.gathered.items():
+            if module.anchor.grad is not None:  # it was not cleared
+                shown = Gathered(gathered.batch, module.take_back(), gathered.stats)
+                self._earlier[module] = shown
+        self.gathered.clear()
 
     def put_away(self) -> None:
         """After an update that may have been skipped: rows have no gradients any more."""

@@ -11,9 +11,8 @@ from typing_extensions import override
 from fleetx import roles
 from fleetx.comm.messages import spread as spread_over
 from fleetx.engine import session
-from fleetx.engine.engine import Engine, plain_step
+from fleetx.engine.engine import Engine
 from fleetx.engine.weights import whole
-from fleetx.plan.contract import Phase
 from fleetx.plan.plan import Plan
 from fleetx.static.alone import LoneMesh, lone_plan
 from fleetx.static.backward import GRADIENT
@@ -154,8 +153,7 @@ class TrainingRun(Run):
         found: dict[str, Any] = {}
         if training.rate_name in provided:
             found[training.rate_name] = training.rate(self.optimizer)
-        engine.begin()
-        loss = engine.step.drive(engine.step, ((feeds,), ()))
+        loss = engine.drive(((feeds,), ()))
         if gradients := [name for name in provided if name.endswith(GRADIENT)]:
             found |= self._gradients(gradients)
         engine.finish(loss)
@@ -167,18 +165,9 @@ class TrainingRun(Run):
         held = dict(self.lowered.named_parameters())
         own = {name: held.get(name.removesuffix(GRADIENT)) for name in names}
         given = {n: _gradient(p) for n, p in own.items() if p is not None}
-        scale = self._loss_scale()
-        found = {n: g.detach() / scale.to(g.device) for n, g in whole(self.engine, given)}
+        found = {n: g.detach().clone() for n, g in whole(self.engine, given)}
         assert found.keys() == set(names), f"{set(names) - found.keys()} have no gradient"
         return found
-
-    def _loss_scale(self) -> Tensor:
-        """The factor on the loss that keeps small gradients in 16 bits; no part of a gradient."""
-        plain, factor = plain_step(self.engine.job), torch.ones((), device=self.device)
-        for strategy in self.engine.plan.strategies:
-            if strategy.contract.phase == Phase.PRECISION:
-                factor = strategy.step(plain, self.engine.job).scale(factor)
-        return factor
 
     def _kept(self, names: Collection[str]) -> dict[str, Tensor]:
         """Parameters and buffers as they are after the update."""

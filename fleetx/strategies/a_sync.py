@@ -39,7 +39,7 @@ class ParameterServer(Strategy, name="parameter_server"):
     internal = True
     contract = Contract(
         phase=Phase.CARRIER,
-        touches=frozenset({"model", "optimizer", "sync", "agree", "update"}),
+        touches=frozenset({"model", "optimizer", "sync", "ready", "resume", "agree", "update"}),
         provides=frozenset({"carrier"}),
         conflicts={
             "lamb": _ELSEWHERE,
@@ -122,14 +122,24 @@ class ParameterServer(Strategy, name="parameter_server"):
             step.sync(armed)
             carrier.begin()
 
+        def ready(due: bool) -> bool:
+            if due:
+                carrier.collect()
+            return step.ready(due)
+
+        def resume() -> None:
+            step.resume()
+            carrier.keep_for_more()
+
         def update() -> bool:
-            carrier.collect()
             try:
                 return step.update()
             finally:
                 carrier.put_away()
 
-        return replace(step, sync=sync, agree=carrier.agree, update=update)
+        return replace(
+            step, sync=sync, ready=ready, resume=resume, agree=carrier.agree, update=update
+        )
 
     @override
     def exchanges(

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Annotated, Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from typing_extensions import override
 
-from fleetx.optim.loss_scaling import Growth, LossScale, advance_, unscale_
+from fleetx.optim.loss_scaling import Growth, LossScale, advance_, multiply_, unscale_
 from fleetx.optim.operator_casts import Casts, OperatorCasts, cast, one_of, parameters_named
 from fleetx.optim.operator_lists import PRODUCTS, two_lists
 from fleetx.plan import option
@@ -38,7 +39,7 @@ class Amp(Strategy, name="amp"):
 
     contract = Contract(
         phase=Phase.PRECISION,
-        touches=frozenset({"model", "scale", "wire", "update"}),
+        touches=frozenset({"model", "scale", "wire", "ready", "resume", "update"}),
         tolerance=2e-2,
     )
 
@@ -108,6 +109,8 @@ class Amp(Strategy, name="amp"):
     config: Config
     _state: LossScale | None = None
     """The loss scale; None when nothing is scaled."""
+    _overflow: Tensor
+    """Whether a gradient of the open batch was not finite on this rank."""
 
     @override
     def examine(self, plan: Plan) -> None:
@@ -137,21 +140,45 @@ class Amp(Strategy, name="amp"):
 
     @override
     def step(self, step: Step, job: Job) -> Step:
-        state, growth = self._state, self._growth()
+        state = self._state
         if state is None:
             return step
 
         def scale(loss: Tensor) -> Tensor:
             return step.scale(loss) * state.scale
 
+        def resume() -> None:
+            # What was true when it was seen, and may have been changed since, counts as much as
+            # what another backward adds to it.
+            multiply_(chain(*_gradients(job)), state.scale)
+            step.resume()
+
+        ready, update = self._unscaling(step, job, state), self._guarded(step, job, state)
+        return replace(step, scale=scale, ready=ready, resume=resume, update=update)
+
+    def _unscaling(self, step: Step, job: Job, state: LossScale) -> Callable[[bool], bool]:
+        def ready(due: bool) -> bool:
+            if not step.ready(due):
+                return False
+            moved, rest = _gradients(job)
+            if due:
+                self._overflow = unscale_(moved, state.scale)
+            multiply_(rest if due else [*moved, *rest], state.scale.reciprocal())
+            return True
+
+        return ready
+
+    def _guarded(self, step: Step, job: Job, state: LossScale) -> Callable[[], bool]:
+        growth = self._growth()
+
         def update() -> bool:
             assert job.step is not None
-            overflow = job.step.agree(unscale_(_gradients(job), state.scale))
+            overflow = job.step.agree(self._overflow)
             if self.config.use_dynamic_loss_scaling:
                 advance_(state, overflow, growth)
             return job.step.unless(overflow, step.update)
 
-        return replace(step, scale=scale, update=update)
+        return update
 
     @override
     def exchanges(
@@ -265,7 +292,12 @@ def _check_weights(model: nn.Module, job: Job) -> None:
             )
 
 
-def _gradients(job: Job) -> list[Tensor]:
+def _gradients(job: Job) -> tuple[list[Tensor], list[Tensor]]:
+    """Those that move parameters, and those of parameters that the optimizer was not given."""
     assert job.optimizer is not None
-    found = [p.grad for group in job.optimizer.param_groups for p in group["params"]]
-    return [gradient for gradient in found if gradient is not None]
+    moved = [p for group in job.optimizer.param_groups for p in group["params"]]
+    known = set(map(id, moved))
+    rest = [p for p in job.model.parameters() if id(p) not in known]
+    found = ([p.grad for p in parameters] for parameters in (moved, rest))
+    first, second = ([g for g in gradients if g is not None] for gradients in found)
+    return first, second

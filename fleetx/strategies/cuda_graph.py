@@ -38,7 +38,7 @@ class CudaGraph(Strategy, name="cuda_graph"):
 
     contract = Contract(
         phase=Phase.CAPTURE,
-        touches=frozenset({"model", "optimizer", "sync", "drive", "unless", "update"}),
+        touches=frozenset({"model", "optimizer", "sync", "drive", "ready", "unless", "update"}),
         conflicts=dict.fromkeys(_OTHERS, _ALONE),
         tolerance=1e-4,
     )
@@ -99,7 +99,14 @@ class CudaGraph(Strategy, name="cuda_graph"):
     @override
     def step(self, step: Step, job: Job) -> Step:
         run = _Run(step, job, self.config)
-        return replace(step, sync=run.sync, drive=run.drive, unless=run.unless, update=run.update)
+        return replace(
+            step,
+            sync=run.sync,
+            drive=run.drive,
+            ready=run.ready,
+            unless=run.unless,
+            update=run.update,
+        )
 
 
 @dataclass
@@ -172,6 +179,13 @@ class _Run:
         self._moved = self._due
         return self._replay(kind.captured, leaves)
 
+    def ready(self, due: bool) -> bool:
+        """Show gradients, unless the captured step has used them already."""
+        if self._moved:
+            return True
+        with self._recorder.beside():
+            return self.step.ready(due)
+
     def update(self) -> bool:
         """Move the parameters, unless the captured step has done so."""
         if not self._driven:
@@ -238,6 +252,7 @@ class _Run:
         def work() -> Tensor:
             loss = self.step.drive(whole, batch)
             if self._due:
+                self.step.ready(True)
                 with self._rates_on_device():
                     self.step.update()
             return loss

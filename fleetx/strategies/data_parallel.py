@@ -53,7 +53,7 @@ class DataParallel(Strategy, name="data_parallel"):
     internal = True
     contract = Contract(
         phase=Phase.CARRIER,
-        touches=frozenset({"model", "sync", "reduce", "agree", "update", "settle"}),
+        touches=frozenset({"model", "sync", "reduce", "ready", "agree", "update", "settle"}),
         provides=frozenset({"carrier", "gradient_exchange", "buckets"}),
         partners=("dp",),
         reads=frozenset(
@@ -227,32 +227,46 @@ def _early(step: Step, job: Job, replica: DistributedDataParallel, backwards: Ba
         if replica.require_backward_grad_sync is not armed:  # setting it is not for free
             replica.require_backward_grad_sync = armed
 
+    def ready(due: bool) -> bool:
+        # While DDP waits for a gradient, others may be under way and must be left alone.
+        return not backwards.unfinished() and step.ready(due)
+
     def update() -> bool:
         _check_repeated(backwards)
         if backwards.unfinished():
             raise PlanError(_UNUSED)
         return step.update()
 
-    return replace(step, sync=sync, reduce=reduce, update=update)
+    return replace(step, sync=sync, reduce=reduce, ready=ready, update=update)
 
 
 def _late(step: Step, job: Job) -> Step:
     """Average the gradients after the backward pass."""
     reduce = step.reduce or _reduction(job) or _plainly(job)
+    may_miss = job.option("find_unused_parameters", bool)
+    trained: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
+
+    def missing() -> bool:
+        return not may_miss and any(p.grad is None for p in trained)
+
+    def ready(due: bool) -> bool:
+        if due and missing():  # another backward may bring them
+            return False
+        if due:
+            _exchange(job, trained, reduce)
+        return step.ready(due)
 
     def update() -> bool:
-        _exchange(job, reduce)
+        if missing():
+            raise PlanError(_UNUSED)
         return step.update()
 
-    return replace(step, reduce=reduce, update=update)
+    return replace(step, reduce=reduce, ready=ready, update=update)
 
 
-def _exchange(job: Job, reduce: Reduce) -> None:
-    trained: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
+def _exchange(job: Job, trained: list[Tensor], reduce: Reduce) -> None:
     if job.option("find_unused_parameters", bool):
         trained = fill_missing(trained, job.mesh["dp"].get_group())
-    elif any(p.grad is None for p in trained):
-        raise PlanError(_UNUSED)
     megabytes = job.option("fuse_grad_size_in_MB", int)
     limit = megabytes * 2**20 if job.option("fuse_all_reduce_ops", bool) else 1
     exchange(trained, reduce, limit)

@@ -114,8 +114,8 @@ class DGC(Strategy, name="dgc"):
         def factor() -> Tensor | None:
             """By what the loss was multiplied, which may change while velocities live on.
 
-            The strategies before this one take it out of the gradients again. A mean over several
-            batches comes later in the plan and is meant to stay.
+            The strategies before this one take it out of the gradients after the exchange. A mean
+            over several batches comes later in the plan and is meant to stay.
             """
             scaled = step.scale(one)
             return None if scaled is one else scaled.float()
@@ -124,7 +124,7 @@ class DGC(Strategy, name="dgc"):
         def update() -> bool:
             self._refuse_second_momentum(job)
             if self._warming_up:
-                self._move_by_velocity(factor())
+                self._move_by_velocity()
             moved = step.update()
             self._ledger.close(self._rules.values(), moved)
             return moved
@@ -178,17 +178,17 @@ class DGC(Strategy, name="dgc"):
             self._ledger.enter(rule, _laid_out(u, like), _laid_out(v, like))
         return velocities, waiting, sizes
 
-    def _move_by_velocity(self, factor: Tensor | None) -> None:
+    def _move_by_velocity(self) -> None:
         """The warm-up: plain momentum, on means that arrived whole."""
         for rule in self._rules.values():
             if rule.parameter.grad is None:
                 continue
             mean, weights = local(rule.parameter.grad), _part(rule.parameter)
-            gradient = local_gradient(mean, weights, factor=factor, decay=rule.decay)
+            gradient = local_gradient(mean, weights, decay=rule.decay)
             old = self._ledger.recall(rule)
             velocity, move = moved_by(rule, old.velocity, gradient)
             self._ledger.enter(rule, velocity, old.waiting)
-            mean.copy_(move if factor is None else move * factor)
+            mean.copy_(move)
 
     @property
     def _warming_up(self) -> bool:

@@ -103,6 +103,31 @@ def test_alone_it_is_plain_training(here: Team) -> None:
     assert [each["tables"]["words"]["updates"] for each in report] == [STEPS, STEPS]
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_loop_that_clips_by_itself_sees_rows_too(here: Team, scaled: bool) -> None:
+    strategy = fleet.DistributedStrategy()
+    if scaled:
+        # The loss is scaled, and every product is made in float32 all the same.
+        strategy.amp = True
+        strategy.amp_configs = {"custom_black_list": ["linear"]}
+    init(here, strategy)
+    torch.manual_seed(0)
+    model = fleet.distributed_model(Net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.3))
+    for ids, wanted in zip(*data(), strict=True):
+        for part in (slice(0, 3), slice(3, 8)):
+            optimizer.backward(((model(ids[part]) - wanted[part]) ** 2).sum() / 8)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.02)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def change(model: nn.Module, number: int) -> bool:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.02)
+        return True
+
+    same(model, plain(first_rows(), change, 0.3))
+
+
 def test_clipping_sees_rows_like_other_gradients(here: Team) -> None:
     strategy = fleet.DistributedStrategy()
     strategy.clip = True

@@ -343,7 +343,7 @@ class Scaling(Strategy, name=None):
     """A loss scale that changes, and updates that are skipped when a gradient is not finite."""
 
     name = "scaling"
-    contract = Contract(phase=Phase.PRECISION, touches=frozenset({"scale", "update"}))
+    contract = Contract(phase=Phase.PRECISION, touches=frozenset({"scale", "ready", "update"}))
 
     def __init__(self, *factors: float) -> None:
         super().__init__()
@@ -352,12 +352,16 @@ class Scaling(Strategy, name=None):
 
     @override
     def step(self, step: Step, job: Job) -> Step:
+        def ready(due: bool) -> bool:
+            factor = self.factors.pop(0)
+            for parameter in job.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(factor)
+            return step.ready(due)
+
         def update() -> bool:
             assert job.step is not None
             gradients = [p.grad for p in job.model.parameters() if p.grad is not None]
-            factor = self.factors.pop(0)
-            for gradient in gradients:
-                gradient.div_(factor)
             bad = torch.tensor(float(not all(g.isfinite().all() for g in gradients)))
             # Everybody sees it in its own gradients, without asking the others.
             assert float(job.step.agree(bad)) == float(bad)
@@ -367,7 +371,7 @@ class Scaling(Strategy, name=None):
         def scale(loss: Tensor) -> Tensor:
             return step.scale(loss) * self.factors[0]
 
-        return replace(step, scale=scale, update=update)
+        return replace(step, scale=scale, ready=ready, update=update)
 
 
 def scaled(scaling: Scaling, options: dict[str, Any], model: nn.Module | None = None) -> Engine:
