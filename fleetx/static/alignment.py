@@ -58,5 +58,5 @@ def _alike(a: Variable, b: Variable) -> bool:
     if a.fake.dtype != b.fake.dtype or a.fake.dim() != b.fake.dim():
         return False
     # Comparing free sizes would assume something about them.
-    sizes = zip(a.fake.shape, b.fake.shape, strict=True)
+    sizes: Iterator[tuple[Any, Any]] = zip(a.fake.shape, b.fake.shape, strict=True)
     return all(isinstance(m, SymInt) or isinstance(n, SymInt) or m == n for m, n in sizes)

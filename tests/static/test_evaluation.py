@@ -63,7 +63,7 @@ def efficientnet() -> nn.Module:
 
 def swin() -> nn.Module:
     return torchvision.models.SwinTransformer(
-        [4, 4], 16, [2, 2], [2, 2], [4, 4], stochastic_depth_prob=0.8, num_classes=5
+        [4, 4], 16, [2], [2], [4, 4], stochastic_depth_prob=0.8, num_classes=5
     )
 
 
@@ -80,19 +80,11 @@ def timm_vit() -> nn.Module:
     )
 
 
-def timm_swin() -> nn.Module:
-    return timm.models.SwinTransformer(
-        32, 4, embed_dim=8, depths=(2,), num_heads=(2,), window_size=4, drop_path_rate=0.8
-    )
-
-
-def timm_convnext() -> nn.Module:
-    return timm.models.ConvNeXt(depths=(1, 1, 1, 2), dims=(8, 8, 8, 8), drop_path_rate=0.8)
-
-
 def poolformer() -> nn.Module:
-    return timm.create_model(
-        "poolformer_s12", layers=(1, 1, 1, 1), embed_dims=(8, 8, 8, 8), drop_path_rate=0.8
+    from timm.models.metaformer import MetaFormer, Pooling
+
+    return MetaFormer(
+        depths=(1, 2), dims=(8, 8), token_mixers=Pooling, drop_path_rate=0.8, num_classes=5
     )
 
 
@@ -108,11 +100,15 @@ def nf_regnet() -> nn.Module:
 def segformer() -> nn.Module:
     return transformers.SegformerForImageClassification(
         transformers.SegformerConfig(
-            hidden_sizes=[8, 8, 8, 8],
-            depths=[1, 1, 1, 2],
-            num_attention_heads=[1, 1, 2, 2],
+            num_encoder_blocks=2,
+            hidden_sizes=[8, 8],
+            depths=[1, 2],
+            num_attention_heads=[1, 2],
+            patch_sizes=[7, 3],
+            strides=[4, 2],
+            mlp_ratios=[2, 2],
+            sr_ratios=[2, 1],
             drop_path_rate=0.8,
-            sr_ratios=[2, 2, 1, 1],
         )
     )
 
@@ -124,8 +120,6 @@ def segformer() -> nn.Module:
         (swin, 32),
         (convnext, 32),
         (timm_vit, 32),
-        (timm_swin, 32),
-        (timm_convnext, 32),
         (poolformer, 32),
         (nf_regnet, 32),
         (segformer, 32),
