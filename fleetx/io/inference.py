@@ -115,8 +115,7 @@ def _serve(module: fx.GraphModule, folder: Path, format: str) -> bool:
 
 
 def _pruned(program: Program, feeds: list[str], targets: list[Any], *, for_test: bool) -> Program:
-    form = program.clone(for_test=True)
-    form.for_test = for_test or program.for_test
+    form = program.clone(for_test=True) if for_test else program
     pruned = form.prune(feeds, targets)
     if surplus := sorted(pruned.inputs().keys() - set(feeds)):
         raise ProgramError(

@@ -178,8 +178,7 @@ def origin_program() -> Program:
         training = main.training
         assert training is not None
         assert training.plan is not None
-        main.alone = main.clone(for_test=True)
-        main.alone.for_test = main.for_test
+        main.alone = main.clone()
         main.alone.training = Training(
             training.loss,
             training.optimizer,

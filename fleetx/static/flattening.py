@@ -40,12 +40,21 @@ def needed(program: Program, outputs: Sequence[fx.Node]) -> set[fx.Node]:
 
 
 def _freeze(graph: fx.Graph) -> None:
-    """Switch training off in functions; modules have a switch of their own."""
+    """Switch training off in functions that no module calls; modules decide for themselves."""
     for node in graph.nodes:
-        if node.op == "call_function":
+        if node.op == "call_function" and "in_module" not in node.meta and not _bare_norm(node):
             _set_argument(node, "training", False)
             _set_argument(node, "train", False)
             _set_argument(node, "dropout_p", 0.0)  # attention has no other switch
+
+
+def _bare_norm(node: fx.Node) -> bool:
+    """Whether it normalises by the batch for want of running statistics, in tests as well."""
+    names = _argument_names(node.target)
+    if "running_mean" not in names:
+        return False
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return given.get("running_mean") is None
 
 
 def _set_argument(node: fx.Node, name: str, value: Any) -> None:

@@ -2,19 +2,21 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from typing_extensions import override
 
+from fleetx.static import module_calls
+from fleetx.static.module_calls import Call
 from fleetx.static.program import Program
 from fleetx.static.recorder import record, record_module
-from fleetx.static.variable import Variable, variables
+from fleetx.static.variable import Variable, node_of, program_of, variables
 
 Source = Callable[[], Program]
 
@@ -100,15 +102,18 @@ class paused:
 def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not _recording.on or not (found := variables((args, kwargs))):
         return _call(module, *args, **kwargs)
-    program = found[0].program
+    program = program_of(found)
     adopt(program, module)
     path = program.state.path(module)
     assert path is not None
     if is_leaf(module):
         return record_module(program, module, path, args, kwargs)
-    made = _through(program, module, args, kwargs)
+    if _recording.depth == 0:
+        made = _outermost(program, module, path, args, kwargs)
+    else:
+        made = _through(module, path, args, kwargs)
     if isinstance(made, Variable):
-        program.names.setdefault(path, made.node)
+        program.names.setdefault(path, node_of(made))
     return made
 
 
@@ -139,24 +144,75 @@ def is_leaf(module: nn.Module) -> bool:
     return module.__module__.startswith("torch.nn") and not any(True for _ in module.children())
 
 
-def _through(program: Program, module: nn.Module, args: Any, kwargs: Any) -> Any:
+def _outermost(program: Program, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
+    """Record a call that no other module's forward makes; keep it if it asks for modes."""
+    call = Call(module, path, args, kwargs, _recording.sources[-1][1], program.device)
+    made = _traced(program, call, args, kwargs)
+    if call.asked is None:
+        return made
+    program.calls.append(call)
+    return made
+
+
+def _traced(program: Program, call: Call, args: Any, kwargs: Any) -> Any:
+    buffers = {part: dict(part._buffers) for part in call.module.modules()}
+    try:
+        with _Mode(), _as_if_compiling(), module_calls.recording(call):
+
+            def finish(made: Any) -> Any:
+                for part, before in buffers.items():
+                    _write_back(program, part, before)
+                return _apart(program, call, made) if call.asked is not None else made
+
+            return _through(call.module, call.path, args, kwargs, finish)
+    finally:
+        call.end = next(iter(reversed(program.graph.nodes)))
+        for part, before in buffers.items():
+            part._buffers.update(before)
+
+
+def _through(
+    module: nn.Module,
+    path: str,
+    args: Any,
+    kwargs: Any,
+    finish: Callable[[Any], Any] = lambda made: made,
+) -> Any:
     """Run the user's own forward, with everything in it recorded."""
-    outermost = _recording.depth == 0
-    buffers = {part: dict(part._buffers) for part in module.modules()} if outermost else {}
     _recording.depth += 1
     try:
-        with ExitStack() as stack:
-            if outermost:
-                stack.enter_context(_Mode())
-                stack.enter_context(_as_if_compiling())
-            made = _call(module, *args, **kwargs)
-            for part, before in buffers.items():
-                _write_back(program, part, before)
+        with module_calls.inside(path) as returned:
+            made = finish(_call(module, *args, **kwargs))
+            returned(made)
         return made
     finally:
         _recording.depth -= 1
-        for part, before in buffers.items():
-            part._buffers.update(before)
+
+
+def _apart(program: Program, call: Call, made: Any) -> Any:
+    """Give what went through untouched a node of its own: in evaluation mode it may not."""
+    own = set(call.nodes())
+
+    def apart(leaf: Any) -> Any:
+        if isinstance(leaf, Variable) and node_of(leaf) not in own:
+            return record(program, Tensor.view_as, (leaf, leaf), {})
+        return leaf
+
+    return tree_map(apart, made)
+
+
+def record_again(program: Program, call: Call) -> Call:
+    """Record a call into a clone, in evaluation mode; what it makes is noted as at first."""
+    again = Call(call.module, call.path, call.args, call.kwargs, call.startup, call.device)
+    before, program.device = program.device, call.device
+    try:
+        with recording(lambda: program, call.startup), call.as_it_was():
+            found = _traced(program, again, call.args, call.kwargs)
+    finally:
+        program.device = before
+    if isinstance(found, Variable):
+        program.names.setdefault(call.path, node_of(found))
+    return again
 
 
 def _write_back(program: Program, module: nn.Module, before: dict[str, Tensor | None]) -> None:
@@ -214,8 +270,6 @@ class _Mode(TorchFunctionMode):
             return func(*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
         if found := [leaf for leaf in leaves if isinstance(leaf, Variable)]:
-            from fleetx.static.variable import program_of
-
             return record(program_of(found), func, args, kwargs)
         program = _recording.sources[-1][0]()
         if _is_operator(program, func, leaves):

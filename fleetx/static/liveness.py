@@ -50,5 +50,8 @@ def _need(nodes: Iterable[fx.Node], found: set[fx.Node], stop: Collection[fx.Nod
 
 def place(node: fx.Node) -> int | None:
     """Names the memory of a node's tensor; views share it."""
+    if "place" in node.meta:  # that of what it stands for
+        found: int = node.meta["place"]
+        return found
     value = node.meta.get("val")
     return value.untyped_storage()._cdata if isinstance(value, Tensor) else None

@@ -1,6 +1,7 @@
 """``Program``: operators in the order in which they were recorded, and the state they use."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,6 +10,7 @@ from typing_extensions import override
 
 from fleetx.plan.option import unknown
 from fleetx.static.error import ProgramError
+from fleetx.static.module_calls import Call, mark
 from fleetx.static.shapes import Shapes
 from fleetx.static.state import Names, State
 from fleetx.static.variable import Variable
@@ -17,6 +19,17 @@ if TYPE_CHECKING:
     from fleetx.static.minimize import Training
     from fleetx.static.runs import Run
     from fleetx.static.startup import Initial
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """Where a pruned program comes from, by names."""
+
+    program: "Program"
+    feeds: list[str]
+    targets: list[str]
+    version: int
+    """Of the pruned program, when it was made."""
 
 
 class Program:
@@ -47,6 +60,13 @@ class Program:
         self.layers: dict[str, Initial] = {}
         """The layers of the program, with how they start."""
         self.runs: dict[torch.device, Run] = {}
+        self.calls: list[Call] = []
+        """Calls of modules that asked for their mode, so that tests record them again."""
+        self.descent: dict[fx.Node, fx.Node] = {}
+        """Nodes of the programs that this is a clone of -> those that stand for them here."""
+        self.lost: dict[str, str] = {}
+        """Names that only training has -> why a clone for tests cannot compute them."""
+        self.pruned_from: Pruned | None = None
         self.version = 0
         self._by_name: dict[str, fx.Node] = {}
         self._inputs: tuple[int, dict[str, fx.Node]] = (-1, {})
@@ -94,6 +114,8 @@ class Program:
         """The node of a variable by name."""
         if name in self.names:
             return self.names[name]
+        if name in self.lost:
+            raise ProgramError(self.lost[name])
         if len(self._by_name) < len(self.graph.nodes):
             self._by_name = {self.name_of(node): node for node in self.graph.nodes}
         if name in self._by_name:
@@ -113,6 +135,8 @@ class Program:
 
     def _twin(self, variable: Variable) -> fx.Node:
         """The node that was cloned from a variable's, or reads the same parameter."""
+        if variable.node in self.descent:
+            return self.descent[variable.node]
         found, theirs = self.node(variable.name), variable.node
         if found.meta.get("val") is theirs.meta["val"]:
             return found
@@ -169,6 +193,7 @@ class Program:
         assert isinstance(tensor, Tensor)
         node = self.graph.get_attr(path)
         node.meta.update(val=self.shapes.of(tensor), device=self.device)
+        mark(node)
         return node
 
     # Other forms.
@@ -177,11 +202,15 @@ class Program:
         """The same operators over the same state.
 
         Args:
-            for_test: leave out training, and freeze dropout and batch normalisation.
+            for_test: leave out training, let modules compute what they do after ``eval()``, and
+                freeze dropout and batch normalisation that were called as functions.
         """
-        copy, _ = self._copied(self.graph.nodes)
-        copy.for_test = for_test or self.for_test
-        copy.training = None if for_test else self.training
+        if for_test:
+            from fleetx.static.evaluation import in_evaluation
+
+            return in_evaluation(self)
+        copy = self.copied(self.graph.nodes)
+        copy.for_test, copy.training, copy.calls = self.for_test, self.training, list(self.calls)
         return copy
 
     def prune(self, feeds: Iterable[Tensor | str], targets: Sequence[Tensor | str]) -> "Program":
@@ -197,13 +226,15 @@ class Program:
         inner = [node for node in given if node in kept and node.op != "placeholder"]
         rest = [n for n in self.graph.nodes if n in kept and n not in given]
         inputs = [n for n in self.graph.nodes if n in kept and n in given and n not in inner]
-        copy, _ = self._copied([*inputs, *rest], fed=inner)
+        copy = self.copied([*inputs, *rest], fed=inner)
         copy.for_test = self.for_test
+        copy.pruned_from = Pruned(
+            self, [self.name_of(n) for n in given], [self.name_of(n) for n in nodes], copy.version
+        )
         return copy
 
-    def _copied(
-        self, nodes: Iterable[fx.Node], fed: Iterable[fx.Node] = ()
-    ) -> tuple["Program", dict[fx.Node, fx.Node]]:
+    def copied(self, nodes: Iterable[fx.Node], fed: Iterable[fx.Node] = ()) -> "Program":
+        """A program of some of the operators; other nodes are fed."""
         copy = Program()
         copy.state, copy.shapes, copy.layer_names = self.state, self.shapes, self.layer_names
         copy.random_seed, copy.build = self.random_seed, self.build
@@ -222,7 +253,10 @@ class Program:
             for expression, value in self.sizes.items()
             if not isinstance(value, fx.Node) or value in mapped
         }
-        return copy, mapped
+        copy.lost = dict(self.lost)
+        inherited = {old: mapped[node] for old, node in self.descent.items() if node in mapped}
+        copy.descent = inherited | mapped
+        return copy
 
     @override
     def __str__(self) -> str:

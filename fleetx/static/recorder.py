@@ -14,10 +14,11 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from fleetx.static.error import ProgramError
+from fleetx.static.module_calls import mark, one_operator
 from fleetx.static.program import Program
-from fleetx.static.regions import DEVICES
+from fleetx.static.regions import autocast_in_force
 from fleetx.static.source_lines import user_line
-from fleetx.static.variable import Variable
+from fleetx.static.variable import Variable, node_of
 from fleetx.static.writes import writes
 
 VIEWS = frozenset({"T", "mT", "H", "mH", "data", "real", "imag"})
@@ -68,8 +69,9 @@ def record_module(program: Program, module: nn.Module, path: str, args: Any, kwa
     def call(*args: Any, **kwargs: Any) -> Any:
         return torch.func.functional_call(module, state, args, kwargs)
 
-    found = _on_fakes(program, call, args, kwargs)
-    meta = {"training": module.training, "in_place": getattr(module, "inplace", False) is True}
+    with one_operator():
+        found = _on_fakes(program, call, args, kwargs)
+        meta = {"training": module.training, "in_place": getattr(module, "inplace", False) is True}
     made = emit(program, "call_module", path, args, kwargs, found=found, **meta)
     if isinstance(made, Variable):
         program.names.setdefault(path, made.node)
@@ -146,16 +148,10 @@ def _note(program: Program, node: fx.Node) -> None:
     node.meta.update(
         device=program.device,
         grad=torch.is_grad_enabled(),
-        autocast=_autocast(),
+        autocast=autocast_in_force(),
         line=user_line(),
     )
-
-
-def _autocast() -> tuple[str, torch.dtype] | None:
-    for device in DEVICES:
-        if torch.is_autocast_enabled(device):
-            return device, torch.get_autocast_dtype(device)
-    return None
+    mark(node)
 
 
 def wrap(program: Program, node: fx.Node, found: Any) -> Any:
@@ -200,7 +196,7 @@ def as_arguments(program: Program, value: Any) -> Any:
 
 def _as_node(program: Program, value: Any) -> Any:
     if isinstance(value, Variable):
-        return value.node
+        return node_of(value)
     if not isinstance(value, Tensor):
         return size_node(program, value)
     if value.grad_fn is not None:

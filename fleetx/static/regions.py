@@ -18,6 +18,14 @@ DEVICES = ("cuda", "cpu")
 """Those whose autocast is recorded."""
 
 
+def autocast_in_force() -> tuple[str, torch.dtype] | None:
+    """Device and format of the autocast that is on now."""
+    for device in DEVICES:
+        if torch.is_autocast_enabled(device):
+            return device, torch.get_autocast_dtype(device)
+    return None
+
+
 def mark_regions(graph: fx.Graph, *, exported: bool = False) -> None:
     """Insert what enters and leaves torch.no_grad() and torch.autocast() as they were recorded.
 

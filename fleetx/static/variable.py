@@ -1,5 +1,8 @@
 """``Variable``: a tensor that is recorded instead of computed."""
 
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -129,9 +132,41 @@ def variables(values: Any) -> list[Variable]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Variable)]
 
 
+class _StandIns(threading.local):
+    """While a clone records a module again, whose code may know variables of the first program."""
+
+    program: "Program | None" = None
+    nodes: Mapping[fx.Node, fx.Node]
+
+
+_stand_ins = _StandIns()
+
+
+@contextmanager
+def standing_in(program: "Program", nodes: Mapping[fx.Node, fx.Node]) -> Iterator[None]:
+    """Take variables of these nodes for those of the nodes of a clone that they became."""
+    _stand_ins.program, _stand_ins.nodes = program, nodes
+    try:
+        yield
+    finally:
+        _stand_ins.program = None
+
+
+def node_of(variable: Variable) -> fx.Node:
+    """The node of a variable, in the program that is recorded now."""
+    if _stand_ins.program is None:
+        return variable.node
+    return _stand_ins.nodes.get(variable.node, variable.node)
+
+
+def _home(variable: Variable) -> "Program":
+    known = _stand_ins.program is not None and variable.node in _stand_ins.nodes
+    return _stand_ins.program if known else variable.program  # type: ignore[return-value]
+
+
 def program_of(values: Any) -> "Program":
     """The one program whose variables these are."""
-    programs = {id(leaf.program): leaf.program for leaf in variables(values)}
+    programs = {id(home): home for home in map(_home, variables(values))}
     if len(programs) > 1:
         raise ProgramError(
             f"{user_line()}: variables of two programs meet in one operator, and a program runs by "

@@ -1,0 +1,198 @@
+"""Calls of the user's own modules, kept so that a clone for tests can record them again."""
+
+import dis
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_map
+
+from fleetx.static.regions import DEVICES, autocast_in_force
+from fleetx.static.source_lines import user_line
+
+if TYPE_CHECKING:
+    from fleetx.static.program import Program
+
+Key = tuple[str, int]
+"""The path of a module, and how many calls of it were before, inside of one outermost call."""
+
+
+@dataclass
+class Call:
+    """A call of a module that no other module's forward makes, and everything it was made under."""
+
+    module: nn.Module
+    path: str
+    args: Any
+    kwargs: Any
+    startup: "Callable[[], Program]"
+    device: str | None
+    grad: bool = field(default_factory=torch.is_grad_enabled)
+    autocast: tuple[str, torch.dtype] | None = field(default_factory=autocast_in_force)
+    asked: str | None = None
+    """The line that found a module in training mode and may have chosen by it."""
+    end: fx.Node | None = None
+    """The last node of the program when it returned."""
+    own: dict[Key, list[fx.Node]] = field(default_factory=dict)
+    """Call of a module -> the nodes that its own forward made, without those of calls in it."""
+    returned: dict[Key, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # The containers are the caller's, who may change them before a clone is made.
+        self.args, self.kwargs = tree_map(lambda leaf: leaf, (self.args, self.kwargs))
+        self._parts = [(part, _attributes(part)) for part in self.module.modules()]
+
+    def nodes(self) -> list[fx.Node]:
+        """Everything that it recorded, save sizes, which whole programs share."""
+        return [node for nodes in self.own.values() for node in nodes]
+
+    @contextmanager
+    def as_it_was(self) -> Iterator[None]:
+        """Modules and modes of torch as they were then, but in evaluation mode."""
+        now = [(part, dict(vars(part))) for part, _ in self._parts]
+        try:
+            for part, attributes in self._parts:
+                _become(part, {**_copied(attributes), "training": False})
+            with _autocast(self.autocast), torch.set_grad_enabled(self.grad):
+                yield
+        finally:
+            for part, attributes in now:
+                _become(part, attributes)
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    return _copied(vars(module))
+
+
+def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
+    """What a module holds, with containers of their own: hooks and children may change."""
+    containers = (dict, list, set)
+    return {k: v.copy() if isinstance(v, containers) else v for k, v in attributes.items()}
+
+
+def _become(module: nn.Module, attributes: dict[str, Any]) -> None:
+    vars(module).clear()
+    vars(module).update(attributes)
+
+
+@contextmanager
+def _autocast(wanted: tuple[str, torch.dtype] | None) -> Iterator[None]:
+    with ExitStack() as stack:
+        for device in DEVICES:
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if wanted is not None:
+            device, dtype = wanted
+            stack.enter_context(torch.autocast(device, dtype))
+        yield
+
+
+class _Now(threading.local):
+    """The call that is being recorded."""
+
+    call: Call | None = None
+    keys: tuple[Key, ...] = ()
+    counts: dict[str, int]
+    noticing = True
+
+
+_now = _Now()
+
+
+@contextmanager
+def recording(call: Call) -> Iterator[None]:
+    """Note what the call makes, and whether anything in it asks for the mode of a module."""
+    before = nn.Module.__dict__.get("training")
+    _now.call, _now.counts = call, {}
+    nn.Module.training = _Training()  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        _now.call = None
+        if before is None:
+            del nn.Module.training
+        else:
+            nn.Module.training = before
+
+
+@contextmanager
+def inside(path: str) -> Iterator[Callable[[Any], None]]:
+    """The forward of one module; takes what it returned."""
+    call, keys = _now.call, _now.keys
+    assert call is not None
+    key = path, _now.counts.get(path, 0)
+    _now.counts[path] = key[1] + 1
+    _now.keys = (*keys, key)
+    try:
+        yield lambda made: call.returned.__setitem__(key, made)
+    finally:
+        _now.keys = keys
+
+
+def mark(node: fx.Node) -> None:
+    """Note that a node was made, by whichever module is being called."""
+    if _now.call is not None and _now.keys:
+        _now.call.own.setdefault(_now.keys[-1], []).append(node)
+        node.meta["in_module"] = True
+    elif (line := _choosing_method()) is not None:
+        node.meta["chosen"] = line
+
+
+def _choosing_method() -> str | None:
+    """The line of a method that runs outside of a call of its module and branches by its mode."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if "training" in frame.f_code.co_names and (line := _branch(frame.f_code)) is not None:
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, nn.Module) and owner.training:
+                return f"{frame.f_code.co_filename}:{line}"
+        frame = frame.f_back
+    return None
+
+
+_BETWEEN = frozenset({"CACHE", "COPY", "TO_BOOL", "UNARY_NOT"})
+
+
+@cache
+def _branch(code: CodeType) -> int | None:
+    """The line where code chooses by an attribute ``training``; to pass it on is no choice."""
+    line, asked = code.co_firstlineno, False
+    for instruction in dis.get_instructions(code):
+        line = (instruction.positions.lineno if instruction.positions else None) or line
+        if asked and "JUMP" in instruction.opname:
+            return line
+        if instruction.opname not in _BETWEEN:
+            asked = instruction.opname == "LOAD_ATTR" and instruction.argval == "training"
+    return None
+
+
+@contextmanager
+def one_operator() -> Iterator[None]:
+    """What runs inside decides by its mode at every run, not while it is recorded."""
+    before, _now.noticing = _now.noticing, False
+    try:
+        yield
+    finally:
+        _now.noticing = before
+
+
+class _Training:
+    """``training`` of all modules, while a call is recorded."""
+
+    def __get__(self, module: nn.Module | None, owner: type) -> Any:
+        if module is None or "training" not in vars(module):
+            raise AttributeError("training")
+        found = vars(module)["training"]
+        if found and _now.noticing and _now.call is not None and _now.call.asked is None:
+            _now.call.asked = user_line()
+        return found
+
+    def __set__(self, module: nn.Module, mode: bool) -> None:
+        vars(module)["training"] = mode
