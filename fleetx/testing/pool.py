@@ -1,6 +1,8 @@
 """The kept processes of one world size: call them, wait for them, replace them."""
 
 import contextlib
+import os
+import signal
 import sys
 import threading
 import time
@@ -48,12 +50,22 @@ class Pool:
         with self._lock:
             try:
                 self._start()
-                return self._finish(self._collect(request, function, timeout))
+                self._signal(signal.SIGCONT)
+                results = self._finish(self._collect(request, function, timeout))
+                # The threads of gloo look around a hundred times a second, also when nobody asks
+                # for anything: kept ranks would take a core from the tests of other sizes.
+                self._signal(signal.SIGSTOP)
+                return results
             except BaseException as error:
                 # Ranks may be anywhere, so nothing of them can be used again.
                 if not reports.is_agreed_skip(error):
                     self._stop()
                 raise
+
+    def _signal(self, number: signal.Signals) -> None:
+        for rank in self._ranks:
+            with contextlib.suppress(ProcessLookupError):  # its death is told where it is asked
+                os.kill(rank.pid, number)
 
     def _start(self) -> None:
         if self._ranks:

@@ -119,6 +119,7 @@ def _stop(pids: set[int], dump: bool) -> dict[int, int]:
     """
     for pid in pids:
         _signal(pid, signal.SIGABRT if dump else signal.SIGKILL)
+        _signal(pid, signal.SIGCONT)  # the kept ones rest, and hear nothing else until then
     deadline = time.monotonic() + _LAST_WORDS
     while not all(_has_ended(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.002)

@@ -347,3 +347,10 @@ def test_worlds_of_two_sizes_from_two_threads() -> None:
     with ThreadPoolExecutor(2) as threads:
         jobs = [threads.submit(world(size).run, dist.get_rank) for size in (1, 2, 3, 2, 1, 3)]
         assert [len(job.result()) for job in jobs] == [1, 2, 3, 2, 1, 3]
+
+
+def test_kept_ranks_rest_between_calls() -> None:
+    pids = world(2).run(os.getpid)
+    stopped = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in pids]
+    assert stopped == ["T", "T"], "gloo's threads would take time from other tests"
+    assert world(2).run(os.getpid) == pids
