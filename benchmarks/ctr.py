@@ -41,14 +41,15 @@ FORMS = ("slotted", "whole")
 """How Paddle's network is written."""
 
 
-def batches(size: int, seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Batches of clicks."""
+def batches(size: int, seed: int, device: torch.device) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Batches of clicks, on the device, as data sets give them."""
     from examples.ctr.clicks import examples
 
     dense, ids, truth = examples(BATCHES * size, seed)
     clicks = (torch.rand(len(truth)) < torch.from_numpy(truth)).float()
     whole = (clicks, torch.from_numpy(dense).float(), torch.from_numpy(ids))
-    return list(zip(*(tensor.split(size) for tensor in whole), strict=True))
+    there = (tensor.to(device) for tensor in whole)
+    return list(zip(*(tensor.split(size) for tensor in there), strict=True))
 
 
 class Local(nn.Module):
@@ -80,10 +81,11 @@ def local(steps: int, size: int) -> Rate:
     """What one process reaches."""
     from examples.ctr.model import WideAndDeep
 
-    model = Local(WideAndDeep())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = Local(WideAndDeep()).to(device)
     rows = [*model.wide.parameters(), *model.deep.parameters()]
     rules = [torch.optim.Adagrad(p, lr=0.05) for p in (model.network.parameters(), rows)]
-    data = batches(size, 0)
+    data = batches(size, 0, device)
 
     def step(number: int) -> None:
         clicks, dense, ids = data[number % len(data)]
@@ -102,10 +104,17 @@ def timed(
     """Steps per second and milliseconds of processor time a step, after each batch came once."""
     for number in range(BATCHES):
         step(number)
+    _drain()
     worked, began = spent(), time.perf_counter()
     for number in range(steps):
         step(number)
+    _drain()
     return steps / (time.perf_counter() - began), (spent() - worked) / steps * 1e3
+
+
+def _drain() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def work(mode: str, steps: int, size: int, folder: Path) -> None:
@@ -125,7 +134,7 @@ def work(mode: str, steps: int, size: int, folder: Path) -> None:
     model = fleet.distributed_model(WideAndDeep())
     optimizer = fleet.distributed_optimizer(torch.optim.Adagrad(model.parameters(), lr=0.05))
     fleet.init_worker()
-    data = batches(size, fleet.worker_index())
+    data = batches(size, fleet.worker_index(), fleet.device())
 
     def ahead(number: int) -> None:
         if mode != "geo":  # whose rows are here already

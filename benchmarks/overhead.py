@@ -35,7 +35,9 @@ CHUNK = 5
 
 def by_hand(model: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
     """The loop everybody writes."""
-    ddp = DistributedDataParallel(model, bucket_cap_mb=32, gradient_as_bucket_view=True)
+    ddp = DistributedDataParallel(
+        model.to(inputs.device), bucket_cap_mb=32, gradient_as_bucket_view=True
+    )
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
 
     def step() -> None:
@@ -67,12 +69,19 @@ def time_chunk(step: Step) -> float:
     start = time.perf_counter()
     for _ in range(CHUNK):
         step()
+    _drain()
     return (time.perf_counter() - start) / CHUNK
+
+
+def _drain() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def compare(make: Callable[[], nn.Module], inputs: Tensor, rounds: int) -> dict[str, float]:
     """Median milliseconds of DDP by hand, of fleetx, and of DDP by hand once more as a control."""
-    targets = torch.randint(0, 10, (len(inputs),))
+    inputs = inputs.to(fleet.device())
+    targets = torch.randint(0, 10, (len(inputs),), device=inputs.device)
     kinds = {"by_hand": by_hand, "fleetx": through_fleetx, "control": by_hand}
     steps = {kind: build(make(), inputs, targets) for kind, build in kinds.items()}
     for step in steps.values():
@@ -88,7 +97,7 @@ def compare(make: Callable[[], nn.Module], inputs: Tensor, rounds: int) -> dict[
 
 def wrapper_cost(repeats: int = 3000) -> float:
     """Microseconds that fleetx adds to a step of one process, where nothing is exchanged."""
-    layer, inputs = nn.Linear(4, 1), torch.ones(2, 4)
+    layer, inputs = nn.Linear(4, 1).to(fleet.device()), torch.ones(2, 4, device=fleet.device())
     plain = torch.optim.SGD(layer.parameters(), lr=1e-3)
 
     def bare() -> None:

@@ -64,7 +64,7 @@ def evaluate(model: WideAndDeep) -> tuple[float, float]:
     model.eval()
     dense, ids, truth = examples(20_000, 10**7 + fleet.worker_index())
     clicks = torch.bernoulli(torch.from_numpy(truth), generator=torch.Generator().manual_seed(1))
-    logits = model(torch.from_numpy(dense).float(), torch.from_numpy(ids))
+    logits = model(torch.from_numpy(dense).float().to(fleet.device()), torch.from_numpy(ids))
     found.update(torch.sigmoid(logits), clicks)
     best.update(torch.from_numpy(truth), clicks)
     model.train()

@@ -60,7 +60,7 @@ def neighbours(model: SkipGram) -> float:
     model.eval()
     everything = torch.arange(TOPICS * WORDS)
     vectors = normalize(model.centre(word(everything // WORDS, everything % WORDS)), dim=1)
-    nearest = (vectors @ vectors.T - 2 * torch.eye(len(vectors))).argmax(1)
+    nearest = (vectors @ vectors.T).fill_diagonal_(-1).argmax(1).cpu()
     model.train()
     return (nearest // WORDS == everything // WORDS).float().mean().item()
 

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from fleetx.data.slots import Ragged, Records, Slot, parse
 from fleetx.data.swap import swap
+from fleetx.data.team import find_device
 from fleetx.engine.stretch import train_through
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
@@ -21,7 +22,10 @@ Batch = dict[str, Ragged]
 
 
 class QueueDataset:
-    """Reads its files batch by batch; nothing is kept."""
+    """Reads its files batch by batch; nothing is kept.
+
+    Batches are on the device of the worker.
+    """
 
     def __init__(self) -> None:
         self._slots: list[Slot] = []
@@ -88,12 +92,12 @@ class QueueDataset:
             yield from self._batches(records.take(np.arange(whole)))
             rest = records.take(np.arange(whole, len(records)))
         if rest is not None and len(rest):
-            yield rest.batch(self._slots)
+            yield rest.batch(self._slots, find_device())
 
     def _batches(self, records: Records) -> Iterator[Batch]:
         for begin in range(0, len(records), self._batch_size):
             end = min(begin + self._batch_size, len(records))
-            yield records.take(np.arange(begin, end)).batch(self._slots)
+            yield records.take(np.arange(begin, end)).batch(self._slots, find_device())
 
 
 class InMemoryDataset(QueueDataset):

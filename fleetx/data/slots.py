@@ -45,17 +45,25 @@ class Slot:
         return Slot(name, str(entry.dtype).removeprefix("torch."))
 
 
-class Ragged(NamedTuple):
-    """The values of one slot in a batch, and where each record's begin."""
-
+class _Slotted(NamedTuple):
     values: Tensor
     offsets: Tensor
+
+
+class Ragged(_Slotted):
+    """The values of one slot in a batch, and where each record's begin."""
+
+    even: bool | None = None
+    """Whether all records have equally many; None asks the offsets, and waits for their device."""
 
     def dense(self) -> Tensor:
         """One row for each record, when all have equally many values."""
         records = len(self.offsets)
         width = len(self.values) // max(records, 1)
-        if not torch.equal(self.offsets, torch.arange(records) * width):
+        if self.even is None:
+            begins = torch.arange(records, device=self.offsets.device) * width
+            self.even = torch.equal(self.offsets, begins)
+        if not self.even:
             raise ValueError(
                 "records of this slot differ in length, so they make no rectangle; look values up "
                 "with SparseEmbedding(..., pooling='sum')(values, offsets)"
@@ -85,12 +93,18 @@ class Records:
             [tuple(np.concatenate(arrays) for arrays in zip(*p, strict=True)) for p in pairs]  # type: ignore[misc]
         )
 
-    def batch(self, slots: Sequence[Slot]) -> dict[str, Ragged]:
-        """All of them as tensors."""
-        found = {}
-        for slot, (values, lengths) in zip(slots, self.columns, strict=True):
+    def batch(self, slots: Sequence[Slot], device: torch.device | None = None) -> dict[str, Ragged]:
+        """All of them as tensors, on a device or the CPU."""
+        arrays = []
+        for values, lengths in self.columns:
             begins = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
-            found[slot.name] = Ragged(torch.from_numpy(values), torch.from_numpy(begins))
+            arrays += [torch.from_numpy(values), torch.from_numpy(begins)]
+        tensors = arrays if device is None or device.type == "cpu" else _sent(arrays, device)
+        found = {}
+        pairs = zip(slots, self.columns, tensors[::2], tensors[1::2], strict=True)
+        for slot, (_, lengths), each, offsets in pairs:
+            found[slot.name] = ragged = Ragged(each, offsets)
+            ragged.even = bool((lengths == lengths[:1]).all())
         return found
 
     def packed(self) -> bytes:
@@ -106,6 +120,18 @@ class Records:
         with np.load(io.BytesIO(data), allow_pickle=False) as found:
             arrays = [found[f"arr_{i}"] for i in range(len(found.files))]
         return Records(list(zip(arrays[::2], arrays[1::2], strict=True)))
+
+
+def _sent(vectors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """The same on a device; one copy for each type, since many small ones take longer."""
+    found = list(vectors)
+    for kind in {vector.dtype for vector in vectors}:
+        chosen = [at for at, vector in enumerate(vectors) if vector.dtype == kind]
+        whole = torch.cat([vectors[at] for at in chosen]).to(device, non_blocking=True)
+        parts = whole.split([len(vectors[at]) for at in chosen])
+        for at, part in zip(chosen, parts, strict=True):
+            found[at] = part
+    return found
 
 
 def _taken(values: Array, lengths: Array, chosen: Array) -> tuple[Array, Array]:

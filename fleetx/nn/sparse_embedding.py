@@ -84,10 +84,10 @@ class SparseEmbedding(SparseModule):
         show: Tensor | None = None,
         click: Tensor | None = None,
     ) -> Tensor:
-        """The rows of the ids, or of bags of them.
+        """The rows of the ids, or of bags of them, on the device of the layer.
 
         Args:
-            ids: whole numbers of any shape; a flat list of them when there are offsets.
+            ids: whole numbers of any shape, on any device; a flat list when there are offsets.
             offsets: where each bag begins, as in ``torch.nn.EmbeddingBag``.
             show: how often each id was shown, for a table with a ``ShowClickEntry``.
             click: how often it was clicked.
@@ -125,14 +125,16 @@ class SparseEmbedding(SparseModule):
                 f"SparseEmbedding {self.options.name!r} got offsets but makes no bags; pass "
                 "pooling='sum' or 'mean' to it, or leave them out"
             )
+        # Not that of the ids, which are needed where the rows come from: on the host.
+        device = self.anchor.device
         if self.pooling is None and batch.in_order:
-            return AllInOrder(ids.device)
+            return AllInOrder(device)
         # One more for the row that stands for nothing.
         count = len(batch.ids) + (self.padding_idx is not None)
         if self.pooling is None:
-            return Picked(batch.place, count, ids.device)
+            return Picked(batch.place, count, device)
         bags, mean = bags_of(ids.shape, offsets), self.pooling == "mean"
-        return Pooled(batch.place, count, bags, ids.device, mean=mean)
+        return Pooled(batch.place, count, bags, device, mean=mean)
 
     def _rows(self, flat: Array, train: bool) -> tuple[Batch, Floats]:
         """What was fetched ahead for these ids, or what is fetched now."""
