@@ -17,7 +17,7 @@ class Backwards:
     def __init__(self, replica: DistributedDataParallel, trained: Sequence[Tensor]) -> None:
         self._replica, self._every = replica, not replica.find_unused_parameters
         self._count, self._armed = len(trained), False
-        self._reached: list[Tensor] = []
+        self._reached: list[Tensor | int] = []
         for parameter in trained:
             # A call into C: there are hundreds of parameters, and one of these in each backward.
             parameter.register_post_accumulate_grad_hook(self._reached.append)
@@ -33,7 +33,14 @@ class Backwards:
             return False
         if self._every:
             return len(self._reached) > self._count
-        return len({id(parameter) for parameter in self._reached}) < len(self._reached)
+        return len(set(map(_number, self._reached))) < len(self._reached)
+
+    def updated(self) -> None:
+        """An update has used the gradients: remember which, but hold none of the parameters.
+
+        Each has a hook that holds the list; the two would keep a model alive that nobody uses.
+        """
+        self._reached[:] = map(_number, self._reached)
 
     def unfinished(self) -> bool:
         """Whether the exchange waits for gradients that the backward did not bring."""
@@ -44,3 +51,7 @@ class Backwards:
         except RuntimeError:
             return True
         return False
+
+
+def _number(reached: Tensor | int) -> int:
+    return reached if isinstance(reached, int) else id(reached)

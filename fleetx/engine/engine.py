@@ -71,6 +71,8 @@ class Engine:
         self.attached: list[Callable[[Engine], None]] = []
         self.finished: list[Callable[[Engine, Tensor | None], None]] = []
         """Onlookers."""
+        self.steered_by: Any = None
+        """What ``distributed_optimizer`` returned, which scripts may drop while the model lives."""
         self.updates = 0
         """Batches that ended in an update, a skipped one included: what schedules count."""
         self._due = True

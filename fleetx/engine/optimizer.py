@@ -48,7 +48,7 @@ class DistributedOptimizer(Optimizer):
         given, self._inner = self._inner, engine.attach(self._inner)
         self._own = own_calls(self._inner)
         goes_through(given, self)
-        self._engine = engine
+        self._engine, engine.steered_by = engine, self
         self._fresh = {s.name: s.state_dict() for s in engine.plan.strategies}
 
     def steers(self, engine: Engine) -> bool:

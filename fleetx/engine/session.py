@@ -37,8 +37,8 @@ class Session:
     waiting: list[DistributedOptimizer] = field(default_factory=list)
     dealt: int | None = None
     """Among how many workers a loader has dealt the data already."""
-    latest: Any = None
-    """The optimizer that was distributed last, for ``fleet.minimize``."""
+    latest: Callable[[], Any] = lambda: None
+    """The optimizer that was distributed last, for ``fleet.minimize``; weakly, like its model."""
     split: dict[str, Any] = field(default_factory=dict)
     """How a ``DistributeTranspilerConfig`` spreads parameters over servers."""
     stages: int = 1
@@ -197,9 +197,11 @@ def distributed_optimizer(
     if grad_clip is not None and not _watched(Request(strategies={"clip": {}})).strategies:
         grad_clip = None
     if isinstance(optimizer, Described):
-        session.latest = optimizer.distributed(grad_clip)
-        return session.latest
-    wrapped = session.latest = DistributedOptimizer(optimizer, grad_clip)
+        described = optimizer.distributed(grad_clip)
+        session.latest = lambda: described
+        return described
+    wrapped = DistributedOptimizer(optimizer, grad_clip)
+    session.latest = weakref.ref(wrapped)
     for owner in session.engines:
         if _owns(owner, wrapped):
             wrapped.bind(owner)
@@ -227,7 +229,7 @@ def request() -> Request:
 
 def latest_optimizer(call: str) -> Any:
     """What ``distributed_optimizer`` returned last; None if it was not called."""
-    return current(call).latest
+    return current(call).latest()
 
 
 def plan(obeyed: frozenset[str] = frozenset(), stages: int | None = None) -> Plan:

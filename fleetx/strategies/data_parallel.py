@@ -235,7 +235,9 @@ def _early(step: Step, job: Job, replica: DistributedDataParallel, backwards: Ba
         _check_repeated(backwards)
         if backwards.unfinished():
             raise PlanError(_UNUSED)
-        return step.update()
+        moved = step.update()
+        backwards.updated()
+        return moved
 
     return replace(step, sync=sync, reduce=reduce, ready=ready, update=update)
 
