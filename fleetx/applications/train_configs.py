@@ -3,7 +3,10 @@
 import argparse
 from collections.abc import Sequence
 
+from fleetx.expected import ITERABLE, takes
 
+
+@takes("fleet.parse_train_configs", argv=ITERABLE.such_as("a list of words") | None)
 def parse_train_configs(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line; others are left to the script.
 

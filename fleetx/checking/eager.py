@@ -16,11 +16,18 @@ from fleetx.checking.report import Report, judge
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
 from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.expected import FUNCTION, ITERABLE, WHOLE, takes
 from fleetx.plan.compose import Request, compose
 
 Criterion = Callable[[Any, Any], Tensor]
 
 
+@takes(
+    "fleet.check",
+    batches=ITERABLE.such_as("a list of pairs of inputs and targets"),
+    criterion=FUNCTION.such_as("a function of outputs and targets"),
+    seed=WHOLE,
+)
 def check(
     model: nn.Module,
     optimizer: Optimizer,

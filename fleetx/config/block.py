@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from fleetx.config.job_options import BuildConfig, ExecutionConfig
 from fleetx.config.old_spellings import current_keys
+from fleetx.expected import MAPPING, expect
 from fleetx.plan.option import Config, annotations, default, unknown
 
 
@@ -96,7 +97,10 @@ class _AttributeBlock(Block):
     def __init__(
         self, chosen: dict[str, Any] | None = None, guard: Callable[[], None] = _unguarded
     ) -> None:
-        super().__init__(self.KIND, {} if chosen is None else chosen, guard)
+        chosen = {} if chosen is None else chosen
+        expect(type(self).__name__, "chosen", chosen, MAPPING.such_as("a dict of options"))
+        self.KIND.merged({}, chosen)  # what is wrong is said now, and not when it is read
+        super().__init__(self.KIND, chosen, guard)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in annotations(self.KIND):

@@ -8,6 +8,7 @@ from torch import nn
 from typing_extensions import override
 
 from fleetx.config.switchboard import Switchboard
+from fleetx.expected import PATH, takes
 from fleetx.plan.compose import compose
 from fleetx.plan.explain import explain
 
@@ -20,12 +21,14 @@ class DistributedStrategy(Switchboard):
     when the model is distributed, or at any time by ``explain``.
     """
 
+    @takes("save_to_prototxt", output=PATH)
     def save_to_prototxt(self, output: str | os.PathLike[str]) -> None:
         """Write what was set by hand as protobuf text, which Paddle's Fleet reads as well."""
         from fleetx.config import prototxt
 
         Path(output).write_text(prototxt.dump(self.explicit()), encoding="utf-8")
 
+    @takes("load_from_prototxt", pb_file=PATH)
     def load_from_prototxt(self, pb_file: str | os.PathLike[str]) -> None:
         """Set what the file sets, all of it or nothing; everything else keeps its value."""
         from fleetx.config import prototxt

@@ -14,8 +14,11 @@ from fleetx.data.shares import UNEVEN, Uneven
 from fleetx.data.streamed import StreamedShare
 from fleetx.data.team import Team, find_device, find_team
 from fleetx.data.transfer import to_device
+from fleetx.expected import FUNCTION, a, expect
 
 logger = logging.getLogger(__name__)
+
+_GROUP = a(dist.ProcessGroup, "a process group of torch.distributed")
 
 
 def distributed_loader(
@@ -45,6 +48,8 @@ def distributed_loader(
         then: what is done to each batch once it is on the device.
     """
     _check(loader, uneven)
+    expect("distributed_loader", "group", group, _GROUP | None)
+    expect("distributed_loader", "then", then, FUNCTION.such_as("a function of a batch") | None)
     peers = find_team(group)
     team = Team() if sharded or _deals_by_itself(loader) else peers
     kind = StreamedShare if isinstance(loader.dataset, IterableDataset) else IndexedShare
@@ -65,6 +70,7 @@ class DistributedLoader:
         device: torch.device | None,
         then: Callable[[Any], Any] | None = None,
     ) -> None:
+        expect("DistributedLoader", "loader", loader, a(DataLoader, "a DataLoader"))
         self.loader = loader
         self.epoch = 0
         self._share = share

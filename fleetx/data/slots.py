@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fleetx.expected import a, expect
+
 Array = NDArray[Any]
 _INDENTED = tuple(b"\n" + white for white in (b"\n", b" ", b"\t", b"\r"))
 """Only behind these may a blank line be; to look for them costs next to nothing."""
@@ -26,6 +28,7 @@ class Slot:
     dtype: str = "int64"
 
     def __post_init__(self) -> None:
+        expect("fleet.Slot", "name", self.name, a(str, "a string"))
         if self.dtype not in ("int64", "float32"):
             raise ValueError(f"slot {self.name!r} is {self.dtype!r}; use 'int64' or 'float32'")
 

@@ -11,7 +11,11 @@ from typing_extensions import override
 
 from fleetx.engine.engine import Engine
 from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.expected import a, expect
 from fleetx.plan.error import PlanError
+
+_OPTIMIZER = a(DistributedOptimizer, "what fleet.distributed_optimizer() returned")
+_SCHEDULER = a(LRScheduler, "a scheduler of torch.optim.lr_scheduler")
 
 
 def give_batch_calls(model: nn.Module, engine: Engine) -> None:
@@ -76,6 +80,10 @@ class TrainBatch(_BatchCall):
             lr_scheduler: stepped when the parameters have moved.
         """
         engine = self._ready()
+        if optimizer is not None:
+            expect("model.train_batch", "optimizer", optimizer, _OPTIMIZER)
+        if lr_scheduler is not None:
+            expect("model.train_batch", "lr_scheduler", lr_scheduler, _SCHEDULER)
         if optimizer is not None and not optimizer.steers(engine):
             raise ValueError(
                 "model.train_batch() got an optimizer that moves another model; pass what "

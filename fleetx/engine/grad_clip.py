@@ -3,12 +3,17 @@
 from dataclasses import dataclass
 from typing import Any
 
+from fleetx.expected import NUMBER, expect
+
 
 @dataclass(frozen=True)
 class ClipGradByGlobalNorm:
     """Shrink all gradients together when their common norm is above ``clip_norm``."""
 
     clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        expect("ClipGradByGlobalNorm", "clip_norm", self.clip_norm, NUMBER)
 
     def options(self) -> dict[str, Any]:
         """What the strategy ``clip`` is told."""
@@ -21,6 +26,9 @@ class ClipGradByNorm:
 
     clip_norm: float
 
+    def __post_init__(self) -> None:
+        expect("ClipGradByNorm", "clip_norm", self.clip_norm, NUMBER)
+
     def options(self) -> dict[str, Any]:
         """What the strategy ``clip`` is told."""
         return {"by": "norm", "limit": self.clip_norm}
@@ -32,6 +40,10 @@ class ClipGradByValue:
 
     max: float
     min: float | None = None
+
+    def __post_init__(self) -> None:
+        expect("ClipGradByValue", "max", self.max, NUMBER)
+        expect("ClipGradByValue", "min", self.min, NUMBER | None)
 
     def options(self) -> dict[str, Any]:
         """What the strategy ``clip`` is told."""

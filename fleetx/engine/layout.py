@@ -9,6 +9,7 @@ from fleetx import roles
 from fleetx.engine import session
 from fleetx.engine.engine import Engine
 from fleetx.engine.weights import load_whole_state, whole_state
+from fleetx.expected import MAPPING, takes
 from fleetx.plan.error import PlanError
 from fleetx.plan.mesh import data_place
 from fleetx.roles import subgroups
@@ -53,6 +54,7 @@ def full_state_dict(model: nn.Module, *, everywhere: bool = False) -> dict[str, 
     return whole_state(_engine_of(model, "full_state_dict"), everywhere=everywhere)
 
 
+@takes("fleet.load_full_state_dict", state=MAPPING.such_as("a dict of tensors by name"))
 def load_full_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Give a distributed model the weights of the plain one; each worker keeps its part.
 

@@ -13,9 +13,14 @@ from fleetx.comm.held_gradients import forget_gradients
 from fleetx.engine.engine import Engine
 from fleetx.engine.given import goes_through, own_calls
 from fleetx.engine.grad_clip import GradClip
+from fleetx.expected import FUNCTION, MAPPING, a, expect
 from fleetx.plan.compose import extend
 
 logger = logging.getLogger(__name__)
+
+_BASE = a(Optimizer, "a torch.optim optimizer")
+_LOSS = a(Tensor, "the loss, a tensor that the model computed")
+_STATE = MAPPING.such_as("a dict that state_dict() returned")
 
 
 class DistributedOptimizer(Optimizer):
@@ -31,6 +36,7 @@ class DistributedOptimizer(Optimizer):
 
     def __init__(self, optimizer: Optimizer, grad_clip: GradClip | None = None) -> None:
         # The base constructor would make groups and state of its own; everything is the inner's.
+        expect("DistributedOptimizer", "optimizer", optimizer, _BASE)
         self._inner = optimizer
         self._own = own_calls(optimizer)
         """Calls of the inner optimizer itself; the user's are led here once it is bound."""
@@ -77,6 +83,7 @@ class DistributedOptimizer(Optimizer):
 
     def backward(self, loss: Tensor) -> None:
         """Differentiate the loss the way the plan wants it."""
+        expect("optimizer.backward", "loss", loss, _LOSS)
         engine = self._running("backward")
         engine.refuse_strays()
         engine.backward(loss)
@@ -87,6 +94,7 @@ class DistributedOptimizer(Optimizer):
         """End the batch: move the parameters when an update is due."""
         loss = None
         if closure is not None:
+            expect("optimizer.step", "closure", closure, FUNCTION)
             with torch.enable_grad():
                 loss = closure()
         engine = self._running("step")
@@ -170,6 +178,7 @@ class DistributedOptimizer(Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take back what ``state_dict`` returned, here or in a run without fleetx."""
         engine = self._bound("load_state_dict")
+        expect("optimizer.load_state_dict", "state_dict", state_dict, _STATE)
         _check_layout(self._inner, state_dict)
         self._own["load_state_dict"](cast(dict[str, Any], dict(state_dict)))
         # Gradients of batches that the state does not know must not get into its next update.

@@ -18,6 +18,7 @@ from fleetx.engine.batches import give_batch_calls
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
 from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.expected import FUNCTION, takes
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.error import PlanError
 from fleetx.plan.explain import at_rest
@@ -119,6 +120,12 @@ def init(
         _session = Session(chosen)
 
 
+_CRITERION = FUNCTION.such_as(
+    "a function of outputs and targets, such as torch.nn.functional.cross_entropy"
+)
+
+
+@takes("fleet.distributed_model", criterion=_CRITERION | None)
 def distributed_model(
     model: Model,
     *,

@@ -4,10 +4,19 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from fleetx.engine import servers
+from fleetx.expected import FUNCTION, ITERABLE, WHOLE, takes
 
 Batch = TypeVar("Batch")
 
 
+@takes(
+    "train_from_dataset",
+    batches=ITERABLE.such_as("a fleet.InMemoryDataset, or an iterable of batches, as dataset"),
+    step=FUNCTION.such_as("a function of one batch"),
+    ahead=FUNCTION.such_as("a function of one batch") | None,
+    report=FUNCTION.such_as("a function of a number and of what step returned") | None,
+    print_period=WHOLE,
+)
 def train_through(
     batches: Iterable[Batch],
     step: Callable[[Batch], Any],

@@ -12,6 +12,7 @@ from torch import nn
 from fleetx import roles
 from fleetx.engine.layout import full_state_dict, load_full_state_dict
 from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.expected import MAPPING, PATH, WHOLE, Kind, a, takes
 from fleetx.io import checkpoint_folder
 from fleetx.io.agreement import CheckpointError, together
 from fleetx.io.files import Folder, load_tensors, save_tensors
@@ -39,6 +40,21 @@ class Stateful(Protocol):
         """Take it back."""
 
 
+_TRAINED: dict[str, Kind] = {
+    "folder": PATH,
+    "model": a(nn.Module, "what fleet.distributed_model() returned"),
+    "optimizer": a(DistributedOptimizer, "what fleet.distributed_optimizer() returned"),
+    "parts": MAPPING.such_as("a dict of loaders, schedulers and the like by name") | None,
+}
+
+
+@takes(
+    "save_checkpoint",
+    **_TRAINED,
+    step=WHOLE,
+    numbers=MAPPING.such_as("a dict of plain values by name") | None,
+    keep=WHOLE,
+)
 def save_checkpoint(
     folder: Folder,
     model: nn.Module,
@@ -115,6 +131,7 @@ def _part_from_others(folder: Path, after: int) -> None:
         )
 
 
+@takes("set_checkpoints_aside", folder=PATH)
 def set_checkpoints_aside(folder: Folder) -> Path | None:
     """Begin anew in a folder that may have checkpoints: move them into ``folder/earlier-N``.
 
@@ -127,6 +144,7 @@ def set_checkpoints_aside(folder: Folder) -> Path | None:
     return together(lambda: checkpoint_folder.set_aside(Path(folder)), first_only=True)
 
 
+@takes("load_checkpoint", **_TRAINED)
 def load_checkpoint(
     folder: Folder,
     model: nn.Module,

@@ -11,6 +11,7 @@ from torch.export import Dim, ExportedProgram
 from typing_extensions import override
 
 from fleetx.engine import servers
+from fleetx.expected import PATH, expect
 from fleetx.io.files import Folder, written_together
 from fleetx.io.persistables import checked
 from fleetx.io.table_rows import attach, describe, tables_of
@@ -62,7 +63,7 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     Returns:
         The names of the outputs.
     """
-    program = checked(executor, main_program)
+    program = checked("save_inference_model", executor, dirname, main_program)
     check_format(format)
     feeds = [program.name_of(program.find(feed)) for feed in _listed(feeded_var_names)]
     targets = _listed(target_vars)
@@ -241,6 +242,7 @@ def load_inference_model(
     """
     if not isinstance(executor, Executor):
         raise TypeError(f"load_inference_model() takes a static.Executor second, got {executor!r}")
+    expect("load_inference_model", "dirname", dirname, PATH)
     folder = Path(dirname)
     if not (folder / SIGNATURE).is_file():
         raise FileNotFoundError(

@@ -7,6 +7,7 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
+from fleetx.expected import PATH, expect
 from fleetx.io.files import Folder, load_tensors, one_each, save_tensors
 from fleetx.io.training_state import MARK
 from fleetx.io.values import everything, put, restart_without, values, whole_values
@@ -47,7 +48,7 @@ def save_persistables(
         filename: one file for everything; a file of its own name for each variable if None. What
             an earlier save left there of an optimizer is taken away.
     """
-    program = checked(executor, main_program)
+    program = checked("save_persistables", executor, dirname, main_program)
     found = everything(program, "save_persistables")
     _save(dirname, filename, found)
     if filename is None:
@@ -61,7 +62,7 @@ def save_params(
     filename: str | None = None,
 ) -> None:
     """Save the parameters alone."""
-    program = checked(executor, main_program)
+    program = checked("save_params", executor, dirname, main_program)
     save_vars(executor, dirname, program, vars=list(program.state.trained()), filename=filename)
 
 
@@ -75,7 +76,7 @@ def save_vars(
     filename: str | None = None,
 ) -> None:
     """Save the variables that are listed, or for which ``predicate`` is true."""
-    program = checked(executor, main_program)
+    program = checked("save_vars", executor, dirname, main_program)
     names = None if vars is None else [name_of(entry) for entry in vars]
     if names is not None and values(program).keys() >= set(names):
         known = whole_values(program, "save_vars")
@@ -101,7 +102,7 @@ def load_persistables(
         main_program: the default one if None.
         filename: the one file that holds everything, if it was saved so.
     """
-    program = checked(executor, main_program)
+    program = checked("load_persistables", executor, dirname, main_program)
     found = _found(program, dirname, filename)
     if missing := [name for name in values(program) if name not in found]:
         raise FileNotFoundError(
@@ -119,7 +120,7 @@ def load_params(
     filename: str | None = None,
 ) -> None:
     """Load the parameters alone."""
-    program = checked(executor, main_program)
+    program = checked("load_params", executor, dirname, main_program)
     load_vars(executor, dirname, program, vars=list(program.state.trained()), filename=filename)
 
 
@@ -142,7 +143,7 @@ def load_vars(
         predicate: asked about every persistable variable, when ``vars`` is None.
         filename: the one file that holds everything, if there is one.
     """
-    program = checked(executor, main_program)
+    program = checked("load_vars", executor, dirname, main_program)
     known = values(program)
     if filename is not None:
         found = load_tensors(Path(dirname) / filename)
@@ -157,10 +158,14 @@ def load_vars(
     put(program, {name: found[name] for name in chosen})
 
 
-def checked(executor: object, program: object) -> Program:
-    """The program to save or load; refuses what is neither."""
+def checked(call: str, executor: object, dirname: object, program: object) -> Program:
+    """The program to save or load; refuses what is none, or has no place."""
     if not isinstance(executor, Executor):
-        raise TypeError(f"saving and loading take a static.Executor first, got {executor!r}")
+        raise TypeError(
+            f"{call}() takes a static.Executor first, and saves or loads the values of a program; "
+            f"got {executor!r}. For a module use fleetx.io.save_checkpoint() and load_checkpoint()."
+        )
+    expect(call, "dirname", dirname, PATH)
     program = default_main_program() if program is None else program
     if isinstance(program, CompiledProgram):
         program = program.program

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fleetx.metrics.totals import number, ratio, total
+from fleetx.metrics.totals import expect_tensors, expect_whole, number, ratio, total
 
 
 class Accuracy:
@@ -18,6 +18,7 @@ class Accuracy:
     """
 
     def __init__(self, topk: int = 1, *, ignore_label: int = -1) -> None:
+        expect_whole("Accuracy", "topk", topk)
         if topk < 1:
             raise ValueError(f"Accuracy(topk={topk}) is never right; pass 1 or more")
         self._topk, self._ignored = topk, ignore_label
@@ -31,6 +32,7 @@ class Accuracy:
     @torch.no_grad()
     def update(self, scores: Tensor, labels: Tensor) -> None:
         """Count a batch: a row of scores for each label, or a vector of the classes themselves."""
+        expect_tensors("Accuracy.update", scores=scores, labels=labels)
         labels = labels.detach().reshape(-1)
         if scores.dim() == 1:
             if self._topk > 1:
@@ -66,5 +68,5 @@ class Accuracy:
 
 def acc(correct: Any, total_num: Any) -> float:
     """The share that is correct, from each worker's counts."""
-    right, every = total([number(correct), number(total_num)])
+    right, every = total([number(correct, "correct"), number(total_num, "total_num")])
     return ratio(right, every)

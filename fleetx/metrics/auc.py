@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fleetx.metrics.tally import Counts, Tally
+from fleetx.metrics.totals import counts, expect_tensors, expect_whole
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
 
@@ -20,6 +21,7 @@ class AUC:
     """
 
     def __init__(self, limit: int = 1 << 20) -> None:
+        expect_whole("AUC", "limit", limit)
         if limit < 2:
             raise ValueError(f"AUC(limit={limit}) cannot tell predictions apart; pass 2 or more")
         self._limit = limit
@@ -32,6 +34,7 @@ class AUC:
     @torch.no_grad()
     def update(self, predictions: Tensor, labels: Tensor) -> None:
         """Count a batch: probabilities between 0 and 1, and what was true."""
+        expect_tensors("AUC.update", predictions=predictions, labels=labels)
         values = predictions.detach().reshape(-1).cpu().double()
         if values.numel() and not bool(((values >= 0) & (values <= 1)).all()):
             raise ValueError("predictions are not between 0 and 1; pass probabilities (sigmoid)")
@@ -58,7 +61,16 @@ class AUC:
 
 def auc(stat_pos: Any, stat_neg: Any) -> float:
     """The area, from each worker's histograms of positive and negative examples."""
-    both = np.stack([np.asarray(stat_pos, np.int64), np.asarray(stat_neg, np.int64)])
+    positive, negative = (
+        counts(stat_pos, "stat_pos", np.int64),
+        counts(stat_neg, "stat_neg", np.int64),
+    )
+    if positive.shape != negative.shape or not positive.ndim:
+        raise ValueError(
+            f"auc() takes two histograms with the same bins; stat_pos has the shape "
+            f"{list(positive.shape)} and stat_neg {list(negative.shape)}"
+        )
+    both = np.stack([positive, negative])
     if started() and identity().worker_num > 1:
         both = util.all_reduce(both)
     return area(both[0], both[1])

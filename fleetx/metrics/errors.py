@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fleetx.metrics.totals import number, ratio, total
+from fleetx.metrics.totals import expect_tensors, number, ratio, total
 
 
 class MAE:
@@ -23,6 +23,8 @@ class MAE:
     @torch.no_grad()
     def update(self, predictions: Tensor, targets: Tensor) -> None:
         """Count a batch of numbers; the two have the same shape."""
+        call = f"{type(self).__name__}.update"
+        expect_tensors(call, predictions=predictions, targets=targets)
         if predictions.shape != targets.shape:
             raise ValueError(
                 f"predictions of shape {list(predictions.shape)} and targets of shape "
@@ -65,12 +67,12 @@ class RMSE(MSE):
 
 def mae(abserr: Any, total_ins_num: Any) -> float:
     """The mean absolute error, from each worker's sum and count."""
-    return ratio(*total([number(abserr), number(total_ins_num)]))
+    return ratio(*total([number(abserr, "abserr"), number(total_ins_num, "total_ins_num")]))
 
 
 def mse(sqrerr: Any, total_ins_num: Any) -> float:
     """The mean squared error, from each worker's sum and count."""
-    return ratio(*total([number(sqrerr), number(total_ins_num)]))
+    return ratio(*total([number(sqrerr, "sqrerr"), number(total_ins_num, "total_ins_num")]))
 
 
 def rmse(sqrerr: Any, total_ins_num: Any) -> float:

@@ -1,11 +1,16 @@
 """Sums over all workers, and the ratio of two of them."""
 
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from fleetx.expected import WHOLE, a, expect
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
+
+_TENSOR = a(Tensor, "a tensor")
 
 
 def total(numbers: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -21,6 +26,28 @@ def ratio(amount: float, count: float) -> float:
     return float(amount) / float(count) if count else float("nan")
 
 
-def number(value: Any) -> float:
+def expect_tensors(call: str, **values: object) -> None:
+    """Refuse what is no tensor."""
+    for name, value in values.items():
+        expect(call, name, value, _TENSOR)
+
+
+def expect_whole(call: str, name: str, value: object) -> None:
+    """Refuse what is no whole number."""
+    expect(call, name, value, WHOLE)
+
+
+def number(value: Any, name: str) -> float:
     """A number, also where it comes as an array; the counts in an array are added up."""
-    return float(np.asarray(value, np.float64).sum())
+    return float(counts(value, name, np.float64).sum())
+
+
+def counts(value: Any, name: str, dtype: Any) -> np.ndarray[Any, Any]:
+    """The array of what a worker counted."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        array = np.empty(0, object)
+    if not array.size or array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}={shortened(value)} counts nothing; pass a number, or an array")
+    return array.astype(dtype)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from fleetx.expected import a, expect
 from fleetx.roles.exchange import through_group
 from fleetx.roles.payload import as_array, decode, encode
 from fleetx.roles.role import Identity
@@ -42,6 +43,7 @@ class WorkerUtil:
             An array of the same shape and type; booleans count as int64, bfloat16 as float32.
         """
         _check_world(comm_world)
+        expect("fleet.util.all_reduce", "mode", mode, a(str, "a word"))
         if mode not in _MODES:
             raise ValueError(f"mode={mode!r} is not known; use one of {', '.join(_MODES)}")
         array = _countable(as_array(input))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from typing_extensions import override
 
+from fleetx.expected import MAPPING, expect
 from fleetx.roles.environment import Environment
 from fleetx.roles.kubernetes import IndexedJob, Volcano
 from fleetx.roles.launched import LaunchedRoleMaker, OneProcess
@@ -65,6 +66,7 @@ class PaddleCloudRoleMaker(RoleMaker):
                 f"PaddleCloudRoleMaker(is_collective={is_collective!r}) is not a bool; "
                 "pass True or False"
             )
+        expect("PaddleCloudRoleMaker", "environ", environ, MAPPING | None)
         self.is_collective = is_collective
         self.init_gloo = init_gloo
         self._environ = environ

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from fleetx.expected import MAPPING, takes
 from fleetx.roles.session import world
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ _kept: dict[str, Any] = {}
 """The running job, and its meshes by their axes."""
 
 
+@takes("fleet.mesh", axes=MAPPING.such_as("a dict of lengths by axis, such as {'dp': 2}"))
 def mesh(axes: Mapping[str, int]) -> "DeviceMesh":
     """Arrange all workers in a mesh whose last axis runs through neighbouring ranks.
 

@@ -16,7 +16,7 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         raise TypeError(
-            f"{value!r} is not numeric (numpy makes {array.dtype} of it); "
+            f"the input {value!r} is not numeric (numpy makes {array.dtype} of it); "
             "pass numbers, lists of equal length, arrays or tensors"
         )
     return array

@@ -82,7 +82,7 @@ def append_backward(
     no_grad_set: Iterable[Tensor | str] | None = None,
 ) -> list[tuple[Variable, Variable]]:
     """Pairs of parameter and gradient of ``loss``, for all parameters that it depends on."""
-    loss = check_loss(loss)
+    loss = check_loss(loss, "append_backward()")
     program = loss.program
     excluded = {program.find(entry) for entry in no_grad_set or ()}
     names = {program.name_of(node) for node in excluded}
@@ -139,9 +139,9 @@ def _name(program: Program, entry: Tensor | str) -> str:
     return program.name_of(program.find(entry))
 
 
-def check_loss(loss: object) -> Variable:
+def check_loss(loss: object, call: str = "minimize()") -> Variable:
     """The loss; refuses what cannot be minimised."""
-    loss = as_variable(loss, "minimize()")
+    loss = as_variable(loss, call)
     if loss.fake.numel() != 1 or not loss.fake.is_floating_point():
         raise ProgramError(
             f"the loss {loss.name!r} has the shape {[str(s) for s in loss.fake.shape]} and is "
@@ -159,5 +159,6 @@ def _stop(program: Program, entries: Iterable[Tensor | str] | None) -> None:
 
 
 def _listed(given: Variables) -> list[Variable]:
-    found = [given] if isinstance(given, Tensor) else list(given)
+    several = isinstance(given, list | tuple) and len(given) > 0
+    found = list(given) if several else [given]
     return [as_variable(entry, "static.gradients()") for entry in found]

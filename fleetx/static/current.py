@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from fleetx.expected import a, expect
 from fleetx.static import interception
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
@@ -32,12 +33,14 @@ def default_startup_program() -> Program:
     return _pairs[-1].startup
 
 
+_PROGRAM = a(Program, "static.Program()")
+
+
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
     """Record into these programs; None leaves the start-up program that is in force."""
-    for program in (main_program, startup_program):
-        if program is not None and not isinstance(program, Program):
-            raise TypeError(f"static.program_guard() takes static.Program(), got {program!r}")
+    expect("static.program_guard", "main_program", main_program, _PROGRAM)
+    expect("static.program_guard", "startup_program", startup_program, _PROGRAM | None)
     _pairs.append(Pair(main_program, startup_program or default_startup_program()))
     try:
         with interception.recording(default_main_program, default_startup_program):

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fleetx.expected import ITERABLE, a, expect
 from fleetx.static import from_dataset
 from fleetx.static.arrays import as_array
 from fleetx.static.compiled import CompiledProgram
@@ -23,6 +24,10 @@ from fleetx.static.startup import initialise
 
 Fetch = Tensor | str | Schedule
 Feed = Mapping[str, Any]
+
+
+_FEED = a(list | tuple, "a dict of arrays or tensors by the name of the input")
+_FETCHES = ITERABLE.such_as("a list of variables or of their names")
 
 
 class Executor:
@@ -138,13 +143,17 @@ def _listed(fetches: Sequence[Fetch] | Fetch | None) -> list[Fetch]:
         return fetches
     if fetches is None:
         return []
-    return [fetches] if isinstance(fetches, Tensor | str | Schedule) else list(fetches)
+    if isinstance(fetches, Tensor | str | Schedule):
+        return [fetches]
+    expect("Executor.run", "fetch_list", fetches, _FETCHES)
+    return list(fetches)
 
 
 def _one_feed(feed: Feed | Sequence[Feed] | None) -> Feed | None:
     """Loaders give a list with one feed for each device of the process, which has one."""
     if feed is None or isinstance(feed, (dict, Mapping)):  # dict first: it is quick to see
         return feed
+    expect("Executor.run", "feed", feed, _FEED)
     if len(feed) != 1:
         raise ProgramError(
             f"feed is a list of {len(feed)} dicts, but a process feeds its one device; start one "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
+from fleetx.expected import Kind, a, expect
 from fleetx.static.current import default_main_program, record_by_default
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program, dtype_of
@@ -13,6 +14,12 @@ from fleetx.static.variable import Variable
 
 TAKEN = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree"})
 """Names that mean something else in the code that a program becomes."""
+
+
+_SHAPE = Kind(
+    "a list of sizes, with None where the size comes with the data",
+    lambda given: isinstance(given, Sequence) and not isinstance(given, str),
+)
 
 
 def data(name: str, shape: Sequence[int | None], dtype: torch.dtype | str = "float32") -> Variable:
@@ -23,6 +30,8 @@ def data(name: str, shape: Sequence[int | None], dtype: torch.dtype | str = "flo
         shape: sizes; None or -1 where the size comes with the data.
         dtype: a torch dtype or its name.
     """
+    expect("static.data", "name", name, a(str, "a string"))
+    expect("static.data", "shape", shape, _SHAPE)
     if not name.isidentifier() or keyword.iskeyword(name) or name in TAKEN:
         raise ProgramError(
             f"static.data() takes a name that could be that of an argument in Python code, and "

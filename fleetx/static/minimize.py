@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 
 from fleetx.engine.engine import Engine
 from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.expected import a, expect
 from fleetx.plan.plan import Plan
 from fleetx.static.backward import GRADIENT, check_loss, trainable
 from fleetx.static.error import ProgramError
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from fleetx.static.training_run import TrainingRun
 
 Entries = Iterable[Tensor | str]
+
+_OPTIMIZER = a(
+    Optimizer | torch_optim.Optimizer,
+    "static.Optimizer(torch.optim.SGD, lr=0.1), or a torch optimizer over the program's parameters",
+)
 
 _beginning = threading.RLock()
 
@@ -177,6 +183,7 @@ def minimize(
         An empty list, for the place of the operators that Paddle returns, and the names of
         parameters with those of their gradients, which can be fetched.
     """
+    expect("static.minimize", "optimizer", optimizer, _OPTIMIZER)
     loss = check_loss(loss)
     program = loss.program
     if program.training is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn, optim
 
+from fleetx.expected import NUMBER, Kind, expect
 from fleetx.plan.error import PlanError
 
 if TYPE_CHECKING:
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 
 Schedule = Callable[[int], float]
 """Number of runs before this one -> learning rate."""
+
+
+_CLASS = Kind(
+    "a class of torch.optim, such as torch.optim.SGD",
+    lambda cls: isinstance(cls, type) and issubclass(cls, optim.Optimizer),
+)
+_RATE = NUMBER.such_as("a number, or a schedule of fleetx.static.lr,")
 
 
 class Optimizer:
@@ -31,10 +39,11 @@ class Optimizer:
         grad_clip: "GradClip | None" = None,
         **options: Any,
     ) -> None:
-        if not issubclass(cls, optim.Optimizer):
-            raise TypeError(f"static.Optimizer() takes a class of torch.optim first, got {cls!r}")
+        expect("static.Optimizer", "cls", cls, _CLASS)
         if unknown := sorted(options.keys() - inspect.signature(cls).parameters.keys()):
             raise TypeError(f"torch.optim.{cls.__name__} has no option {', '.join(unknown)}")
+        if lr is not None and not callable(lr):
+            expect("static.Optimizer", "lr", lr, _RATE)
         self.cls, self.grad_clip = cls, grad_clip
         self.schedule: Schedule | None = lr if callable(lr) else None
         first = lr(0) if callable(lr) else lr

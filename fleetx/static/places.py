@@ -41,7 +41,17 @@ def device_of(place: Place | torch.device | str | None) -> torch.device:
     """The device of a place; the job's own where none was named."""
     if place is None:
         return roles.device() if roles.started() else torch.device("cpu")
-    found = place.device if isinstance(place, Place) else torch.device(place)
+    found = place.device if isinstance(place, Place) else _named(place)
     if found.type == "cuda" and found.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return found
+
+
+def _named(place: torch.device | str) -> torch.device:
+    try:
+        return torch.device(place)
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(
+            f"static.Executor() takes as place static.CPUPlace(), static.CUDAPlace(0) or the name "
+            f"of a device, such as 'cuda:0'; got {place!r}"
+        ) from error

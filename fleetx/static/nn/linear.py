@@ -6,10 +6,18 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from fleetx.expected import Kind, expect
 from fleetx.static.current import default_main_program
 from fleetx.static.layers import Activation, Attr, activated, layer, size_of
 from fleetx.static.program import dtype_of
 from fleetx.static.variable import Variable
+
+_INPUTS = Kind(
+    "a variable of a static program, or a list of them",
+    lambda x: (
+        isinstance(x, Tensor) or (isinstance(x, Sequence) and not isinstance(x, str) and x != [])
+    ),
+)
 
 
 def fc(
@@ -33,6 +41,7 @@ def fc(
         activation: what follows, by name or as a function.
         name: of the layer; numbered if None.
     """
+    expect("static.nn.fc", "x", x, _INPUTS)
     inputs = [x] if isinstance(x, Tensor) else list(x)
     added = []
     for at, given in enumerate(inputs):
