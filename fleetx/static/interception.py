@@ -7,15 +7,18 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from typing_extensions import override
 
 from fleetx.static import module_calls
+from fleetx.static.error import ProgramError
 from fleetx.static.module_calls import Call
 from fleetx.static.program import Program
-from fleetx.static.recorder import record, record_module
+from fleetx.static.recorder import is_view, record, record_module
+from fleetx.static.source_lines import user_line
 from fleetx.static.variable import Variable, node_of, program_of, variables
 
 Source = Callable[[], Program]
@@ -104,6 +107,7 @@ def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return _call(module, *args, **kwargs)
     program = program_of(found)
     adopt(program, module)
+    _initialise(module, args, kwargs)
     path = program.state.path(module)
     assert path is not None
     if is_leaf(module):
@@ -133,6 +137,20 @@ def adopt(program: Program, module: nn.Module) -> None:
     initial = known.setdefault(name, Initial(module, reset=None, done=True))
     initial.state = initial.state or program.state
     program.layers[name] = initial
+
+
+def _initialise(module: nn.Module, args: Any, kwargs: Any) -> None:
+    """A lazy module learns its sizes from its first arguments, which are no numbers."""
+    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+        try:
+            with paused(), torch._C.DisableTorchFunction():
+                module._infer_parameters(module, args, kwargs)
+        except RuntimeError as error:
+            raise ProgramError(
+                f"{user_line()}: a {type(module).__name__} learns its size from its first input, "
+                f"and cannot from this one ({error}); give static.data() the size of the dimension "
+                "that the weights need, or the layer its sizes."
+            ) from error
 
 
 def is_leaf(module: nn.Module) -> bool:
@@ -280,7 +298,7 @@ class _Mode(TorchFunctionMode):
 def _is_operator(program: Program, func: Any, leaves: list[Any]) -> bool:
     """Whether a call that has no variable belongs into the program all the same."""
     name = getattr(func, "__name__", "")
-    if name in QUESTIONS:
+    if name in QUESTIONS and not is_view(func):
         return False
     if any(isinstance(leaf, torch.SymInt) for leaf in leaves):
         return True

@@ -1,13 +1,12 @@
 """Training and evaluation mode of modules, as each of their calls was recorded."""
 
-import copy
 from typing import Any
 
 from torch import fx, nn
 from typing_extensions import override
 
 from fleetx.static.error import ProgramError
-from fleetx.static.sharing import hang
+from fleetx.static.sharing import copied, hang
 
 
 class Hidden(nn.Module):
@@ -47,7 +46,7 @@ class Modes:
             )
         if path not in self._twice:
             self._twice.add(path)
-            other = copy.copy(self._root.get_submodule(path))
+            other = copied(self._root.get_submodule(path))
             other.training = training
             hang(self._root, f"modes.{path}", other, Hidden)
         return f"modes.{path}"

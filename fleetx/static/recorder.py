@@ -1,22 +1,25 @@
 """Turning calls of torch into nodes: run on fakes to learn the shapes, then write down."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import is_tensor_method_or_property
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+from fleetx.static.constants import as_text_or_node, with_places
+from fleetx.static.decisions import foregone
 from fleetx.static.error import ProgramError
 from fleetx.static.module_calls import mark, one_operator
 from fleetx.static.program import Program
 from fleetx.static.regions import autocast_in_force
+from fleetx.static.size_nodes import size_node
 from fleetx.static.source_lines import user_line
 from fleetx.static.variable import Variable, node_of
 from fleetx.static.writes import writes
@@ -37,16 +40,15 @@ def record(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -
     """Write down one call of a torch function, method or property; return its variables."""
     name = getattr(func, "__name__", "")
     if name in NUMBERS:
-        raise ProgramError(_needs_numbers(name))
+        return _answer(name, args[0])
     if name == "__get__":
         return _read_property(program, func, args)
     if name in {"__set__", "__delete__"}:
-        raise ProgramError(
-            f"{user_line()}: an attribute of a variable was assigned, which torch does not record; "
-            "call a function or method that returns the changed tensor."
-        )
+        return _assign(program, _attribute(func), *args)
     if name in {"__iter__", "unbind"}:
         _check_items(args[0], *args[1:], **kwargs)
+    if name == "__getitem__":
+        args = args[0], with_places(args[1])
     found = _on_fakes(program, func, args, kwargs)
     in_place = writes(func, kwargs)
     if not in_place and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(found)):
@@ -59,6 +61,23 @@ def record(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -
     return args[0] if same else made
 
 
+def _answer(name: str, variable: Any) -> bool:
+    answer = foregone(variable) if name == "__bool__" and isinstance(variable, Variable) else None
+    if answer is None:
+        raise ProgramError(_needs_numbers(name))
+    return answer
+
+
+def _assign(program: Program, attribute: str, *args: Any) -> None:
+    """``x.requires_grad = True`` is the one attribute that torch's methods can set as well."""
+    if attribute != "requires_grad" or len(args) != 2:
+        raise ProgramError(
+            f"{user_line()}: the attribute {attribute!r} of a variable was assigned or deleted, "
+            "which no operator does; call a function or method that returns the changed tensor."
+        )
+    record(program, Tensor.requires_grad_, args, {})
+
+
 def record_module(program: Program, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
     """Write down the call of a whole module."""
     state = {
@@ -69,7 +88,7 @@ def record_module(program: Program, module: nn.Module, path: str, args: Any, kwa
     def call(*args: Any, **kwargs: Any) -> Any:
         return torch.func.functional_call(module, state, args, kwargs)
 
-    with one_operator():
+    with one_operator(), _known_momentum(module):
         found = _on_fakes(program, call, args, kwargs)
         meta = {"training": module.training, "in_place": getattr(module, "inplace", False) is True}
     made = emit(program, "call_module", path, args, kwargs, found=found, **meta)
@@ -78,11 +97,34 @@ def record_module(program: Program, module: nn.Module, path: str, args: Any, kwa
     return made
 
 
+@contextmanager
+def _known_momentum(module: nn.Module) -> Iterator[None]:
+    """Batch norms that average over all batches read how many there were; shapes need no count."""
+    counts = isinstance(module, _BatchNorm) and module.momentum is None
+    if counts:
+        vars(module)["momentum"] = 0.0
+    try:
+        yield
+    finally:
+        if counts:
+            vars(module)["momentum"] = None
+
+
+def is_view(func: Any) -> bool:
+    """Whether it reads an attribute of a tensor that is a tensor."""
+    return getattr(func, "__name__", "") == "__get__" and _attribute(func) in VIEWS
+
+
+def _attribute(func: Any) -> str:
+    """The name of the attribute that is read or written."""
+    return str(getattr(func.__self__, "__name__", ""))
+
+
 def _read_property(program: Program, func: Any, args: Any) -> Any:
-    name = getattr(func.__self__, "__name__", "")
     found = _on_fakes(program, func, args, {})
-    if isinstance(found, Tensor) and name in VIEWS:
-        return emit(program, "call_function", getattr, (args[0], name), {}, found=found)
+    if isinstance(found, Tensor) and is_view(func):
+        read = args[0], _attribute(func)
+        return emit(program, "call_function", getattr, read, {}, found=found)
     return found
 
 
@@ -191,7 +233,7 @@ def as_arguments(program: Program, value: Any) -> Any:
     if isinstance(value, slice):
         parts = (value.start, value.stop, value.step)
         return slice(*(as_arguments(program, part) for part in parts))
-    return value
+    return as_text_or_node(program, value)
 
 
 def _as_node(program: Program, value: Any) -> Any:
@@ -206,41 +248,3 @@ def _as_node(program: Program, value: Any) -> Any:
             "compute it under static.program_guard(), or call .detach() if it shall not change."
         )
     return program.read(program.state.constant(value))
-
-
-def size_node(program: Program, size: Any) -> Any:
-    """The node that computes a size, or a number where it is known."""
-    expression = _own_expression(program, size)
-    if expression.is_number:
-        return int(expression) if expression.is_Integer else float(expression)
-    if expression not in program.sizes:
-        free = {symbol: fx.Proxy(_symbol(program, symbol)) for symbol in expression.free_symbols}
-        made = free.get(expression)
-        if made is None:
-            made = sympy_interp(PythonReferenceAnalysis, free, expression)
-        node = made.node
-        node.meta["size"] = True
-        program.sizes[expression] = node
-    return program.sizes[expression]
-
-
-def _own_expression(program: Program, size: Any) -> Any:
-    """The size by the input that it comes from, even if it was found equal to that of another.
-
-    ``expr`` tells it by whichever of the equal ones, which a clone for tests may not be fed.
-    """
-    own = size.node._expr
-    return own if own.free_symbols <= program.shapes.origin.keys() else size.node.expr
-
-
-def _symbol(program: Program, symbol: Any) -> fx.Node:
-    """Reads the size of an input, right behind the inputs, so that it is there for everything."""
-    if symbol not in program.sizes:
-        name, at = program.shapes.origin[symbol]
-        inputs = program.inputs()
-        with program.graph.inserting_after(list(inputs.values())[-1]):
-            node = program.graph.call_function(torch.ops.aten.sym_size.int, (inputs[name], at))
-        node.meta["size"] = True
-        program.sizes[symbol] = node
-    found: fx.Node = program.sizes[symbol]
-    return found

@@ -12,6 +12,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from typing_extensions import override
 
 from fleetx.static.error import ProgramError
 from fleetx.static.source_lines import user_line
@@ -39,6 +40,28 @@ class Assumption:
         return bool(self.expression.subs(known) != sympy.false)
 
 
+class _Sizes(ShapeEnv):
+    """Says at its line when Python code makes a number of a free size."""
+
+    taken: Callable[[Any], None]
+    """Called with a symbol that stands for a number since."""
+    _found: Any = None
+
+    @override
+    def _set_replacement(self, a: Any, tgt: Any, msg: str) -> None:
+        super()._set_replacement(a, tgt, msg)
+        if tgt.is_number:
+            self._found = a
+
+    @override
+    def evaluate_sym_node(self, *args: Any, **kwargs: Any) -> Any:
+        value = super().evaluate_sym_node(*args, **kwargs)
+        found, self._found = self._found, None
+        if found is not None:
+            self.taken(found)
+        return value
+
+
 @contextmanager
 def _without_mkldnn() -> Iterator[None]:
     """Its operators have no fakes; torch's own switch for it warns about devices of others."""
@@ -54,18 +77,21 @@ class Shapes:
     """The fake world of one program and its clones: no numbers, but sizes, formats and views."""
 
     def __init__(self) -> None:
-        self.env = ShapeEnv(
+        self.env = _Sizes(
             allow_scalar_outputs=False,
             allow_dynamic_output_shape_ops=False,
             specialize_zero_one=False,
             duck_shape=False,
         )
+        self.env.taken = self._refuse_number
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.env)
         self.origin: dict[Any, tuple[str, int]] = {}
         """Symbol -> the input and the dimension that it is the size of."""
         self.assumptions: list[Assumption] = []
         self._guards = 0
         self._replaced = 0
+        self._operating = False
+        """Whether an operator runs, rather than Python code between two of them."""
 
     def input(self, name: str, shape: Sequence[int | None], dtype: torch.dtype) -> Tensor:
         """A fake for data that will be fed under a name."""
@@ -97,34 +123,33 @@ class Shapes:
                 if str(symbol) in str(error):
                     error.add_note(f"{symbol} is the free dimension {at} of {name!r}")
             raise
-        name = getattr(func, "__name__", repr(func))
-        self._check_free(f"{name} works only if", "write the line so that it follows the size")
+        self._check_free(getattr(func, "__name__", repr(func)))
         return found
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
         # With Python kernels: some C++ ones read the hint and make it a constant, silently.
-        with (
-            torch._C.DisableTorchFunction(),
-            self.mode,
-            enable_python_dispatcher(),
-            _without_mkldnn(),
-        ):
-            yield
+        before, self._operating = self._operating, True
+        try:
+            with (
+                torch._C.DisableTorchFunction(),
+                self.mode,
+                enable_python_dispatcher(),
+                _without_mkldnn(),
+            ):
+                yield
+        finally:
+            self._operating = before
         # Operators decide again at each run, with the real sizes; only Python code does not.
         self._guards = len(self.env.guards)
 
     def _look_back(self) -> None:
         """What Python code did with sizes since the last operator."""
-        self._check_free(
-            "before this line, int() or a function that was not recorded decided that",
-            "record under static.program_guard(), where functions of sizes are recorded too",
-        )
         for guard in self.env.guards[self._guards :]:
             self.assumptions.append(Assumption(guard.expr, user_line()))
         self._guards = len(self.env.guards)
 
-    def _check_free(self, deed: str, instead: str) -> None:
+    def _check_free(self, function: str) -> None:
         if len(self.env.replacements) == self._replaced:
             return
         self._replaced = len(self.env.replacements)
@@ -132,9 +157,22 @@ class Shapes:
             if symbol in self.origin and value.is_number:
                 name, at = self.origin[symbol]
                 raise ProgramError(
-                    f"{user_line()}: {deed} dimension {at} of {name!r} is {value}, but the program "
-                    f"leaves it free; give it its size in static.data(), or {instead}."
+                    f"{user_line()}: {function} works only if dimension {at} of {name!r} is "
+                    f"{value}, but the program leaves it free; give it its size in static.data(), "
+                    "or write the line so that it follows the size."
                 )
+
+    def _refuse_number(self, symbol: Any) -> None:
+        if not self._operating and symbol in self.origin:
+            name, at = self.origin[symbol]
+            self._replaced = len(self.env.replacements)
+            raise ProgramError(
+                f"{user_line()}: a number is made of dimension {at} of {name!r}, by int(), "
+                "float(), range() or a function that is not torch's, but the program leaves it "
+                "free; give it its size in static.data(), or hand it to "
+                "functions of torch as x.shape gives it, inside of a model or under "
+                "static.program_guard()."
+            )
 
     def check(self, feeds: Mapping[str, Tensor]) -> None:
         """Refuse sizes that contradict what Python code assumed while it was recorded."""

@@ -120,7 +120,7 @@ def test_a_free_dimension_is_not_fixed_silently() -> None:
     with pytest.raises(RuntimeError, match="must match the size of tensor b") as caught:
         x + torch.ones(7, 4)
     assert "is the free dimension 0 of 'x'" in caught.value.__notes__[0]
-    with pytest.raises(ProgramError, match=r"dimension 0 of 'x' is 8191, but .*program_guard"):
+    with pytest.raises(ProgramError, match=r"made of dimension 0 of 'x'.*program_guard"):
         x + torch.ones(int(x.shape[0]), 4)
 
 
