@@ -10,7 +10,6 @@ from torch import Tensor
 from fleetx.engine.engine import Engine
 from fleetx.plan.error import PlanError
 from fleetx.plan.plan import Plan
-from fleetx.roles.exchange import through_group
 from fleetx.roles.session import world
 
 Facts = dict[str, str]
@@ -24,7 +23,7 @@ def agree_on_plan(plan: Plan) -> None:
     facts = {f"strategy.{name}": repr(value) for name, value in plan.options.items()}
     facts |= {f"the degree of {axis}": str(ranks) for axis, ranks in plan.mesh.items()}
     facts |= {f"strategy.{s.name}": "True" for s in plan.strategies if not s.internal}
-    _compare(facts | _configs(plan))
+    _compare("fleet.distributed_model()", facts | _configs(plan))
 
 
 def agree_on_update(engine: Engine) -> None:
@@ -37,7 +36,8 @@ def agree_on_update(engine: Engine) -> None:
         facts |= {f"{name} of group {at}": value for name, value in _numbers(group).items()}
         if engine.job.size("pp") == 1:  # else workers hold others
             facts[f"the parameters of group {at}"] = _digest(engine, group["params"])
-    _compare(facts | _configs(engine.plan))  # once more, for a clipping that came with an optimizer
+    # Once more the plan, for a clipping that came with an optimizer.
+    _compare("the first update", facts | _configs(engine.plan))
 
 
 def _configs(plan: Plan) -> Facts:
@@ -64,12 +64,14 @@ def _digest(engine: Engine, parameters: list[Tensor]) -> str:
     return f"{len(parameters)} ({hashlib.sha256(names.encode()).hexdigest()[:8]})"
 
 
-def _compare(facts: Facts) -> None:
+def _compare(call: str, facts: Facts) -> None:
     """One small exchange; everybody sees what all said, so everybody complains or nobody does."""
     here = world("distributed_model")
-    if here.group is None or not here.identity.is_collective:
+    if here.meeting is None or here.identity.worker_num == 1:
+        return
+    if not here.identity.is_collective:
         return  # workers of a job with servers come and go; servers compare what they are told
-    said = [json.loads(own) for own in through_group(json.dumps(facts).encode(), here.group)]
+    said = [json.loads(own) for own in here.meeting.tell(call, json.dumps(facts))]
     names = dict.fromkeys(name for own in said for name in own)
     apart = [name for name in names if len({own.get(name) for own in said}) > 1]
     if apart:
