@@ -36,6 +36,7 @@ class Engine:
         criterion: Callable[[Any, Any], Tensor] | None = None,
         sample: Any = None,
     ) -> None:
+        _refuse_meta(model)
         self.plan = plan
         self.names: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
         """Parameters, the user's and those that run -> the first name of each.
@@ -69,8 +70,9 @@ class Engine:
         self.holding = False
         """Whether gradients of earlier batches wait for the batch that ends in an update."""
         self.attached: list[Callable[[Engine], None]] = []
+        self.first: list[Callable[[Engine], None]] = []
         self.finished: list[Callable[[Engine, Tensor | None], None]] = []
-        """Onlookers."""
+        """Onlookers: when there is an optimizer, before the first update, after every batch."""
         self.steered_by: Any = None
         """What ``distributed_optimizer`` returned, which scripts may drop while the model lives."""
         self.updates = 0
@@ -224,6 +226,8 @@ class Engine:
             self._show()
         moved = False
         if self._due:
+            for compare in [] if self.updates else self.first:
+                compare(self)
             with plan_at_work():
                 moved = self.step.update()
                 self.updates += 1
@@ -253,6 +257,17 @@ class Engine:
         finally:
             for module in training:
                 module.training = True
+
+
+def _refuse_meta(model: nn.Module) -> None:
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_meta:
+            raise PlanError(
+                f"{name!r} is on the meta device: it has a shape and no numbers, so there is "
+                "nothing to lay out or to train. Make the model without torch.device('meta'), or "
+                "call model.to_empty(device='cpu') and give it its weights, before "
+                "fleet.distributed_model()."
+            )
 
 
 class _BeforeForward:

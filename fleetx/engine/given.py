@@ -19,8 +19,8 @@ class Distributed(Protocol):
 
 
 def own_calls(given: Optimizer) -> dict[str, Callable[..., Any]]:
-    """What an optimizer does by itself, to be kept before its calls go elsewhere."""
-    return {name: getattr(given, name) for name in CALLS}
+    """What an optimizer does by itself, wherever its calls go."""
+    return {name: MethodType(getattr(type(given), name), given) for name in CALLS}
 
 
 def goes_through(given: Optimizer, distributed: Distributed) -> None:

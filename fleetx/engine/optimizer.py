@@ -123,8 +123,11 @@ class DistributedOptimizer(Optimizer):
     def _bound(self, verb: str) -> Engine:
         if self._engine is None:
             raise RuntimeError(
-                f"optimizer.{verb}() was called before its model was distributed; "
-                "call model = fleet.distributed_model(model) first."
+                f"optimizer.{verb}() was called before its model was distributed: no distributed "
+                "model has the parameters of this optimizer. Call model = "
+                "fleet.distributed_model(model) first; if that was done, make the optimizer from "
+                "model.parameters() of what it returned, not from those of a copy or of another "
+                "model."
             )
         return self._engine
 

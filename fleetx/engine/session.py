@@ -1,5 +1,6 @@
 """The calls of a user's script: ``init``, ``distributed_model`` and ``distributed_optimizer``."""
 
+import gc
 import logging
 import weakref
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from fleetx import roles
 from fleetx.config.degrees import degrees_of_cuts
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.config.transpiler import DistributeTranspilerConfig
+from fleetx.engine.agreement import agree_on_plan, agree_on_update
 from fleetx.engine.batches import give_batch_calls
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
@@ -113,9 +115,9 @@ def init(
     roles.start(role_maker, is_collective=is_collective)
     chosen = strategy or DistributedStrategy()
     if again and _session is not None:
-        # A second call changes nothing but the strategy of models that are still to come.
-        chosen = _session.strategy if strategy is None else strategy
-        _session = replace(_session, strategy=chosen)
+        # A second call changes nothing but the strategy, if no model has been laid out under one.
+        if strategy is not None:
+            _replace_strategy(_session, strategy, "init")
     else:
         _session = Session(chosen)
 
@@ -200,7 +202,7 @@ def distributed_optimizer(
             f"ClipGradByNorm or ClipGradByValue, got {grad_clip!r}"
         )
     if strategy is not None:
-        _replace_strategy(session, strategy)
+        _replace_strategy(session, strategy, "distributed_optimizer")
     if grad_clip is not None and not _watched(Request(strategies={"clip": {}})).strategies:
         grad_clip = None
     if isinstance(optimizer, Described):
@@ -269,8 +271,10 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
             "fleet.init()."
         )
     session.strategy.lock()
+    agree_on_plan(plan)
     session.say(at_rest(plan))
     engine = Engine(plan, model, device=roles.device(), mesh=mesh(plan), **given)
+    engine.first.append(agree_on_update)
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
     return engine
@@ -320,24 +324,32 @@ def _owns(engine: Engine, optimizer: DistributedOptimizer) -> bool:
 
 
 def _replace_strategy(
-    session: Session, given: DistributedStrategy | DistributeTranspilerConfig
+    session: Session, given: DistributedStrategy | DistributeTranspilerConfig, call: str
 ) -> None:
     if isinstance(given, DistributeTranspilerConfig):
         session.split = given.split()
         given = given.strategy(session.strategy)
-    strategy = _is_strategy("distributed_optimizer", given)
+    strategy = _is_strategy(call, given)
     if strategy is session.strategy:
         return
-    if session.engines and strategy != session.strategy:
-        raise PlanError(
-            "fleet.distributed_optimizer() got a strategy that differs from the one under which "
-            "the model was laid out; pass the strategy to fleet.init(), before the model."
-        )
-    if session.strategy != DistributedStrategy() and strategy != session.strategy:
-        logger.warning(
-            "the strategy given to distributed_optimizer() replaces the one given to init()"
-        )
+    if strategy != session.strategy:
+        if _has_models(session):
+            raise PlanError(
+                f"fleet.{call}() got a strategy that differs from the one under which the model "
+                "was laid out; pass the strategy to the first fleet.init(), before the model."
+            )
+        if session.strategy != DistributedStrategy():
+            logger.warning(
+                "the strategy given to fleet.%s() replaces the one that was given before", call
+            )
     session.strategy = strategy
+
+
+def _has_models(session: Session) -> bool:
+    """Whether a model is in use, and not only waits for Python to find that nobody uses it."""
+    if session.engines:
+        gc.collect()
+    return bool(session.engines)
 
 
 def _is_strategy(call: str, strategy: object) -> DistributedStrategy:

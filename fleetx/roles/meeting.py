@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 from fleetx.roles.exchange import patience
 from fleetx.roles.stores import Store
@@ -25,6 +26,27 @@ class Meeting:
     size: int
     held: int = field(default=0, init=False)
     deeds: int = field(default=0, init=False)
+    told: int = field(default=0, init=False)
+
+    def tell(self, call: str, fact: str) -> list[str]:
+        """What every worker says in the same call, in their order.
+
+        No collective, of which a step has a known number, but as patient as one.
+        """
+        self.told += 1
+        keys = [f"meeting/said/{self.told}/{index}" for index in range(self.size)]
+        self.store.set(keys[self.index], fact)
+        try:
+            self.store.wait(keys, default_pg_timeout)
+        except dist.DistError as error:
+            silent = [str(index) for index, key in enumerate(keys) if not self.store.check([key])]
+            raise RuntimeError(
+                f"{call} was not reached by: {', '.join(silent)}; {_ADVICE}"
+            ) from error
+        said = [text.decode() for text in self.store.multi_get(keys)]
+        self.await_all(call)  # all have read
+        self.store.delete_key(keys[self.index])
+        return said
 
     def await_all(self, call: str) -> None:
         """Return when every worker has made the same call; complain on all of them otherwise."""

@@ -1,6 +1,7 @@
 """What each rank holds once a model is laid out: its share, and nothing of the whole model."""
 
 import gc
+import os
 import re
 import subprocess
 import sys
@@ -133,7 +134,7 @@ def test_a_rank_holds_its_share_alone() -> None:
     for found in world(2, timeout=600).run(all_held):
         for layout, (settings, layers) in LAYOUTS.items():
             rank = found[layout]
-            kept = {"dp": 4, "localsgd": 4, "pp": 2, "tp": 2}.get(layout.partition(",")[0], 0)
+            kept = {"dp": 4, "localsgd": 4, "pp": 2}.get(layout.partition(",")[0], 0)
             assert rank.originals == kept, layout
             assert rank.laid_out < layers + 0.1, layout
             moments = sum(STATES.get(name, 0) for name in settings)
@@ -161,6 +162,7 @@ print("LAYERS", fleet.worker_index(), torch.cuda.memory_allocated() / SQUARE)
 step(model)
 del model, given
 gc.collect()
+torch._C._cuda_clearCublasWorkspaces()  # room for products, which is nobody's model
 print("LEFT", torch.cuda.memory_allocated() / SQUARE)
 """
 
@@ -175,7 +177,10 @@ def test_a_card_holds_its_share_alone(layout: str, tmp_path: Path) -> None:
     script.write_text(MEMORY)
     launcher = [sys.executable, "-m", "fleetx.launch", "--nproc_per_node", str(workers)]
     command = [*launcher, str(script), layout]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    paths = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        command, env=os.environ | paths, capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     share = LAYOUTS[layout][1] if workers == 2 else 4
     found = re.findall(r"(LAYERS \d|LEFT) ([\d.]+)", done.stdout)

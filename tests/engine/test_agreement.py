@@ -1,0 +1,135 @@
+"""Workers that would drift apart are told who differs in what; a strategy is replaced aloud."""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from typing_extensions import override
+
+import fleetx as fleet
+from fleetx import roles
+from fleetx.engine import session
+from fleetx.testing import world
+from tests.engine.training import data, net
+from tests.strategies.paddle import start
+
+
+def differing(kind: str) -> str:
+    """What a worker hears whose job differs from the other's."""
+    roles.stop()
+    fleet.init(is_collective=True)
+    other = fleet.worker_index() == 1
+    strategy = fleet.DistributedStrategy()
+    if kind == "strategy" and other:
+        strategy.localsgd = True
+    strategy.gradient_merge = kind == "option"
+    strategy.gradient_merge_configs = {"k_steps": 4 if kind == "option" and other else 2}
+    fleet.init(strategy=strategy, is_collective=True)
+    torch.manual_seed(0)
+    with pytest.raises(fleet.PlanError, match="workers differ where they must agree") as caught:
+        train(kind, other)
+    return str(caught.value)
+
+
+def train(kind: str, other: bool) -> None:
+    model = fleet.distributed_model(net())
+    named = dict(model.named_parameters())
+    first = [p for name, p in named.items() if name.endswith("weight")]
+    rest = [p for name, p in named.items() if name.endswith("bias")]
+    if kind == "groups" and other:
+        first, rest = rest, first
+    groups: list[dict[str, Any]] = [{"params": first}, {"params": rest, "weight_decay": 0.0}]
+    rule = torch.optim.AdamW if kind == "rule" and other else torch.optim.Adam
+    clip = fleet.ClipGradByGlobalNorm(2.0 if kind == "clip" and other else 1.0)
+    optimizer = fleet.distributed_optimizer(
+        rule(groups, lr=0.1, weight_decay=0.01), grad_clip=clip if kind == "clip" else None
+    )
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5 if kind == "lr" and other else 1)
+    inputs, targets = data()
+    optimizer.minimize(F.cross_entropy(model(inputs), targets))
+    scheduler.step()
+
+
+EXPECTED = {
+    "strategy": "strategy.localsgd is not set on worker 0 and True on worker 1",
+    "option": "gradient_merge_configs['k_steps'] is 2 on worker 0 and 4 on worker 1",
+    "lr": "lr of group 0 is 0.1 on worker 0 and 0.05 on worker 1; lr of group 1 is 0.1",
+    "rule": "the optimizer is Adam on worker 0 and AdamW on worker 1",
+    "groups": "the parameters of group 0 is",
+    "clip": "clip_configs['limit'] is 1.0 on worker 0 and 2.0 on worker 1",
+}
+
+
+def all_differing() -> dict[str, str]:
+    return {kind: differing(kind) for kind in EXPECTED}
+
+
+def test_workers_that_differ_are_all_told_who_differs_in_what() -> None:
+    first, second = world(2, timeout=240).run(all_differing)
+    assert first == second
+    for kind, words in EXPECTED.items():
+        assert words in first[kind]
+
+
+@world(2)
+def test_stages_of_a_pipeline_differ_in_what_they_hold_alone() -> None:
+    start(
+        pipeline=True,
+        pipeline_configs={"split": ["2"], "accumulate_steps": 2},
+        hybrid_configs={"pp_degree": 2},
+        lars=True,
+        lars_configs={"exclude_from_weight_decay": ["bias"]},
+    )
+    model: Any = fleet.distributed_model(net(), criterion=F.cross_entropy)
+    fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    model.train_batch(data())
+
+
+class Ears(logging.Handler):
+    """Keeps what the calls of a script warn of; fixtures stay with the parent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+        session.logger.addHandler(self)
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@world(1)
+def test_a_second_strategy_is_refused_once_a_model_is_laid_out() -> None:
+    start(clip=True)
+    heard = Ears()
+    start(clip=True)
+    assert not heard.messages
+    start(lars=True)
+    assert heard.messages == [
+        "the strategy given to fleet.init() replaces the one that was given before"
+    ]
+    model = fleet.distributed_model(nn.Linear(4, 1))
+    start(lars=True)
+    with pytest.raises(fleet.PlanError, match=r"fleet\.init\(\) got a strategy that differs"):
+        start(clip=True)
+    fleet.init(is_collective=True)
+    given = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    assert "Lars" in repr(fleet.distributed_optimizer(given)), "the first strategy is in force"
+    del model, given
+    start(clip=True)
+
+
+@world(1)
+def test_a_model_without_numbers_and_a_stranger_s_parameters_are_named() -> None:
+    start()
+    with torch.device("meta"):
+        empty = nn.Sequential(nn.Linear(4, 1))
+    with pytest.raises(fleet.PlanError, match=r"'0\.weight' is on the meta device.*to_empty"):
+        fleet.distributed_model(empty)
+    fleet.distributed_model(net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(net().parameters(), lr=0.1))
+    with pytest.raises(RuntimeError, match="not from those of a copy or of another model"):
+        optimizer.step()
