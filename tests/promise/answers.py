@@ -141,7 +141,7 @@ KEYS: dict[str, Answer | Always] = {
     "amp_configs.incr_ratio": changes("state", {"amp_configs": {"incr_every_n_steps": 2}}),
     "amp_configs.decr_ratio": changes("state", OVERFLOW),
     "amp_configs.use_dynamic_loss_scaling": changes("state"),
-    "amp_configs.custom_white_list": changes("weights", value=("gelu",)),
+    "amp_configs.custom_white_list": changes("weights", value=("layer_norm",), model="words"),
     "amp_configs.custom_black_list": changes("weights", value=("linear",)),
     "amp_configs.custom_black_varnames": changes("weights", value=("head",)),
     "amp_configs.use_pure_fp16": changes("weights"),
@@ -226,7 +226,7 @@ KEYS: dict[str, Answer | Always] = {
     "tensor_parallel_configs.tensor_parallel_degree": changes(
         "held", TENSORS, model="words", workers=4
     ),
-    "tensor_parallel_configs.tensor_init_seed": changes("weights", TENSORS, model="words"),
+    "tensor_parallel_configs.tensor_init_seed": changes("weights", TENSORS, value=7, model="words"),
     "tensor_parallel_configs.plan": changes(
         "held",
         {"tensor_parallel_configs": {"vocabulary": ("embed",)}},

@@ -92,7 +92,7 @@ ASKED = [name for name, answer in PROGRAMS.items() if isinstance(answer, Answer)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen | str]:
     """What each option makes of the program; under no name, the program without any."""
     drawing = tmp_path_factory.mktemp("drawn") / "graph.dot"
-    wanted = {"": {}} | {name: settings(name, drawing) for name in ASKED}
+    wanted: dict[str, dict[str, Any]] = {"": {}} | {name: settings(name, drawing) for name in ASKED}
     found: dict[str, Seen | str] = world(1, timeout=280).run(all_of, wanted, drawing)[0]
     return found
 
