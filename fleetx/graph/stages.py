@@ -182,9 +182,9 @@ class Stages:
     def _wires(self, share: Mapping[str, Any], backward: bool) -> list[list[Described]]:
         """What travels into each stage, found by running each once on numbers without meaning."""
         wires: list[list[Described]] = [[]]
-        for stage in range(self.count):
+        for stage in range(self.count - 1):
             wires.append(self._agreed(stage, wires[-1], share, backward))
-        return wires
+        return [*wires, []]
 
     def _agreed(
         self, stage: int, wire: list[Described], share: Mapping[str, Any], backward: bool
@@ -213,8 +213,6 @@ class Stages:
         received = [described(known, self.device) for known in wire]
         with as_before(self._model, self.device), torch.set_grad_enabled(backward):
             sent = self.call(stage, received, share)
-        if stage == self.count - 1:
-            return []  # its results do not travel
         part = self._in_force[stage]
         for name, value in zip(part.sends, sent, strict=True):
             if not isinstance(value, Tensor):
