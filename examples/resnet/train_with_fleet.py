@@ -47,7 +47,7 @@ def main() -> None:
     fleet.init(is_collective=True, strategy=strategy)
     train, val = loaders(args, net)
     updates = len(train) / batches_of_an_update(strategy)
-    if args.use_local_sgd:
+    if args.use_local_sgd and strategy.localsgd_configs["k_steps"] > 1:
         strategy.localsgd_configs = {"begin_step": begin_step(args, updates)}
 
     model = fleet.distributed_model(net, criterion=net.criterion)

@@ -1,6 +1,7 @@
 """The configuration of parameter-server jobs in the spelling of document 003."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,6 +21,23 @@ class _Options(Config):
     half_async: bool = False
     geo_sgd_mode: bool = False
     geo_sgd_need_push_nums: Annotated[int, AtLeast(1)] = 100
+
+
+def _refuse_unused(values: Mapping[str, Any]) -> None:
+    """A flag that is on is in force, or the run stops."""
+    normal = _Options().geo_sgd_need_push_nums
+    if values["geo_sgd_need_push_nums"] != normal and not values["geo_sgd_mode"]:
+        raise ValueError(
+            "DistributeTranspilerConfig.geo_sgd_need_push_nums = "
+            f"{values['geo_sgd_need_push_nums']} says how often workers that train copies exchange "
+            f"them, and geo_sgd_mode is False; set geo_sgd_mode = True, or leave it at {normal}"
+        )
+    for name in ("half_async", "runtime_split_send_recv"):
+        if values["geo_sgd_mode"] and values[name]:
+            raise ValueError(
+                f"DistributeTranspilerConfig.{name} = True and geo_sgd_mode = True ask for two "
+                "ways to exchange, and a job has one; set one of them"
+            )
 
 
 class DistributeTranspilerConfig:
@@ -58,6 +76,7 @@ class DistributeTranspilerConfig:
         made = copy.deepcopy(base)
         made.a_sync = not self.sync_mode
         values = vars(self)
+        _refuse_unused(values)
         if self.sync_mode:
             if values["runtime_split_send_recv"] or values["geo_sgd_mode"] or values["half_async"]:
                 raise ValueError(

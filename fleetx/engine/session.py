@@ -53,8 +53,8 @@ class Session:
     """What users were told already; a job with several models says it once."""
 
     def say(self, lines: list[str]) -> None:
-        """Tell the user, once."""
-        for line in lines:
+        """Tell the user, once: one worker speaks for all."""
+        for line in lines if roles.is_first_worker() else ():
             if line not in self.said:
                 logger.warning(line)
         self.said.update(lines)

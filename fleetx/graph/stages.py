@@ -183,10 +183,29 @@ class Stages:
         """What travels into each stage, found by running each once on numbers without meaning."""
         wires: list[list[Described]] = [[]]
         for stage in range(self.count - 1):
-            found = self._tried(stage, wires[-1], share, backward) if stage in self.mine() else None
-            owner = self.owner(stage)
-            wires.append(tell(found, source=owner, group=self.group, device=self.device))
+            wires.append(self._agreed(stage, wires[-1], share, backward))
         return [*wires, []]
+
+    def _agreed(
+        self, stage: int, wire: list[Described], share: Mapping[str, Any], backward: bool
+    ) -> list[Described]:
+        """What a stage sends, on every rank; where it cannot run, none waits for it."""
+        failure, fact = None, dict[str, Any]()
+        try:
+            if stage in self.mine():
+                fact = {"sent": self._tried(stage, wire, share, backward)}
+        except Exception as error:  # whatever it is, the other stages must hear of it
+            failure, fact = error, {"trouble": f"{type(error).__name__}: {error}"}
+        told = tell(fact, source=self.owner(stage), group=self.group, device=self.device)
+        if failure is not None:
+            raise failure
+        if "trouble" in told:
+            raise ValueError(
+                f"stage {stage} of the pipeline, on another worker, cannot run a batch like this "
+                f"one, so all stages stop: {told['trouble']}"
+            )
+        sent: list[Described] = told["sent"]
+        return sent
 
     def _tried(
         self, stage: int, wire: list[Described], share: Mapping[str, Any], backward: bool

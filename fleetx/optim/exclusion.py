@@ -79,7 +79,7 @@ def _found(patterns: Sequence[str], names: Sequence[str], owners: Owners, label:
 def _matches(pattern: str, name: str, owners: Owners) -> bool:
     if pattern in BIASES:
         return BIAS.search(name.rpartition(".")[2]) is not None
-    return pattern in name or issubclass(owners[name], LAYERS.get(pattern, ()))
+    return pattern in name or issubclass(owners.get(name, nn.Module), LAYERS.get(pattern, ()))
 
 
 def _no_match(pattern: str, names: Sequence[str], owners: Owners, label: str) -> str:

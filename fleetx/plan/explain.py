@@ -8,6 +8,7 @@ from torch import nn
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.mesh import in_words
 from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Strategy
 
 
 def explain(plan: Plan, model: nn.Module | None = None) -> str:
@@ -37,7 +38,7 @@ def at_rest(plan: Plan) -> list[str]:
     """The flags that are on and have nothing to do in this job, one sentence for each reason."""
     flags: dict[str, list[str]] = {}
     for name, why in plan.resting.items():
-        flags.setdefault(why, []).append(f"strategy.{name}")
+        flags.setdefault(why, []).append(name)
     return [f"At rest: {', '.join(names)}, because {why}." for why, names in flags.items()]
 
 
@@ -61,11 +62,15 @@ def _batch(plan: Plan) -> str:
     return f"Global batch: {' x '.join(parts)}{micro}."
 
 
+def _rests(strategy: Strategy, plan: Plan) -> bool:
+    return f"strategy.{strategy.name}" in plan.resting
+
+
 def _rows(plan: Plan) -> Iterator[str]:
     for number, strategy in enumerate(plan.strategies, 1):
         phase = strategy.contract.phase.name.lower()
         touches = ", ".join(sorted(strategy.contract.touches)) or "nothing"
-        deed = "is at rest" if strategy.name in plan.resting else f"changes {touches}"
+        deed = "is at rest" if _rests(strategy, plan) else f"changes {touches}"
         yield f"  {number}. {phase:<10} {strategy.name:<18} {deed}"
         normal = type(strategy.config)()
         values = strategy.config.values().items()
@@ -76,7 +81,7 @@ def _rows(plan: Plan) -> Iterator[str]:
 
 def _remarks(plan: Plan) -> Iterator[str]:
     for strategy in plan.strategies:
-        for remark in () if strategy.name in plan.resting else strategy.remarks():
+        for remark in () if _rests(strategy, plan) else strategy.remarks():
             yield f"  {remark}"
 
 

@@ -65,13 +65,17 @@ class Job:
 
     def __post_init__(self) -> None:
         seen: dict[int, str] = {}
-        for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            first = self._first[name] = seen.setdefault(id(parameter), name)
-            self.owners[first] = type(self.model.get_submodule(first.rpartition(".")[0]))
+        for path, module in self.model.named_modules(remove_duplicate=False):
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    full = f"{path}.{name}" if path else name
+                    first = self._first[full] = seen.setdefault(id(parameter), full)
+                    self.owners.setdefault(first, type(module))
 
     def held(self) -> set[str]:
         """The first names of the parameters of the model that this rank holds."""
-        return {self._first[n] for n, _ in self.model.named_parameters(remove_duplicate=False)}
+        named = self.model.named_parameters(remove_duplicate=False)
+        return {self._first.get(name, name) for name, _ in named}
 
     def together(self, deed: Callable[[], T]) -> T:
         """Do what every rank of the mesh does now; where it raises on one, it raises on all."""

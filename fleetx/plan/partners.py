@@ -37,11 +37,11 @@ def resting(plan: Plan, changed: Mapping[str, Any], workers: int) -> dict[str, s
         changed: the options of the whole job that differ from their default -> the default.
         workers: those of the job; each may be a world of its own.
     """
-    found = {s.name: why for s in plan.strategies if (why := s.rests())}
+    found = {flag: why for s in plan.strategies for flag, why in s.rests().items()}
     for flag in _without_partner(plan, changed):
         if workers > 1:
             raise PlanError(_refusal(flag, plan.mesh, workers))
-        found[flag.name] = f"{ALONE}; {flag.alone}" if flag.alone else ALONE
+        found[f"strategy.{flag.name}"] = f"{ALONE}; {flag.alone}" if flag.alone else ALONE
     return found
 
 
@@ -50,7 +50,7 @@ def _without_partner(plan: Plan, changed: Mapping[str, Any]) -> Iterator[_Lonely
     for strategy in idle:
         if not strategy.internal:
             axes = strategy.contract.between
-            yield _Lonely(strategy.name, True, False, axes, strategy.alone)
+            yield _Lonely(strategy.name, True, False, axes, strategy.alone())
     for name, normal in changed.items():
         # An option of the whole job acts where the strategies act that obey it.
         readers = [s for s in plan.strategies if name in s.contract.reads]

@@ -16,4 +16,5 @@ class Plan:
     mesh: Mapping[str, int]
     options: Mapping[str, Any]
     resting: Mapping[str, str] = field(default_factory=dict)
-    """Flags that are on and have nothing to do in this job -> why; said when it starts."""
+    """Flags that are on and have nothing to do in this job, as users spell them -> why; said when
+    it starts."""

@@ -31,9 +31,6 @@ class Strategy:
     internal: ClassVar[bool] = False
     """True for the strategies that a plan adds by itself and that have no switch."""
 
-    alone: ClassVar[str] = ""
-    """What is left of a strategy that acts between workers in a job of one, if anything is."""
-
     contract: Contract
     config: Any
 
@@ -59,9 +56,13 @@ class Strategy:
     def examine(self, plan: "Plan") -> None:
         """Refuse, with ``PlanError``, what cannot be in force on this mesh or in this company."""
 
-    def rests(self) -> str | None:
-        """Why it has nothing to do as it is set, though it is on; said when the job starts."""
-        return None
+    def rests(self) -> Mapping[str, str]:
+        """Flags of it that are on and have nothing to do, as they are set -> why."""
+        return {}
+
+    def alone(self) -> str:
+        """What is left of a strategy that acts between workers in a job of one, if anything is."""
+        return ""
 
     def cuts(self) -> tuple[str, ...]:
         """Names at which a static program must be split before ``model`` is called."""

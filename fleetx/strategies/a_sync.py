@@ -72,6 +72,13 @@ class ParameterServer(Strategy, name="parameter_server"):
                 "Start it with fleetrun --server_num 1 --worker_num 2 and fleet.init(), or set "
                 f"strategy.{self.name} = False."
             )
+        least = option.default(type(self.config), "min_block_size")
+        if not self.config.slice_var_up and self.config.min_block_size != least:
+            raise PlanError(
+                f"min_block_size = {self.config.min_block_size} is the least size of the blocks "
+                "into which parameters are cut, and slice_var_up = False cuts none, so it has no "
+                f"effect. Set slice_var_up = True, or leave min_block_size at {least}."
+            )
 
     def chosen(self) -> type[Carrier]:
         """How workers exchange."""
@@ -208,6 +215,23 @@ class ASync(ParameterServer, name="a_sync"):
         _refuse_unused(self.config, self.chosen())
 
     @override
+    def rests(self) -> Mapping[str, str]:
+        """What bounds the pushes that wait, where something else bounds them more tightly."""
+        config, found = self.config, dict[str, str]()
+        limit = max(config.max_unsent, config.max_merge_var_num)
+        most = limit if config.max_staleness < 0 else min(limit, config.max_staleness)
+        for name, idle in (
+            ("max_unsent", not config.max_merge_var_num < config.max_unsent <= most),
+            ("send_queue_size", config.send_queue_size > most),
+        ):
+            if idle and getattr(config, name) != option.default(ASync.Config, name):
+                why = f"a worker waits as soon as more than {most} of its own pushes are under way"
+                found[config.spelled(name)] = (
+                    f"{why} (max_unsent, max_merge_var_num, max_staleness)"
+                )
+        return found
+
+    @override
     def chosen(self) -> type[Carrier]:
         if self.config.k_steps > 0:
             return GeoCarrier
@@ -262,6 +286,13 @@ _USED = {
 
 def _refuse_unused(config: ASync.Config, chosen: type[Carrier]) -> None:
     """A flag that is on is in force, or the run stops."""
+    steps = option.default(ASync.Config, "lr_decay_steps")
+    if config.lr_decay_steps != steps and config.lr_decay_rate == 1:
+        raise PlanError(
+            f"a_sync_configs['lr_decay_steps'] = {config.lr_decay_steps} says when the learning "
+            "rate falls, and a_sync_configs['lr_decay_rate'] = 1 lets it stay. Set lr_decay_rate, "
+            f"such as 0.9, or leave lr_decay_steps at {steps}."
+        )
     for name in (*_NOWHERE, *_USED):
         normal = option.default(type(config), name)
         if getattr(config, name) != normal and chosen not in _USED.get(name, ()):

@@ -32,6 +32,8 @@ Names = tuple[str, ...]
 
 _GROWTH = ("incr_every_n_steps", "decr_every_n_nan_or_inf", "incr_ratio", "decr_ratio")
 """The options that a loss scale which does not change has no use for."""
+_SCALING = ("init_loss_scaling", "use_dynamic_loss_scaling", *_GROWTH)
+"""Those of float16 alone."""
 
 
 class Amp(Strategy, name="amp"):
@@ -117,7 +119,7 @@ class Amp(Strategy, name="amp"):
         half = self.config.low == torch.float16
         dynamic = half and self.config.use_dynamic_loss_scaling
         why = "is not dynamic" if half else "of bfloat16 is always 1"
-        for name in () if dynamic else _GROWTH if half else ("init_loss_scaling", *_GROWTH):
+        for name in () if dynamic else _GROWTH if half else _SCALING:
             normal = option.default(type(self.config), name)
             if (value := getattr(self.config, name)) != normal:
                 raise PlanError(

@@ -79,6 +79,7 @@ class DGC(Strategy, name="dgc"):
 
     @override
     def examine(self, plan: Plan) -> None:
+        _check_levels(self.config)
         if self.config.local_grad_clip_norm and plan.mesh["tp"] > 1:
             raise PlanError(
                 "dgc_configs['local_grad_clip_norm'] limits the norm of whole gradients before "
@@ -254,6 +255,22 @@ class DGC(Strategy, name="dgc"):
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._ledger.load_state_dict(state, self._rules.values())
+
+
+def _check_levels(config: DGC.Config) -> None:
+    levels, updates = len(config.sparsity), config.rampup_step
+    if levels == 1 and updates > 1:
+        raise PlanError(
+            f"dgc_configs['rampup_step'] = {updates} spreads the levels of dgc_configs['sparsity'] "
+            "over that many updates, and there is one level, so it has no effect. Give several "
+            "levels, such as [0.75, 0.9375, 0.984375, 0.996, 0.999], or leave rampup_step at 1."
+        )
+    if updates < levels - 1:
+        raise PlanError(
+            f"dgc_configs['rampup_step'] = {updates} has no room for the {levels} levels of "
+            "dgc_configs['sparsity'], so that some of them would never be used. Set rampup_step to "
+            f"{levels} or more, or give fewer levels."
+        )
 
 
 def _is_large(parameter: Tensor) -> bool:

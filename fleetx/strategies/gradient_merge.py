@@ -37,14 +37,17 @@ class GradientMerge(Strategy, name="gradient_merge"):
     _batches = 0
 
     @override
-    def rests(self) -> str | None:
+    def rests(self) -> Mapping[str, str]:
         if self.config.k_steps > 1:
-            return None
-        return "gradient_merge_configs['k_steps'] = 1 ends every batch in an update"
+            return {}
+        why = "gradient_merge_configs['k_steps'] = 1 ends every batch in an update"
+        return {"strategy.gradient_merge": why}
 
     @override
     def step(self, step: Step, job: Job) -> Step:
         self._job = job
+        if self.rests():
+            return step
         share = 1 / self.config.k_steps if self.config.avg else 1.0
 
         def due() -> bool:

@@ -11,9 +11,11 @@ from fleetx.comm.meetings import Meetings
 from fleetx.comm.replicas import Drift, average, start_equal
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast
+from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
 
@@ -42,6 +44,15 @@ class LocalSGD(Strategy, name="localsgd"):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._meetings = Meetings(self.config.begin_step)
+
+    @override
+    def examine(self, plan: Plan) -> None:
+        if self.config.begin_step > 1 and self.config.k_steps == 1:
+            raise PlanError(
+                f"localsgd_configs['begin_step'] = {self.config.begin_step} says how long workers "
+                "meet after each update, and with localsgd_configs['k_steps'] = 1 they do so for "
+                "ever. Set k_steps to 2 or more, or leave begin_step at 1."
+            )
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:

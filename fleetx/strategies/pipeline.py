@@ -38,7 +38,6 @@ SCHEDULES = ("1F1B", "F-then-B", "interleaved", "zero-bubble")
 class Pipeline(Strategy, name="pipeline"):
     """On torch's pipelining: each rank keeps its stages of the model and forgets the others."""
 
-    alone = "micro-batches run one after the other"
     contract = Contract(
         phase=Phase.DRIVE,
         touches=frozenset({"model", "drive", "evaluate", "sync", "agree", "total"}),
@@ -109,6 +108,10 @@ class Pipeline(Strategy, name="pipeline"):
     _homes: "Homes"
     _accepted: "Accepted"
     _armed = True
+
+    @override
+    def alone(self) -> str:
+        return "micro-batches run one after the other"
 
     @override
     def stages(self, plan: Plan) -> int:

@@ -1,5 +1,6 @@
 """Sharding: parameters, gradients and optimizer state are spread over ranks (ZeRO 1 to 3)."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -30,6 +31,7 @@ from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import data_group
 
+logger = logging.getLogger(__name__)
 Count = Annotated[int, AtLeast(1)]
 Segmentation = Annotated[str, OneOf(("segment_broadcast_MB", "segment_anchors"))]
 
@@ -137,6 +139,10 @@ class Sharding(Strategy, name="sharding"):
         return [unit.names for unit in self._units]
 
     @override
+    def alone(self) -> str:
+        return "optimizer state waits on the host" if self.config.optimize_offload else ""
+
+    @override
     def cuts(self) -> tuple[str, ...]:
         return self.config.segment_anchors
 
@@ -203,7 +209,7 @@ class Sharding(Strategy, name="sharding"):
     @override
     def step(self, step: Step, job: Job) -> Step:
         self._job = job
-        if self.config.optimize_offload and job.device.type != "cpu":
+        if self.config.optimize_offload:
             step = _offloaded(step, job)
         if job.size("dp") * job.size("sharding") == 1:
             return step
@@ -360,6 +366,15 @@ def _offloaded(step: Step, job: Job) -> Step:
     """Optimizer state is on the host in every forward, also after a checkpoint brought it back."""
     from fleetx.optim.state_offload import OffloadedState
 
+    if job.device.type == "cpu":
+        # Seen by everybody and said by one.
+        level = logging.WARNING if job.mesh.get_rank() == 0 else logging.DEBUG
+        logger.log(
+            level,
+            "At rest: sharding_configs['optimize_offload'], because optimizer state that is "
+            "updated on a CPU is on the host already.",
+        )
+        return step
     assert job.optimizer is not None
     state = OffloadedState(job.optimizer)
 

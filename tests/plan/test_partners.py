@@ -66,7 +66,7 @@ def test_the_flags_of_the_issue_say_that_they_act_between_workers() -> None:
 @pytest.mark.parametrize("name", sorted(set(acting())))
 def test_one_worker_names_what_rests(name: str) -> None:
     plan = compose(filled(name).request(), 1)
-    assert name in plan.resting
+    assert f"strategy.{name}" in plan.resting
     told = filled(name).explain()
     assert f"At rest: strategy.{name}, because one worker has nobody to exchange with" in told
     if name in switches():
@@ -109,7 +109,7 @@ def test_workers_that_meet_at_servers_only_are_several() -> None:
         strategies={"parameter_server": {}, "tensor_parallel": {"column": ("0",)}},
         options={"mode": "ps"},
     )
-    assert "tensor_parallel" in compose(served, 1, workers=1).resting
+    assert "strategy.tensor_parallel" in compose(served, 1, workers=1).resting
     with pytest.raises(PlanError, match="each of the 2 workers of this job trains by itself"):
         compose(served, 1, workers=2)
 

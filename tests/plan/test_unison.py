@@ -155,6 +155,29 @@ def test_what_one_stage_refuses_stops_all() -> None:
     assert "'second.weight' is torch.float16" in first
 
 
+class Fussy(Stages):
+    """One stage refuses every batch."""
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.norm(self.second(self.first(x.view(-1, 3))))
+        return found
+
+
+def test_a_stage_that_cannot_run_a_batch_stops_all() -> None:
+    first, second = world(2).run(trouble, Fussy)
+    assert "shape '[-1, 3]' is invalid" in first
+    assert "stage 0 of the pipeline, on another worker, cannot run a batch" in second
+    assert "shape '[-1, 3]' is invalid" in second
+
+
+def trouble(kind: type[nn.Module]) -> str:
+    try:
+        return str(outcome({}, True, kind, 8))
+    except RuntimeError as error:
+        return str(error)
+
+
 def test_next_to_other_axes_too() -> None:
     """Four workers: two stages, and two that exchange gradients or cut layers."""
     four, large = world(4), 4096

@@ -255,6 +255,17 @@ def test_the_plan_says_how_workers_exchange() -> None:
     assert "No worker is more than 2 updates ahead" in text
 
 
+def test_limits_that_are_never_reached_are_said_to_rest() -> None:
+    for configs, flag in (
+        ({"send_queue_size": 32}, "send_queue_size"),
+        ({"max_unsent": 2, "max_merge_var_num": 4}, "max_unsent"),
+        ({"max_unsent": 4, "max_staleness": 2}, "max_unsent"),
+    ):
+        text = planned({"a_sync_configs": configs})
+        assert f"At rest: a_sync_configs['{flag}'], because a worker waits as soon as" in text
+    assert "At rest" not in planned({"a_sync_configs": {"max_unsent": 4, "send_queue_size": 2}})
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -268,6 +279,11 @@ def test_the_plan_says_how_workers_exchange() -> None:
         ({"a_sync_configs": {"k_steps": 3, "half_async": True}}, "one way to exchange"),
         ({"a_sync_configs": {"thread_pool_size": 3}}, "has no effect"),
         ({"a_sync_configs": {"k_steps": 3, "lr_decay_rate": 0.5}}, "has no effect"),
+        ({"a_sync_configs": {"lr_decay_steps": 3}}, "lr_decay_rate'] = 1 lets it stay"),
+        (
+            {"a_sync_configs": {"slice_var_up": False, "min_block_size": 8}},
+            "slice_var_up = False cuts none",
+        ),
     ],
 )
 def test_what_cannot_be_in_force_is_refused(settings: dict[str, Any], words: str) -> None:

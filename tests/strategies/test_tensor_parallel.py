@@ -293,7 +293,7 @@ class Recurrent(Perceptron):
 
 @world(2)
 def test_a_recurrent_layer_inside() -> None:
-    start({"column": ["fc1"], "row": ["fc2"]}, find_unused_parameters=True)
+    start({"column": ["fc1"], "row": ["fc2"]})
     model, _ = train(Recurrent(), adam)
     close(model, plain(Recurrent(), adam))
 
