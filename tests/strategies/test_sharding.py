@@ -234,6 +234,11 @@ def test_gradients_that_wait_are_whole_in_stage_1_alone(stage: int) -> None:
         assert parts == (NUMBERS // 2 if waiting and stage > 1 else 0)
 
 
+def test_whole_gradients_that_wait_do_not_become_parts() -> None:
+    with pytest.raises(ValueError, match="or load a checkpoint from the end of a group"):
+        Sharding(stage=3).load_state_dict({"gradients": {"weight": torch.ones(2)}})
+
+
 # What ranks send.
 
 
