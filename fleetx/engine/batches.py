@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils._pytree import tree_map
 from typing_extensions import override
 
+from fleetx.comm.nested import mapped
 from fleetx.engine.engine import Engine
 from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.expected import a, expect
@@ -50,9 +50,7 @@ class _BatchCall:
                 "inputs into a tuple or a dict of their own."
             )
         device = self._engine.job.device
-        inputs, targets = tree_map(
-            lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tuple(data)
-        )
+        inputs, targets = mapped(lambda tensor: tensor.to(device), tuple(data))
         return inputs, targets
 
     @override

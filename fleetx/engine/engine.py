@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 from typing_extensions import override
 
+from fleetx.engine.laid_out import LaidOut
 from fleetx.engine.strangers import plan_at_work, watch_over
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward, replace_forward
@@ -65,6 +66,7 @@ class Engine:
         if self.job.contexts:
             replace_forward(self.job.model, self._under_contexts)
         self.job.model.register_forward_pre_hook(_BeforeForward(self))
+        self._laid_out = LaidOut(self.job.model)
         self.open = False
         """Whether a batch has begun and not been finished."""
         self.holding = False
@@ -102,6 +104,7 @@ class Engine:
                 "this model already has a distributed optimizer, and a step moves all parameters "
                 "at once; pass all parameters to one optimizer, as groups if they differ."
             )
+        self._laid_out.check()
         self.job.optimizer = self.job.together(partial(self._built, optimizer))
         step = plain_step(self.job)
         for strategy in self.plan.strategies:
@@ -164,6 +167,7 @@ class Engine:
         """Count a batch and arm or hold its reduction; nothing when it has begun already."""
         if self.open or self.step is None:
             return
+        self._laid_out.check()
         self._due, self._ready = self.step.due(), False
         self.step.sync(self._due)
         self.open = True

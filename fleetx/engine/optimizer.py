@@ -1,6 +1,6 @@
 """What ``distributed_optimizer`` returns: an optimizer whose step goes through the plan."""
 
-import logging
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, cast
 
@@ -13,10 +13,9 @@ from fleetx.comm.held_gradients import forget_gradients
 from fleetx.engine.engine import Engine
 from fleetx.engine.given import goes_through, own_calls
 from fleetx.engine.grad_clip import GradClip
+from fleetx.engine.saved_layout import WHOLE, check_fits, check_order, check_same, layout_of
 from fleetx.expected import FUNCTION, MAPPING, a, expect
 from fleetx.plan.compose import extend
-
-logger = logging.getLogger(__name__)
 
 _BASE = a(Optimizer, "a torch.optim optimizer")
 _LOSS = a(Tensor, "the loss, a tensor that the model computed")
@@ -46,6 +45,7 @@ class DistributedOptimizer(Optimizer):
         """The loss of the open batch, once it went backward through the plan."""
         self._fresh: dict[str, dict[str, Any]] = {}
         """The state of each strategy before the first batch."""
+        self._layout: dict[str, Any] = {}
 
     def bind(self, engine: Engine) -> None:
         """Join the model whose parameters the optimizer moves."""
@@ -56,6 +56,7 @@ class DistributedOptimizer(Optimizer):
         goes_through(given, self)
         self._engine, engine.steered_by = engine, self
         self._fresh = {s.name: s.state_dict() for s in engine.plan.strategies}
+        self._layout = layout_of(engine, self._inner)
 
     def steers(self, engine: Engine) -> bool:
         """Whether it moves that engine's model."""
@@ -170,36 +171,55 @@ class DistributedOptimizer(Optimizer):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's state, and that of the strategies under ``"strategies"``."""
-        state = dict(self._own["state_dict"]())
+        """The inner optimizer's state, that of the strategies, and how both lie over workers.
+
+        The latter two are under ``"strategies"``, if there is any, and ``"layout"``.
+        """
         strategies = {s.name: s.state_dict() for s in self._bound("state_dict").plan.strategies}
+        state = {**self._own["state_dict"](), "layout": copy.deepcopy(self._layout)}
         if kept := {name: value for name, value in strategies.items() if value}:
             state["strategies"] = kept
         return state
 
     @override
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take back what ``state_dict`` returned, here or in a run without fleetx."""
+        """Take back what ``state_dict`` returned, here or in a run without fleetx.
+
+        Strategies begin anew with the state of a run that had none. Anything else must be complete
+        and of the same layout; workers along the axis dp may be more or fewer.
+        """
         engine = self._bound("load_state_dict")
         expect("optimizer.load_state_dict", "state_dict", state_dict, _STATE)
-        _check_layout(self._inner, state_dict)
+        if "layout" in state_dict:
+            check_same(state_dict["layout"], self._layout)
+            check_order(state_dict["layout"], self._layout)
+            self.check_strategies(state_dict.get("strategies", {}))
+        check_fits(self._inner, state_dict)
         self._own["load_state_dict"](cast(dict[str, Any], dict(state_dict)))
         # Gradients of batches that the state does not know must not get into its next update.
         forget_gradients(engine.job.model)
-        kept = dict(state_dict.get("strategies", {}))
+        kept = state_dict.get("strategies", {})
         for strategy in engine.plan.strategies:
-            if strategy.name in kept:
-                strategy.load_state_dict(kept.pop(strategy.name))
-            elif strategy.state_dict():
-                logger.warning(
-                    "the checkpoint has no state of %s, which begins anew", strategy.name
-                )
-                if fresh := self._fresh[strategy.name]:
-                    strategy.load_state_dict(fresh)
-        for name in kept:
-            logger.warning("the checkpoint has a state of %s, which is not in this plan", name)
+            state = kept.get(strategy.name, self._fresh[strategy.name])
+            if state or strategy.state_dict():
+                strategy.load_state_dict(state)
         # What waits was saved as it could be seen.
         engine.holding = engine.shown = any(s.waiting() for s in engine.plan.strategies)
+
+    def check_strategies(self, kept: Mapping[str, Any]) -> None:
+        """Refuse a state of strategies that lacks one of this plan, or has one of another."""
+        plan = self._bound("load_state_dict").plan
+        for strategy in plan.strategies:
+            if self._fresh[strategy.name] and strategy.name not in kept:
+                raise ValueError(
+                    f"the checkpoint has no state of {strategy.name}, which was not in force when "
+                    f"it was saved; load it under the strategy that saved it. {WHOLE}"
+                )
+        if left := sorted(kept.keys() - {strategy.name for strategy in plan.strategies}):
+            raise ValueError(
+                f"the checkpoint has a state of {left[0]}, which is not in this plan and would be "
+                f"lost; set strategy.{left[0]} = True, as it was when it was saved. {WHOLE}"
+            )
 
     def __getattr__(self, name: str) -> Any:
         """Everything else, such as the hooks that torch keeps in an optimizer, is the inner's."""
@@ -217,33 +237,3 @@ class DistributedOptimizer(Optimizer):
     @override
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self._inner!r})"
-
-
-def _check_layout(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Refuse the state of another layout, which would be assigned to the wrong numbers."""
-    groups = zip(optimizer.param_groups, state["param_groups"], strict=False)
-    counts = [(len(ours["params"]), len(theirs["params"])) for ours, theirs in groups]
-    other = "it was saved under another layout; load it under the strategy that saved it"
-    for ours, theirs in counts:
-        if ours != theirs:
-            raise ValueError(
-                f"the optimizer state speaks of {theirs} parameters, and this rank holds {ours}: "
-                f"{other}, on the same rank."
-            )
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    keys = [key for group in state["param_groups"] for key in group["params"]]
-    for parameter, key in zip(held, keys, strict=False):
-        for name, value in state["state"].get(key, {}).items():
-            if isinstance(value, Tensor) and _is_spread(parameter) != _is_spread(value):
-                if value.dim() == 0:
-                    continue  # a count of steps
-                which = ("whole", "spread") if _is_spread(parameter) else ("spread", "whole")
-                raise ValueError(
-                    f"the optimizer state {name!r} is {which[0]}, and its parameter is {which[1]} "
-                    f"over ranks here: {other}. The weights alone fit every layout "
-                    "(fleet.full_state_dict, fleet.load_full_state_dict)."
-                )
-
-
-def _is_spread(tensor: Tensor) -> bool:
-    return hasattr(tensor, "to_local")

@@ -40,6 +40,10 @@ class Homes:
         """Whether this rank has what lies at a path."""
         return _inside(path, self._paths[self._rank])
 
+    def told(self) -> list[list[str]]:
+        """What lies on which rank, by paths."""
+        return [sorted(paths) for paths in self._paths]
+
     @property
     def borrowed(self) -> set[str]:
         """Names of parameters here that an earlier rank counts as its own."""

@@ -166,12 +166,14 @@ def load_checkpoint(
     path = _chosen(Path(folder))
     if path is None:
         return None
+    worker = WorkerState(model, optimizer)
     tensors = together(lambda: load_tensors(_own_file(path)))
     assert tensors is not None
-    load_full_state_dict(model, load_tensors(path / WEIGHTS))
-    worker = WorkerState(model, optimizer)
-    extra = worker.take(tensors)
-    _load_parts(parts or {}, extra["parts"], optimizer)
+    together(lambda: worker.check(tensors))
+    together(lambda: load_full_state_dict(model, load_tensors(path / WEIGHTS)))
+    extra = together(lambda: worker.take(tensors))
+    assert extra is not None
+    together(lambda: _load_parts(parts or {}, extra["parts"], optimizer))
     worker.draw_as(extra)
     numbers: dict[str, Any] = extra["numbers"]
     _reached.setdefault(optimizer, {})[path.parent.resolve()] = numbers["step"]
@@ -195,21 +197,35 @@ def _load_parts(
 
 def _chosen(folder: Path) -> Path | None:
     """The checkpoint to load, as the first worker sees it."""
-    if (folder / WEIGHTS).is_file():
+    alone = (folder / WEIGHTS).is_file()
+    found = checkpoint_folder.found(folder)
+    if alone and (not found or _workers(folder)):
         name = "."
-    else:
-        name = next((path.name for path in reversed(checkpoint_folder.found(folder))), "")
+    else:  # weights that another library put beside the checkpoints are none of them
+        name = next((path.name for path in reversed(found)), "")
     name = util.all_gather(name)[0]
     return folder / name if name else None
 
 
+def _workers(path: Path) -> int:
+    """How many workers have left a file there."""
+    return len(list(path.glob(STATE.format("*[0-9]"))))
+
+
 def _own_file(path: Path) -> Path:
     own, weights = path / STATE.format(roles.worker_index()), path / WEIGHTS
-    saved = len(list(path.glob(STATE.format("*"))))
+    saved = _workers(path)
     if not weights.is_file():
         raise CheckpointError(
             f"worker {roles.worker_index()} does not see {str(weights)!r}: the checkpoint is not "
             "whole, or the machines do not share the folder. Load from one that all of them see."
+        )
+    if not saved:
+        raise CheckpointError(
+            f"{str(path)!r} is no checkpoint of fleetx: it has a {WEIGHTS}, as other libraries "
+            f"write it, and no {STATE.format(0)}, which save_checkpoint() writes beside it. Load "
+            "the weights alone: fleet.load_full_state_dict(model, "
+            f"safetensors.torch.load_file({str(weights)!r}))."
         )
     if saved != roles.worker_num():
         raise CheckpointError(

@@ -36,10 +36,7 @@ def to_state(tensors: Mapping[str, Tensor], like: Mapping[str, Any], names: Sequ
     found_tree = tree(tensors)
     numbers = {name: number for number, name in enumerate(names)}
     state = {numbers[name]: kept for name, kept in found_tree.items() if name in numbers}
-    found = {**like, "state": state}
-    if STRATEGIES in found_tree:
-        found["strategies"] = found_tree[STRATEGIES]
-    return found
+    return {**like, "state": state, "strategies": found_tree.get(STRATEGIES, {})}
 
 
 def leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fleetx.engine.weights import spread_like
 from fleetx.io.training_state import MARK, to_state, to_tensors
+from fleetx.plan.strategy import REGISTRY
 from fleetx.roles.collectives import util
 from fleetx.static.error import ProgramError
 from fleetx.static.minimize import Training
@@ -106,7 +107,9 @@ def _continue(program: Program, state: Mapping[str, Tensor], mine: Mapping[str, 
     assert wrapper is not None
     assert run is not None
     order = _order(training)
-    made = to_state(state, wrapper.state_dict(), list(order))
+    like = wrapper.state_dict()
+    made = to_state(state, like, list(order))
+    made["strategies"] = _fitting(made["strategies"], like.get("strategies", {}))
     for number, parameter in enumerate(order.values()):
         kept = made["state"].get(number, {})
         kept |= {key: _laid_out(value, parameter) for key, value in kept.items()}
@@ -117,6 +120,13 @@ def _continue(program: Program, state: Mapping[str, Tensor], mine: Mapping[str, 
         for name, tensor in mine.items():  # they were saved between two meetings
             known[name].copy_(tensor)
         program.state.deal()
+
+
+def _fitting(saved: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, Any]:
+    """What strategies kept; files with whole values fit layouts other than their own."""
+    free = {name for name, kind in REGISTRY.items() if kind.leaves_state}
+    own = {name: state for name, state in here.items() if name in free}
+    return own | {name: s for name, s in saved.items() if name in own or name not in free}
 
 
 def _laid_out(value: Any, parameter: Tensor) -> Any:

@@ -1,5 +1,6 @@
 """What one worker keeps for itself in a checkpoint, and how it takes that back."""
 
+import json
 from collections.abc import Mapping
 from functools import reduce
 from operator import getitem
@@ -12,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from fleetx.engine import session
 from fleetx.engine.engine import Engine
 from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.engine.saved_layout import WHOLE, check_options, check_same
 from fleetx.io.agreement import CheckpointError
 from fleetx.io.random_state import random_state, set_random_state
 from fleetx.io.training_state import (
@@ -43,9 +45,23 @@ class WorkerState:
     def tensors(self, extra: Mapping[str, Any]) -> dict[str, Tensor]:
         """All of it by name; of what is spread over workers, this one's part."""
         found = to_tensors(self._optimizer.state_dict(), self._names)
-        given = {**extra, "random": random_state(self._engine.job.device)}
+        layout = json.dumps(self._optimizer.state_dict()["layout"])
+        given = {**extra, "random": random_state(self._engine.job.device), "layout": layout}
         found |= dict(leaves(EXTRA, given)) | self._apart()
         return {_marked(name, tensor): _local(tensor) for name, tensor in found.items()}
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse what was saved under another layout, or is not complete; nothing changes."""
+        here = self._optimizer.state_dict()
+        if (layout := _given(tensors).get("layout")) is None:
+            raise CheckpointError(
+                "the checkpoint was written by an earlier fleetx, which did not say how what each "
+                f"worker keeps lies over them. {WHOLE}"
+            )
+        saved = json.loads(layout)
+        check_same(saved, here["layout"])
+        check_options(saved, here["layout"])
+        self._optimizer.check_strategies(to_state(tensors, here, self._names)["strategies"])
 
     def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """Take back what ``tensors`` returned, short of random numbers; return what was given."""
@@ -61,9 +77,7 @@ class WorkerState:
             branch[name] = _spread(branch[name], held[name])
         self._optimizer.load_state_dict(state)
         self._optimizer.zero_grad()  # of batches before; what waits for an update to come stays
-        ours = {name: tensor for name, tensor in tensors.items() if name.startswith(EXTRA)}
-        extra: dict[str, Any] = tree(ours)[""]["run"]
-        return extra
+        return _given(tensors)
 
     def draw_as(self, extra: Mapping[str, Any]) -> None:
         """Let random numbers go on; last of all, for whoever takes a state back may draw some."""
@@ -82,6 +96,12 @@ class WorkerState:
         for name, value in self._engine.job.model.state_dict().items():
             if (own := tensors.get(f"{OWN}{name}")) is not None:
                 _local(value).copy_(own)
+
+
+def _given(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    ours = {name: tensor for name, tensor in tensors.items() if name.startswith(EXTRA)}
+    extra: dict[str, Any] = tree(ours)[""]["run"]
+    return extra
 
 
 def _engine_of(optimizer: DistributedOptimizer) -> Engine:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 from typing_extensions import override
+
+from fleetx.comm.nested import mapped
 
 CASTABLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
 """A double stays what it is: whoever made it wanted the digits."""
@@ -115,7 +116,7 @@ def cast(values: Any, dtype: torch.dtype) -> Any:
         return {key: cast(value, dtype) for key, value in values.items()}
     if values is None or type(values) in _PLAIN:
         return values
-    return tree_map_only(Tensor, lambda tensor: _cast(tensor, dtype), values)
+    return mapped(lambda tensor: _cast(tensor, dtype), values)
 
 
 def parameters_named(model: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:

@@ -31,6 +31,9 @@ class Strategy:
     internal: ClassVar[bool] = False
     """True for the strategies that a plan adds by itself and that have no switch."""
 
+    leaves_state: ClassVar[bool] = False
+    """Whether what it keeps means nothing in another layout, where whole values can be loaded."""
+
     contract: Contract
     config: Any
 
@@ -118,8 +121,15 @@ class Strategy:
         named = self.name if self.internal else f"strategy.{self.name}"
         return (named,) if self.contract.touches & AT_UPDATE else ()
 
+    def layout(self) -> Any:
+        """Where the model was cut over ranks, in plain values; None if it was not.
+
+        It must be cut there again where the state of an optimizer is loaded.
+        """
+        return None
+
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart."""
+        """What must survive a restart; nothing when a fresh start is the same."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -207,8 +207,13 @@ class Amp(Strategy, name="amp"):
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self._state is not None and self.config.use_dynamic_loss_scaling:
-            self._state.become(LossScale(**state))
+        if self._state is None or not self.config.use_dynamic_loss_scaling:
+            raise ValueError(
+                "the checkpoint has a loss scale that changes, and amp_configs asks for none here; "
+                "set dtype, use_pure_fp16 and use_dynamic_loss_scaling as they were when it was "
+                "saved."
+            )
+        self._state.become(LossScale(**state))
 
     def _growth(self) -> Growth:
         return Growth(**{name: getattr(self.config, name) for name in _GROWTH})

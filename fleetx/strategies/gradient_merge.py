@@ -80,20 +80,23 @@ class GradientMerge(Strategy, name="gradient_merge"):
     @override
     def state_dict(self) -> dict[str, Any]:
         """The place in the group of batches, and the gradients that wait for its end."""
-        batches = self._batches % self.config.k_steps
-        held = self._job.model.named_parameters() if batches else ()
+        if not (batches := self._batches % self.config.k_steps):
+            return {}
+        held = self._job.model.named_parameters()
         gradients = {name: p.grad.clone() for name, p in held if p.grad is not None}
         return {"batches": batches, "k_steps": self.config.k_steps, "gradients": gradients}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["batches"] and state["k_steps"] != self.config.k_steps:
+        self._batches = state.get("batches", 0)
+        if not self._batches:
+            return
+        if state["k_steps"] != self.config.k_steps:
             raise ValueError(
                 f"the checkpoint was written inside a group of {state['k_steps']} batches, and "
                 f"gradient_merge_configs['k_steps'] is {self.config.k_steps}; set it to "
                 f"{state['k_steps']}, or load a checkpoint from the end of a group."
             )
-        self._batches = state["batches"]
         parameters = dict(self._job.model.named_parameters())
         for name, gradient in state["gradients"].items():
             parameters[name].grad = gradient.to(parameters[name].device)

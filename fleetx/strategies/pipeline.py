@@ -281,6 +281,10 @@ class Pipeline(Strategy, name="pipeline"):
         return drive
 
     @override
+    def layout(self) -> Any:
+        return self._homes.told() if self._stages is not None else None
+
+    @override
     def batch(self) -> Mapping[str, int]:
         size, count = self.config.micro_batch_size, self.config.accumulate_steps
         return {"micro_batch": size} if count == 1 else {"micro_batches": count}

@@ -214,8 +214,6 @@ class Sharding(Strategy, name="sharding"):
         if job.size("dp") * job.size("sharding") == 1:
             return step
         group = data_group(job.mesh)
-        # Whole gradients wait for the end of a group of batches only where they are kept whole.
-        waits = self.config.stage == 1 or self.config.pp_allreduce_in_optimize
 
         def sync(armed: bool) -> None:
             step.sync(armed)
@@ -228,10 +226,15 @@ class Sharding(Strategy, name="sharding"):
 
         return replace(
             _checked(step, job, group),
-            sync=sync if waits else step.sync,
+            sync=sync if self._waits else step.sync,
             agree=agree,
             settle=_settled(step, job, group),
         )
+
+    @property
+    def _waits(self) -> bool:
+        """Whether whole gradients wait for the end of a group, where they are kept whole."""
+        return self.config.stage == 1 or self.config.pp_allreduce_in_optimize
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -242,6 +245,13 @@ class Sharding(Strategy, name="sharding"):
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not self._waits:
+            raise ValueError(
+                "the checkpoint was written inside a group of batches whose gradients wait in one "
+                f"piece, and sharding_configs['stage'] = {self.config.stage} keeps parts of them; "
+                "set stage and pp_allreduce_in_optimize as they were, or load a checkpoint from "
+                "the end of a group."
+            )
         for name, record in records(self._job.model):
             if name in state["gradients"]:
                 record.unsharded_accumulated_grad = state["gradients"][name].to(self._job.device)
@@ -264,11 +274,10 @@ class Sharding(Strategy, name="sharding"):
             sent_bytes=part * (2 if again else 1),
             decided_by=stage,
         )
-        waits = self.config.stage == 1 or self.config.pp_allreduce_in_optimize
         scattered = Exchange(
             collective="reduce-scatter",
             what="gradients",
-            when="in the backward of each update" if waits else "in each backward",
+            when="in the backward of each update" if self._waits else "in each backward",
             sent_bytes=part,
             wide_bytes=part,
             decided_by=stage,

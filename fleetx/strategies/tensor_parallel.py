@@ -61,8 +61,11 @@ class TensorParallel(Strategy, name="tensor_parallel"):
         sequence: Names = ()
         """Norms and dropouts whose activations are cut by position (dimension 1)."""
 
+    leaves_state = True
     config: Config
     _random: SharedRandomness | None = None
+    _cuts: dict[str, str] | None = None
+    """Path -> how the layer there is cut, on this stage."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -87,6 +90,8 @@ class TensorParallel(Strategy, name="tensor_parallel"):
             )
         here = [module for module in model.modules() if module not in elsewhere]
         cuts = {module: kind for module, kind in chosen_cuts.items() if module not in elsewhere}
+        paths = layer_kinds.paths_of(model)
+        self._cuts = {paths[module]: kind for module, kind in chosen_cuts.items()}
         _tell(model, cuts, degree)
         _spread(model, here, cuts, job)
         for module, change in _changes(model, here, cuts, job):
@@ -138,6 +143,10 @@ class TensorParallel(Strategy, name="tensor_parallel"):
         return (
             f"Layers are cut over the axis tp by {', '.join(words)} (tensor_parallel_configs).",
         )
+
+    @override
+    def layout(self) -> Any:
+        return self._cuts
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The state of an optimizer belongs to its layout; another one is refused in a sentence."""
 
+import re
 from typing import Any
 
 import pytest
@@ -21,14 +22,22 @@ def begin(**flags: Any) -> tuple[Any, Any]:
     return model, optimizer
 
 
+def as_torch_saves(optimizer: Any) -> dict[str, Any]:
+    """Its state as a run without fleetx would save it, which says nothing of its layout."""
+    state = optimizer.state_dict()
+    return {key: state[key] for key in ("state", "param_groups")}
+
+
 @world(2)
 def test_whole_state_does_not_become_parts_and_parts_not_whole() -> None:
     _, plain = begin()
     _, sharded = begin(sharding=True)
     with pytest.raises(ValueError, match=r"'exp_avg' is whole, and its parameter is spread"):
-        sharded.load_state_dict(plain.state_dict())
+        sharded.load_state_dict(as_torch_saves(plain))
     with pytest.raises(ValueError, match=r"'exp_avg' is spread, and its parameter is whole"):
-        plain.load_state_dict(sharded.state_dict())
+        plain.load_state_dict(as_torch_saves(sharded))
+    with pytest.raises(ValueError, match=r"saved on pp 1, dp 2, .* runs on pp 1, dp 1, sharding 2"):
+        sharded.load_state_dict(plain.state_dict())
     sharded.load_state_dict(sharded.state_dict())
     plain.load_state_dict(plain.state_dict())
 
@@ -40,5 +49,41 @@ def test_a_stage_does_not_take_the_state_of_the_whole_model() -> None:
     _, staged = begin(pipeline=True, pipeline_configs=split)
     count = len(list(transformer.build().parameters()))
     with pytest.raises(ValueError, match=rf"speaks of {count} parameters, and this rank holds"):
-        staged.load_state_dict(plain.state_dict())
+        staged.load_state_dict(as_torch_saves(plain))
+    with pytest.raises(ValueError, match=r"what each worker keeps .* cannot be dealt anew"):
+        plain.load_state_dict(staged.state_dict())
     staged.load_state_dict(staged.state_dict())
+
+
+@world(1)
+def test_a_state_must_be_that_of_these_parameters() -> None:
+    _, optimizer = begin()
+    state = optimizer.state_dict()
+    layout = state["layout"]
+    first, second, *others = layout["parameters"]
+    broken: dict[str, dict[str, Any]] = {
+        "in the order in which": {"parameters": [second, first, *others]},
+        "in other places, on this worker": {"cuts": {"pipeline": [["0"], ["1"]]}},
+        "and has ['x'] besides": {"parameters": ["x", second, *others]},
+        "on this worker; load": {"shapes": [[1], *layout["shapes"][1:]]},
+    }
+    for sentence, change in broken.items():
+        if "order" in sentence:
+            change["shapes"] = [layout["shapes"][1], layout["shapes"][0], *layout["shapes"][2:]]
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            optimizer.load_state_dict({**state, "layout": {**layout, **change}})
+    with pytest.raises(ValueError, match=r"numbers for \[99\], which are in none of its groups"):
+        optimizer.load_state_dict({**state, "state": {**state["state"], 99: {}}})
+    odd = {**state["state"], 0: {**state["state"][0], "exp_avg": torch.zeros(3)}}
+    with pytest.raises(ValueError, match=r"'exp_avg' has the shape \[3\], and its parameter"):
+        optimizer.load_state_dict({**as_torch_saves(optimizer), "state": odd})
+    optimizer.load_state_dict(state)
+
+
+@world(2)
+def test_replicas_take_the_state_of_one_of_them() -> None:
+    """As ordinary scripts save it: on worker 0, for as many workers as there will be."""
+    _, optimizer = begin()
+    state = optimizer.state_dict()
+    state["layout"]["mesh"]["dp"] = 7
+    optimizer.load_state_dict(state)

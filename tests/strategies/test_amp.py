@@ -4,7 +4,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -517,3 +517,41 @@ def test_a_model_of_doubles_is_refused(configs: dict[str, Any]) -> None:
     start(amp=True, amp_configs=configs)
     with pytest.raises(fleet.PlanError, match="all parameters of this model are float64"):
         fleet.distributed_model(net().double())
+
+
+@dataclass
+class Answer:
+    logits: Tensor
+    hidden: tuple[Tensor, ...] = ()
+
+
+class Named(dict[str, Any]):
+    pass
+
+
+class Answering(nn.Module):
+    """Returns its logits in a structure."""
+
+    def __init__(self, kind: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.head, self.kind = nn.Linear(4, 3), kind
+
+    def forward(self, x: Tensor) -> Any:
+        return self.kind(self.head(x))
+
+
+@world(1)
+@pytest.mark.parametrize("configs", [{}, PURE])
+def test_outputs_of_every_kind_leave_the_model_in_float32(configs: dict[str, Any]) -> None:
+    kinds: list[Callable[[Tensor], Any]] = [
+        lambda logits: Answer(logits, (logits,)),
+        lambda logits: Named(logits=logits),
+        lambda logits: [Named(logits=Answer(logits))],
+    ]
+    model, _ = job(Answering(lambda logits: [kind(logits) for kind in kinds]), **configs)
+    answer, named, [inner] = model(torch.ones(2, 4))
+    assert isinstance(answer, Answer)
+    assert isinstance(named, Named)
+    seen = [answer.logits, *answer.hidden, named["logits"], inner["logits"].logits]
+    assert {tensor.dtype for tensor in seen} == {torch.float32}
+    assert all(tensor.requires_grad for tensor in seen)

@@ -226,12 +226,17 @@ def test_gradients_that_wait_are_whole_in_stage_1_alone(stage: int) -> None:
     model, optimizer = distributed()
     for number in range(6):
         optimizer.minimize(transformer.loss(model(share(number)[0]), share(number)[1]))
-        kept = optimizer.state_dict()["strategies"]
+        kept = optimizer.state_dict().get("strategies", {})
         inside = numbers(kept.get("sharding", {}).get("gradients", {}).values())
         waiting = (number + 1) % 3 != 0
         assert inside == (NUMBERS if waiting and stage == 1 else 0)
         parts = numbers(p.grad for p in model.parameters())
         assert parts == (NUMBERS // 2 if waiting and stage > 1 else 0)
+
+
+def test_whole_gradients_that_wait_do_not_become_parts() -> None:
+    with pytest.raises(ValueError, match="or load a checkpoint from the end of a group"):
+        Sharding(stage=3).load_state_dict({"gradients": {"weight": torch.ones(2)}})
 
 
 # What ranks send.
