@@ -53,7 +53,7 @@ def loaders() -> None:
     make(Path("flowers"), Recipe(classes=2, train_images=2, val_images=1))
     view = View(image_shape=(3, 32, 32), resize_short_size=36)
     assert places(list(train_loader("flowers", 2, view, num_workers=0))) == {NAME}
-    Path("text").write_text("1 2;3 4\n5 6;7 8\n")
+    Path("text").write_text("1 2\t3 4\n5 6\t7 8\n")
     pairs = pairs_loader(Path("text"), vocab_size=9, batch_size=2, in_tokens=False)
     assert places(list(pairs)) == {NAME}
 
