@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fleetx.engine.session import distributed_model, distributed_optimizer, init
     from fleetx.io import load_inference_model, load_vars
     from fleetx.io.jobs import load_persistables, save_inference_model, save_persistables
+    from fleetx.metrics.gathering import gather_for_metrics
     from fleetx.plan.error import PlanError
     from fleetx.roles import (
         MPISymetricRoleMaker,
@@ -112,6 +113,7 @@ __all__ = [
     "distributed_model",
     "distributed_optimizer",
     "full_state_dict",
+    "gather_for_metrics",
     "init",
     "init_server",
     "init_worker",
@@ -186,6 +188,7 @@ _HOMES = {
     "distributed_model": "fleetx.engine.session",
     "distributed_optimizer": "fleetx.engine.session",
     "full_state_dict": "fleetx.engine.layout",
+    "gather_for_metrics": "fleetx.metrics.gathering",
     "init": "fleetx.engine.session",
     "load_full_state_dict": "fleetx.engine.layout",
     "minimize": "fleetx.static.distributed",

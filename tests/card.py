@@ -99,8 +99,6 @@ class _Calls(TorchFunctionMode):
         given = dict(kwargs or {})
         if func in _ANSWERS and isinstance(args[0], Tensor) and place(args[0]) == NAME:
             return _ANSWERS[func](*args, **given)
-        if func is Tensor.backward:
-            return self._backward(*args, **given)
         if func is Tensor.to:
             return _moved_by_to(*args, **given)
         if func is Tensor.cpu:
@@ -115,17 +113,6 @@ class _Calls(TorchFunctionMode):
         if func in _CONSTRUCTORS and isinstance(made, Tensor) and place(made) == NOWHERE:
             put(made, CPU)
         return made
-
-    def _backward(
-        self,
-        tensor: Tensor,
-        gradient: Tensor | None = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        inputs: Any = None,
-    ) -> None:
-        with self:  # hooks ask tensors where they are
-            torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 _CONSTRUCTORS: set[Any] = _device_constructors()
@@ -199,8 +186,18 @@ def card() -> Iterator[torch.device]:
     if torch._C._get_privateuse1_backend_name() != NAME:
         rename_privateuse1_backend(NAME)
         torch._register_device_module(NAME, _module())
-    with _Operators(), _Calls():  # type: ignore[no-untyped-call]
-        yield torch.device(NAME, 0)
+    calls, run = _Calls(), torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        with calls:  # it was left for the call of backward(), and hooks ask tensors where they are
+            return run(*args, **kwargs)
+
+    with _Operators(), calls:  # type: ignore[no-untyped-call]
+        torch.autograd._engine_run_backward = backward  # type: ignore[attr-defined]
+        try:
+            yield torch.device(NAME, 0)
+        finally:
+            torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
 
 
 def main() -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sized
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
 from fleetx.data import orders
+from fleetx.data.fillers import Filling
 from fleetx.data.orders import Order
 from fleetx.data.shares import Share, Uneven
 from fleetx.data.team import Team
@@ -42,7 +43,10 @@ class IndexedShare:
         source: dict[str, Any] = {"batch_sampler": entries}
         if entries.is_unbatched:
             source = {"sampler": entries, "batch_size": None}
-        inner: DataLoader[Any] = DataLoader(loader.dataset, **source, **settings_of(loader, peers))
+        settings = settings_of(loader, peers)
+        if uneven == "mark":  # the batch that is filled up is known by its number
+            settings["in_order"] = True
+        inner: DataLoader[Any] = DataLoader(loader.dataset, **source, **settings)
         self._inner = inner
         self._seed = WorkerSeed(inner, loader, peers, alike=False)
 
@@ -54,12 +58,19 @@ class IndexedShare:
     def __len__(self) -> int:
         return self._entries.num_batches
 
-    def batches(self, epoch: int, given: int, order: Order | None) -> Iterator[Any]:
+    @property
+    def rank(self) -> int:
+        """This worker's number among those that share the data."""
+        return self._entries.share.rank
+
+    def batches(self, epoch: int, given: int, order: Order | None) -> Iterator[tuple[Any, Filling]]:
         """The batches of one epoch, after the first `given` entries of `order` or a new one."""
         self._entries.given, self._entries.order = given, order
         with draws_undone(self._loader.generator) if given else contextlib.nullcontext():
             self._seed.draw(epoch)
-            return iter(self._inner)
+            found = iter(self._inner)
+        # The loader asks for indices ahead, so what fills a batch is known when it comes.
+        return ((batch, self._entries.fillings[at]) for at, batch in enumerate(found))
 
     def order_state(self) -> dict[str, Any]:
         """What it takes to find the order of this epoch again."""
@@ -83,6 +94,9 @@ class Entries:
         """The order of the running epoch, once it is drawn."""
         self.given = 0
         """How much of it was given before the epoch was interrupted."""
+        self.fillings: list[Filling] = []
+        """What fills the batches of the running epoch."""
+        self._blank = getattr(loader.dataset, "is_filler", None)
         self._check()
 
     @property
@@ -99,14 +113,30 @@ class Entries:
         if self.order is None:
             mine = orders.draw(self._sampler, whole_batches=self._whole_batches)
             self.order = orders.agree(mine, self._team)
-        positions = self.share.positions(len(self.order), self.given)
-        entries = self.order.take(self._cut_to_peers(positions))
+        positions = self._cut_to_peers(self.share.positions(len(self.order), self.given))
+        entries = self.order.take(positions)
+        flags = self._flags(entries)
         if self.is_unbatched or self._whole_batches:
+            self.fillings = [_all_or_none(*pair) for pair in zip(entries, flags, strict=True)]
             yield from entries
             return
         size = self.share.batch_size
-        for start in range(0, len(entries), size):
+        starts = range(0, len(entries), size)
+        self.fillings = [_filling(flags[start : start + size]) for start in starts]
+        for start in starts:
             yield entries[start : start + size]
+
+    def _flags(self, entries: list[Any]) -> list[bool]:
+        """Whether each entry of this worker only fills its share."""
+        assert self.order is not None
+        flags: list[bool] = self.share.is_filler(len(self.order), self.given).tolist()
+        if type(self._sampler) is DistributedSampler and self.share.uneven == "mark":
+            flags = _repeated_by(self._sampler, len(entries))
+        if callable(self._blank) and not self._whole_batches:
+            flags = [
+                flag or self._blank(entry) for flag, entry in zip(flags, entries, strict=False)
+            ]
+        return flags[: len(entries)]
 
     def _cut_to_peers(self, positions: Tensor) -> Tensor:
         """As many as every peer has, where a sampler that deals by itself dealt unevenly."""
@@ -141,13 +171,28 @@ class Entries:
             logger.info("%s", remark)
 
 
+def _filling(flags: list[bool]) -> Filling:
+    return Filling(len(flags), tuple(at for at, flag in enumerate(flags) if flag))
+
+
+def _all_or_none(entry: Any, flag: bool) -> Filling:
+    """A batch that was made by the sampler or the data set, and is repeated as a whole."""
+    return _filling([flag] * (len(entry) if isinstance(entry, list) else 1))
+
+
+def _repeated_by(sampler: DistributedSampler[Any], count: int) -> list[bool]:
+    """What torch's sampler repeats: it deals in turn, and begins anew behind the last sample."""
+    real = len(sampler.dataset)  # type: ignore[arg-type]
+    return [sampler.rank + at * sampler.num_replicas >= real for at in range(count)]
+
+
 def _check_count(count: int, share: Share, noun: str) -> None:
     if count == 0:
         raise ValueError(f"the loader has no {noun}, so there is nothing to share. Check its data.")
-    if count < share.size:
+    if count < share.size and share.uneven != "mark":
         raise ValueError(
             f"{count} {noun}(s) cannot be shared by {share.size} workers: some would have none. "
-            f"Start at most {count} worker(s), or use more data."
+            f"Start at most {count} worker(s), use more data, or set uneven='mark'."
         )
     if share.kept(count) == 0:
         raise ValueError(

@@ -8,6 +8,7 @@ import torch
 from torch import distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
+from fleetx.data.fillers import Filling, gives, running
 from fleetx.data.indexed import IndexedShare
 from fleetx.data.orders import Order
 from fleetx.data.shares import UNEVEN, Uneven
@@ -24,7 +25,7 @@ _GROUP = a(dist.ProcessGroup, "a process group of torch.distributed")
 def distributed_loader(
     loader: DataLoader[Any],
     *,
-    uneven: Uneven = "pad",
+    uneven: Uneven = "mark",
     sharded: bool = False,
     device: torch.device | str | None = None,
     group: dist.ProcessGroup | None = None,
@@ -38,9 +39,11 @@ def distributed_loader(
     Args:
         loader: any `DataLoader`. Its sampler is drawn on worker 0 and the order is sent to the
             others. A `DistributedSampler` is left to deal by itself.
-        uneven: "pad" repeats the first samples where the workers do not divide their number,
-            "drop" leaves out the last. With `drop_last=True` the loader leaves out the last
-            incomplete batch of all workers together, and nothing is uneven.
+        uneven: where the workers do not divide the number of samples, "mark" and "pad" repeat the
+            first ones, and "drop" leaves out the last. What "mark" repeats is no sample for
+            metrics of fleetx and for `fleet.gather_for_metrics`; `fillers` says which. With
+            `drop_last=True` the loader leaves out the last incomplete batch of all workers
+            together, and nothing is uneven.
         sharded: the dataset or sampler already gives each worker its own part.
         device: where the tensors of each batch go; by default the device that fleet.init() chose.
         group: the processes that share the data, where they are not all workers of the job: with
@@ -79,7 +82,18 @@ class DistributedLoader:
         self._is_running = False
         self._given = 0
         self._order: Order | None = None
+        self._filling = Filling()
         _warn_of_deaf_workers(loader)
+
+    @property
+    def filling(self) -> Filling:
+        """How many samples the last batch has, and which of them only fill it up."""
+        return self._filling
+
+    @property
+    def fillers(self) -> tuple[int, ...]:
+        """Which samples of the last batch were repeated only to fill it, by their places in it."""
+        return self._filling.at
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every worker."""
@@ -92,10 +106,18 @@ class DistributedLoader:
         self._is_running = True
         self._tell_epoch()
         order, self._order = self._order, None
-        for batch in self._share.batches(self.epoch, self._given, order):
-            self._given += self._share.step
-            here = batch if self._device is None else to_device(batch, self._device)
-            yield here if self._then is None else self._then(here)
+        with running() as here:
+            for batch, filling in self._share.batches(self.epoch, self._given, order):
+                self._given += self._share.step
+                self._filling = filling
+                gives(here, filling)
+                moved = batch if self._device is None else to_device(batch, self._device)
+                yield moved if self._then is None else self._then(moved)
+        if not self._given:
+            logger.warning(
+                "epoch %d had no batch: %s gave worker %d nothing; check its data and batch size",
+                *(self.epoch, type(self.loader.dataset).__name__, self._share.rank),
+            )
         self.set_epoch(self.epoch + 1)
 
     def __call__(self) -> Iterator[Any]:

@@ -1,11 +1,14 @@
 """Turning raw lines into text slots; a program for ``pipe_command``."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
-Sample = Sequence[tuple[str, Sequence[Any]]]
+Sample = Iterable[tuple[str, Iterable[Any]]] | Mapping[str, Iterable[Any]]
 """The slots of a record, in order: name and values."""
+Samples = Iterable[Sample | None] | Callable[[], Iterable[Sample | None]]
+"""What makes samples: an iterable, or a function that returns one."""
+Slots = list[tuple[str, list[Any]]]
 
 
 class MultiSlotDataGenerator:
@@ -19,16 +22,16 @@ class MultiSlotDataGenerator:
         """How many samples ``generate_batch`` sees at once."""
         self._batch = batch_size
 
-    def generate_sample(self, line: str | None) -> Callable[[], Iterable[Sample | None]]:
-        """Return a function that yields the samples of one line; None is left out."""
+    def generate_sample(self, line: str | None) -> Samples:
+        """Yield the samples of one line, or return a function that does; None is left out."""
         raise NotImplementedError(
             f"{type(self).__name__} must define generate_sample(line), which returns a function "
             "that yields [(slot, [value, ...]), ...]"
         )
 
-    def generate_batch(self, samples: list[Sample]) -> Callable[[], Iterable[Sample]]:
-        """Return a function that yields what shall be written for these samples."""
-        return lambda: iter(samples)
+    def generate_batch(self, samples: list[Slots]) -> Samples:
+        """Yield what shall be written for these samples, or return a function that does."""
+        return samples
 
     def run_from_stdin(self) -> None:
         """Read lines, write slots."""
@@ -39,24 +42,23 @@ class MultiSlotDataGenerator:
         self._run(iter([None]), sys.stdout)
 
     def _run(self, lines: Iterator[str | None], out: TextIO) -> None:
-        held: list[Sample] = []
+        held: list[Slots] = []
         for line in lines:
-            for sample in self.generate_sample(line)():
-                if sample is None:
-                    continue
+            for sample in _all(self.generate_sample(line)):
                 held.append(sample)
                 if len(held) == self._batch:
                     self._write(held, out)
                     held = []
         self._write(held, out)
 
-    def _write(self, samples: list[Sample], out: TextIO) -> None:
-        for sample in self.generate_batch(samples)() if samples else ():
+    def _write(self, samples: list[Slots], out: TextIO) -> None:
+        for sample in _all(self.generate_batch(samples)) if samples else ():
             out.write(self.line(sample))
 
     def line(self, sample: Sample) -> str:
         """One record as text."""
-        names = tuple(name for name, _ in sample)
+        slots = _slots(sample)
+        names = tuple(name for name, _ in slots)
         if self._names is None:
             self._names = names
         if names != self._names:
@@ -65,11 +67,44 @@ class MultiSlotDataGenerator:
                 "needs the same slots in the same order"
             )
         words = []
-        for name, values in sample:
-            if len(values) == 0:
+        for name, values in slots:
+            if not values:
                 raise ValueError(f"slot {name!r} of a sample is empty; pad it, with 0 for instance")
             words += [str(len(values)), *map(str, values)]
         return " ".join(words) + "\n"
+
+
+def _all(made: Samples) -> Iterator[Slots]:
+    for sample in made() if callable(made) else made:
+        if sample is not None:
+            yield _slots(sample)
+
+
+def _slots(sample: Sample) -> Slots:
+    """A sample that may be a zip or a generator, which give what they hold only once."""
+    try:
+        pairs = [(name, values) for name, values in _pairs(sample)]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"a sample is {sample!r}, and not pairs of a slot's name and its values; yield "
+            "[(slot, [value, ...]), ...]"
+        ) from None
+    if not pairs:
+        raise ValueError(
+            "a sample has no slot, which would be an empty line; yield None for lines that give "
+            "no record"
+        )
+    for name, values in pairs:
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise ValueError(
+                f"slot {name!r} of a sample is {values!r}, and not a list of values; yield "
+                f"({name!r}, [{values!r}])"
+            )
+    return [(name, list(values)) for name, values in pairs]
+
+
+def _pairs(sample: Sample) -> Iterable[tuple[str, Iterable[Any]]]:
+    return sample.items() if isinstance(sample, Mapping) else sample
 
 
 MultiSlotStringDataGenerator = MultiSlotDataGenerator

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-Uneven = Literal["pad", "drop"]
+Uneven = Literal["mark", "pad", "drop"]
 UNEVEN: tuple[str, ...] = get_args(Uneven)
 
 
@@ -23,7 +23,7 @@ class Share:
     batch_size: int = 1
     """Entries in one batch of one worker."""
 
-    uneven: Uneven = "pad"
+    uneven: Uneven = "mark"
     """Repeat the first entries, or leave out the last, where `size` does not divide the order."""
 
     drop_last: bool = False
@@ -50,6 +50,13 @@ class Share:
         given = min(given, count)
         everyone = given + torch.arange(self.kept(count - given))
         return everyone[self.rank :: self.size] % max(count, 1)
+
+    def is_filler(self, count: int, given: int = 0) -> Tensor:
+        """Of each of these positions, whether its entry was given to another worker already."""
+        given = min(given, count)
+        everyone = given + torch.arange(self.kept(count - given))
+        marked = everyone >= count if self.uneven == "mark" else torch.zeros_like(everyone) > 0
+        return marked[self.rank :: self.size]
 
     def num_batches(self, count: int) -> int:
         """The batches of one worker, the same for all."""

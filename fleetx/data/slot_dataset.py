@@ -1,5 +1,6 @@
 """Data sets of text slots: streamed from files, or held in memory and shuffled between workers."""
 
+import logging
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,8 @@ from fleetx.data.team import find_device
 from fleetx.engine.stretch import train_through
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
+
+logger = logging.getLogger(__name__)
 
 Batch = dict[str, Ragged]
 
@@ -85,6 +88,25 @@ class QueueDataset:
         return made.stdout
 
     def __iter__(self) -> Iterator[Batch]:
+        return self._reported(self._read_batches())
+
+    def _reported(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """A pass without a batch learns nothing, and must not look like one that went well."""
+        first = next(batches, None)
+        if first is None:
+            logger.warning("this pass over the data has no batch: %s", self._why_nothing())
+            return
+        yield first
+        yield from batches
+
+    def _why_nothing(self) -> str:
+        if not self._files:
+            return "the worker has no files; check set_filelist(), and have a file for each worker"
+        shown = ", ".join(map(str, self._files[:3]))
+        more = f" and {len(self._files) - 3} more" if len(self._files) > 3 else ""
+        return f"no record of {shown}{more} came here (pipe_command {self._command!r}); look there"
+
+    def _read_batches(self) -> Iterator[Batch]:
         rest: Records | None = None
         for part in self._records():
             records = part if rest is None else Records.joined([rest, part])
@@ -188,7 +210,7 @@ class InMemoryDataset(QueueDataset):
 
     @override
     def __iter__(self) -> Iterator[Batch]:
-        yield from self._batches(self._memory())
+        yield from self._reported(self._batches(self._memory()))
 
 
 def train_from_dataset(

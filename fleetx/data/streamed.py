@@ -2,12 +2,13 @@
 
 import itertools
 import logging
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
+from fleetx.data.fillers import Filling
 from fleetx.data.orders import Order
 from fleetx.data.shares import Share, Uneven
 from fleetx.data.team import Team
@@ -35,7 +36,7 @@ class StreamedShare:
         # All ranks must see the same stream to take turns in it.
         self._seed = WorkerSeed(self._inner, loader, peers, alike=team.size > 1)
         if team.rank == 0 and team.size > 1:
-            verb = "repeated" if uneven == "pad" else "left out"
+            verb = "left out" if uneven == "drop" else "repeated"
             logger.info(
                 "an IterableDataset on %d workers: where a stream does not divide evenly, up to "
                 "%d of its elements are %s in every epoch",
@@ -59,7 +60,12 @@ class StreamedShare:
         size = self._share.batch_size
         return mine // size if self._loader.drop_last else -(-mine // size)
 
-    def batches(self, epoch: int, given: int, order: Order | None) -> Iterator[Any]:
+    @property
+    def rank(self) -> int:
+        """This worker's number among those that share the data."""
+        return self._share.rank
+
+    def batches(self, epoch: int, given: int, order: Order | None) -> Iterator[tuple[Any, Filling]]:
         """The batches of one epoch; a stream has no index, so the given ones are read again."""
         assert order is None
         skipped, rest = divmod(given, self.step)
@@ -70,7 +76,10 @@ class StreamedShare:
                 "batch size and number of workers, or start the epoch anew with set_epoch()."
             )
         self._seed.draw(epoch)
-        return itertools.islice(self._in_step(), skipped, None)
+        found = itertools.islice(self._in_step(), skipped, None)
+        if self._team.size == 1:
+            return ((batch, Filling()) for batch in found)
+        return ((batch, _filling(flags)) for batch, flags in found)
 
     def order_state(self) -> dict[str, Any]:
         """A stream has no order to keep."""
@@ -83,7 +92,10 @@ class StreamedShare:
         batching: dict[str, Any] = {"batch_size": loader.batch_size}
         if loader.batch_size is not None:
             batching["drop_last"] = loader.drop_last
-        return DataLoader(dataset, **batching, **settings_of(loader, self._peers))
+        settings = settings_of(loader, self._peers)
+        if self._team.size > 1:
+            settings["collate_fn"] = _Collated(loader.collate_fn, loader.batch_size is not None)
+        return DataLoader(dataset, **batching, **settings)
 
     def _in_step(self) -> Iterator[Any]:
         """All workers stop when one runs out; what others still had is said."""
@@ -102,8 +114,26 @@ class StreamedShare:
             yield batch
 
 
+def _filling(flags: Sequence[bool]) -> Filling:
+    return Filling(len(flags), tuple(at for at, flag in enumerate(flags) if flag))
+
+
+class _Collated:
+    """What makes a batch of elements, and tells which of them are fillers."""
+
+    def __init__(self, collate: Callable[[Any], Any], batched: bool) -> None:
+        self._collate, self._batched = collate, batched
+
+    def __call__(self, given: Any) -> tuple[Any, list[bool]]:
+        """The batch, and a flag for each of its elements."""
+        pairs = given if self._batched else [given]
+        elements = [element for element, _ in pairs]
+        batch = self._collate(elements if self._batched else elements[0])
+        return batch, [flag for _, flag in pairs]
+
+
 class _Turns(IterableDataset[Any]):
-    """Every `size`-th element of another dataset, in complete rounds.
+    """Every `size`-th element of another dataset, and whether it fills the last round.
 
     A worker's init function often sets attributes of the dataset it finds, to deal files to the
     processes of a loader: attributes are therefore those of the other dataset.
@@ -120,8 +150,8 @@ class _Turns(IterableDataset[Any]):
         rank, size = self._share.rank, self._share.size
         stream = iter(self._dataset)
         while turn := list(itertools.islice(stream, size)):
-            if len(turn) == size or self._share.uneven == "pad":
-                yield turn[rank % len(turn)]
+            if len(turn) == size or self._share.uneven != "drop":
+                yield turn[rank % len(turn)], self._share.uneven == "mark" and rank >= len(turn)
 
     def __getattr__(self, name: str) -> Any:
         if name in self._OWN:  # asked by pickle before they are set

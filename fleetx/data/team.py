@@ -26,7 +26,7 @@ class Team:
         """What worker 0 has; `mine` is of the same shape and type."""
         if self.group is None:
             return mine
-        told = mine.to(_device_of(self.group))
+        told = mine.to(carried_on(self.group))
         dist.broadcast(told, group=self.group, group_src=0)
         return told.cpu()
 
@@ -34,7 +34,7 @@ class Team:
         """Whether it is true for every worker."""
         if self.group is None:
             return mine
-        answer = torch.tensor(int(mine), device=_device_of(self.group))
+        answer = torch.tensor(int(mine), device=carried_on(self.group))
         dist.all_reduce(answer, dist.ReduceOp.MIN, group=self.group)
         return bool(answer)
 
@@ -42,7 +42,7 @@ class Team:
         """The smallest of the workers' numbers."""
         if self.group is None:
             return mine
-        answer = torch.tensor(mine, device=_device_of(self.group))
+        answer = torch.tensor(mine, device=carried_on(self.group))
         dist.all_reduce(answer, dist.ReduceOp.MIN, group=self.group)
         return int(answer)
 
@@ -123,6 +123,6 @@ def _has_started() -> bool:
     return True
 
 
-def _device_of(group: dist.ProcessGroup) -> torch.device:
+def carried_on(group: dist.ProcessGroup) -> torch.device:
     """A device whose tensors the group can carry."""
     return torch.device("cpu" if "cpu:" in dist.get_backend_config(group) else "cuda")

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fleetx.metrics.totals import expect_tensors, expect_whole, number, ratio, total
+from fleetx.metrics.given import check_lengths, is_whole, pair
+from fleetx.metrics.totals import expect_whole, number, ratio, total
 
 
 class Accuracy:
@@ -28,33 +29,63 @@ class Accuracy:
         """Begin anew."""
         # On the device of the scores: a batch that is counted does not wait for it.
         self._counts: Tensor | None = None
+        self._classes = 0
 
     @torch.no_grad()
-    def update(self, scores: Tensor, labels: Tensor) -> None:
-        """Count a batch: a row of scores for each label, or a vector of the classes themselves."""
-        expect_tensors("Accuracy.update", scores=scores, labels=labels)
-        labels = labels.detach().reshape(-1)
-        if scores.dim() == 1:
-            if self._topk > 1:
-                raise ValueError(
-                    f"Accuracy(topk={self._topk}) needs the scores of all classes; pass a matrix"
-                )
-            found = scores.detach().reshape(-1, 1)
-        else:
-            found = scores.detach().topk(min(self._topk, scores.shape[1]), dim=1).indices
-        if len(found) != len(labels):
-            raise ValueError(f"there are {len(found)} predictions for {len(labels)} labels")
-        counted = labels != self._ignored
-        right = ((found == labels[:, None]).any(dim=1) & counted).sum()
-        counts = torch.stack((right, counted.sum()))
+    def update(self, scores: Any, labels: Any) -> None:
+        """Count a batch of tensors, arrays or lists.
+
+        Args:
+            scores: a row of scores for each label; or a vector (or column), of classes, or of the
+                probabilities of class 1 where labels are 0 and 1.
+            labels: the right classes.
+        """
+        given, true = pair(scores, labels)
+        check_lengths(given, true)
+        true = true.reshape(-1)
+        if not is_whole(true):
+            raise ValueError(
+                "labels are not whole, so they name no classes; pass the number of each class, or "
+                "use MAE or RMSE for numbers that are predicted"
+            )
+        if given.dim() > 2:
+            raise ValueError(
+                f"scores of shape {list(given.shape)} do not say which dimension the classes are; "
+                "pass a matrix with a row for each label: scores.flatten(0, -2) where they are last"
+            )
+        counted = true != self._ignored
+        found, strange = self._answers(given, true, counted)
+        right = ((found == true[:, None]).any(dim=1) & counted).sum()
+        counts = torch.stack((right, counted.sum(), strange))
         self._counts = counts if self._counts is None else self._counts + counts
+
+    def _answers(self, given: Tensor, true: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+        """The classes that would be right, and how many labels are no class."""
+        if given.dim() == 2 and given.shape[1] > 1:
+            self._classes = given.shape[1]
+            strange = (((true < 0) | (true >= self._classes)) & counted).sum()
+            return given.topk(min(self._topk, self._classes), dim=1).indices, strange
+        if self._topk > 1:
+            raise ValueError(
+                f"Accuracy(topk={self._topk}) needs the scores of all classes; pass a matrix"
+            )
+        vector = given.reshape(-1)
+        if vector.is_floating_point() and not is_whole(vector):
+            vector = _likely(vector, true[counted])
+        return vector[:, None], counted.new_zeros((), dtype=torch.int64)
 
     @property
     def counts(self) -> tuple[int, int]:
         """Right answers and all answers of this worker."""
         if self._counts is None:
             return 0, 0
-        right, every = self._counts.tolist()
+        right, every, strange = self._counts.tolist()
+        if strange:  # asked here, where we wait for the device anyway
+            raise ValueError(
+                f"{strange} labels are none of the classes 0 to {self._classes - 1} that have "
+                "scores; number classes from 0, or name the label that does not count: "
+                "Accuracy(ignore_label=...)"
+            )
         return right, every
 
     def local(self) -> float:
@@ -64,6 +95,21 @@ class Accuracy:
     def compute(self) -> float:
         """Of all workers' predictions; all of them must ask."""
         return acc(*self.counts)
+
+
+def _likely(chances: Tensor, labels: Tensor) -> Tensor:
+    """1 where class 1 is more likely than class 0."""
+    if not bool(((chances >= 0) & (chances <= 1)).all()):
+        raise ValueError(
+            "a vector of scores is neither classes nor probabilities between 0 and 1; pass "
+            "probabilities (sigmoid), or a matrix with the scores of all classes"
+        )
+    if not bool(((labels == 0) | (labels == 1)).all()):
+        raise ValueError(
+            "a vector of probabilities is that of class 1, and some labels are neither 0 nor 1; "
+            "pass a matrix with the scores of all classes"
+        )
+    return (chances > 0.5).long()
 
 
 def acc(correct: Any, total_num: Any) -> float:

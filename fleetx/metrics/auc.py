@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from fleetx.metrics.given import check_lengths, pair
 from fleetx.metrics.tally import Counts, Tally
-from fleetx.metrics.totals import counts, expect_tensors, expect_whole
+from fleetx.metrics.totals import counts, expect_whole
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
 
@@ -32,16 +32,28 @@ class AUC:
         self._tally = Tally(self._limit)
 
     @torch.no_grad()
-    def update(self, predictions: Tensor, labels: Tensor) -> None:
-        """Count a batch: probabilities between 0 and 1, and what was true."""
-        expect_tensors("AUC.update", predictions=predictions, labels=labels)
-        values = predictions.detach().reshape(-1).cpu().double()
+    def update(self, predictions: Any, labels: Any) -> None:
+        """Count a batch of tensors, arrays or lists.
+
+        Args:
+            predictions: probabilities of class 1 between 0 and 1, as a vector, a column, or the
+                second of two columns.
+            labels: 0 or 1.
+        """
+        given, true = pair(predictions, labels)
+        check_lengths(given, true)
+        if given.dim() > 2 or (given.dim() == 2 and given.shape[1] > 2):
+            raise ValueError(
+                f"predictions of shape {list(given.shape)} are of more than two classes, and the "
+                "area is that of class 1 against class 0; pass the probabilities of one class"
+            )
+        values = (given[:, -1] if given.dim() == 2 else given).cpu().double()
         if values.numel() and not bool(((values >= 0) & (values <= 1)).all()):
             raise ValueError("predictions are not between 0 and 1; pass probabilities (sigmoid)")
-        true = labels.detach().reshape(-1).cpu().numpy() > 0.5
-        if len(true) != len(values):
-            raise ValueError(f"there are {len(values)} predictions for {len(true)} labels")
-        self._tally.add(values.numpy(), true)
+        true = true.reshape(-1).cpu()
+        if not bool(((true == 0) | (true == 1)).all()):
+            raise ValueError("some labels are neither 0 nor 1; pass labels == c for a class c")
+        self._tally.add(values.numpy(), (true == 1).numpy())
 
     def local(self) -> float:
         """Of this worker's predictions."""

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fleetx.metrics.totals import expect_tensors, number, ratio, total
+from fleetx.metrics.given import pair
+from fleetx.metrics.totals import number, ratio, total
 
 
 class MAE:
@@ -21,16 +22,15 @@ class MAE:
         self.amount, self.count = 0.0, 0
 
     @torch.no_grad()
-    def update(self, predictions: Tensor, targets: Tensor) -> None:
-        """Count a batch of numbers; the two have the same shape."""
-        call = f"{type(self).__name__}.update"
-        expect_tensors(call, predictions=predictions, targets=targets)
-        if predictions.shape != targets.shape:
+    def update(self, predictions: Any, targets: Any) -> None:
+        """Count a batch of numbers, as tensors, arrays or lists; the two have the same shape."""
+        found, true = pair(predictions, targets)
+        if found.shape != true.shape:
             raise ValueError(
-                f"predictions of shape {list(predictions.shape)} and targets of shape "
-                f"{list(targets.shape)} cannot be compared; reshape one of them."
+                f"predictions of shape {list(found.shape)} and targets of shape "
+                f"{list(true.shape)} cannot be compared; reshape one of them."
             )
-        difference = predictions.detach().double() - targets.detach().double()
+        difference = found.double() - true.double()
         self.amount += float(self._error(difference).sum())
         self.count += difference.numel()
 

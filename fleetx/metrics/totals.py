@@ -4,13 +4,10 @@ from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from fleetx.expected import WHOLE, a, expect
+from fleetx.expected import WHOLE, expect
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
-
-_TENSOR = a(Tensor, "a tensor")
 
 
 def total(numbers: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -24,12 +21,6 @@ def total(numbers: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
 def ratio(amount: float, count: float) -> float:
     """Amount per count; not a number where nothing was counted."""
     return float(amount) / float(count) if count else float("nan")
-
-
-def expect_tensors(call: str, **values: object) -> None:
-    """Refuse what is no tensor."""
-    for name, value in values.items():
-        expect(call, name, value, _TENSOR)
 
 
 def expect_whole(call: str, name: str, value: object) -> None:

@@ -472,12 +472,12 @@ def test_bad_loaders_are_refused(
 
 
 def test_other_bad_input() -> None:
-    with pytest.raises(ValueError, match="'pad' or 'drop'"):
+    with pytest.raises(ValueError, match="'mark' or 'pad' or 'drop'"):
         distributed_loader(sequential(2), uneven="stretch")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="was not made by"):
         distributed_loader(sequential(2)).load_state_dict({"epoch": 1})
     with pytest.raises(ValueError, match="cannot be shared by 4 workers"):
-        world(4).run(lambda: distributed_loader(DataLoader(Numbers(3))))
+        world(4).run(lambda: distributed_loader(DataLoader(Numbers(3)), uneven="pad"))
 
 
 def test_random_batches_from_torch() -> None:
@@ -505,3 +505,11 @@ def test_a_started_job_says_who_shares_the_data_and_where_it_goes() -> None:
     (one, device), (two, _) = world(2).run(run)
     assert together((one, two)) == [*range(COUNT), 0]
     assert device == "cpu"
+
+
+def test_an_epoch_without_a_batch_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert list(distributed_loader(DataLoader(Stream(0), 2))) == []
+    assert list(distributed_loader(DataLoader(Stream(1), 2, drop_last=True))) == []
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert all("epoch 0 had no batch: Stream gave worker 0 nothing" in text for text in said)

@@ -27,7 +27,7 @@ def dealt(
 
 
 @settings(max_examples=200, deadline=None)
-@given(counts, batch_sizes, teams, st.sampled_from(["pad", "drop"]), st.booleans())
+@given(counts, batch_sizes, teams, st.sampled_from(["mark", "pad", "drop"]), st.booleans())
 def test_workers_are_in_step_and_batches_are_those_of_one_process(
     count: int, batch: int, size: int, uneven: Uneven, drop_last: bool
 ) -> None:
@@ -77,6 +77,26 @@ def test_the_rest_of_an_epoch_goes_to_any_number_of_workers(
         share = Share(rank=rank, size=after, batch_size=batch)
         seen.update(share.positions(count, given_out).tolist())
     assert seen == set(range(count)) or given_out == count
+
+
+@settings(max_examples=200, deadline=None)
+@given(counts, batch_sizes, teams, st.integers(0, 250), st.booleans())
+def test_without_what_is_marked_each_entry_is_there_once(
+    count: int, batch: int, size: int, given_out: int, drop_last: bool
+) -> None:
+    """For every size: fewer than workers, not divisible, an epoch that goes on."""
+    seen: Counter[int] = Counter(range(min(given_out, count)))
+    for rank in range(size):
+        share = Share(rank=rank, size=size, batch_size=batch, drop_last=drop_last)
+        positions = share.positions(count, given_out)
+        flags = share.is_filler(count, given_out)
+        assert len(flags) == len(positions)
+        seen.update(positions[~flags].tolist())
+        plain = Share(rank=rank, size=size, batch_size=batch, uneven="pad")
+        assert not plain.is_filler(count, given_out).any(), "they count there as samples"
+    rest = max(count - given_out, 0)
+    kept = count - (rest % (batch * size) if drop_last else 0)
+    assert seen == Counter(range(kept))
 
 
 def test_remarks() -> None:

@@ -236,3 +236,77 @@ def test_a_generator_leaves_out_none(
     monkeypatch.setattr("sys.stdin", ["# a comment\n", "1\n", "2\n", "#\n", "3\n"])
     generator.run_from_stdin()
     assert capsys.readouterr().out == "1 1\n1 2\n1 3\n"
+
+
+NAMES, VALUES = ("words", "click"), ([1, 2], [1])
+SAMPLES: dict[str, Any] = {
+    "list": lambda: [*zip(NAMES, VALUES, strict=True)],
+    "zip": lambda: zip(NAMES, VALUES, strict=True),
+    "generator": lambda: ((n, iter(v)) for n, v in zip(NAMES, VALUES, strict=True)),
+    "dict": lambda: dict(zip(NAMES, VALUES, strict=True)),
+    "arrays": lambda: [(n, np.array(v)) for n, v in zip(NAMES, VALUES, strict=True)],
+}
+
+
+@pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
+@pytest.mark.parametrize("way", ["function", "generator", "list"])
+def test_a_sample_is_any_iterable(
+    sample: Any, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A zip was written as an empty line, for it was read twice."""
+
+    class Maker(fleet.MultiSlotDataGenerator):
+        def generate_sample(self, line: str | None) -> Any:
+            if way == "generator":
+                return (each for each in (sample(), None))
+            return [sample()] if way == "list" else lambda: iter([sample()])
+
+        def generate_batch(self, samples: Any) -> Any:
+            return samples if way == "list" else super().generate_batch(samples)
+
+    Maker().run_from_memory()
+    assert capsys.readouterr().out == "2 1 2 1 1\n"
+
+
+@pytest.mark.parametrize(
+    ("sample", "match"),
+    [
+        ([], "yield None for lines that give no record"),
+        (zip((), (), strict=True), "has no slot"),
+        ([("words", "abc")], "not a list of values"),
+        ([("click", 1)], r"yield \('click', \[1\]\)"),
+        ([("words", iter([]))], "slot 'words' of a sample is empty"),
+        ([1, 2], "pairs of a slot's name"),
+    ],
+)
+def test_samples_that_would_be_broken_lines_are_refused(sample: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        fleet.MultiSlotDataGenerator().line(sample)
+
+
+@pytest.mark.parametrize("kind", [fleet.QueueDataset, fleet.InMemoryDataset])
+def test_a_pass_without_a_batch_names_its_files(
+    kind: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = [tmp_path / f"part-{number}" for number in range(5)]
+    for path in paths:
+        path.write_text("\n\n")
+    data = kind()
+    data.init(batch_size=2, use_var=["ids"])
+    for files in (paths, []):
+        caplog.clear()
+        data.set_filelist(files)
+        if kind is fleet.InMemoryDataset:
+            data.load_into_memory()
+        assert fleet.train_from_dataset(data, lambda batch: None) == 0
+        (record,) = [r for r in caplog.records if r.levelname == "WARNING"]
+        assert "no batch" in record.getMessage()
+        expected = f"{paths[0]}, {paths[1]}, {paths[2]} and 2 more" if files else "has no files"
+        assert expected in record.getMessage()
+    paths[0].write_text("1 7\n")
+    caplog.clear()
+    data.set_filelist(paths)
+    if kind is fleet.InMemoryDataset:
+        data.load_into_memory()
+    assert fleet.train_from_dataset(data, lambda batch: None) == 1
+    assert not caplog.records

@@ -10,17 +10,19 @@ import pytest
 from tests.programs import fleetrun
 
 ROOT = Path(__file__).parents[2]
+CARD = str(ROOT / "tests" / "card.py")
+"""Before a script: its workers compute on a stand-in for a GPU, which refuses mixed places."""
 
 
 def run(folder: Path, *line: str) -> str:
-    """Run a job and return what its first worker printed."""
+    """Run a job and return what its first worker and the launcher printed."""
     environ = dict(os.environ) | {"CUDA_VISIBLE_DEVICES": ""}
     command = fleetrun("--worker_num=2", *line)
     done = subprocess.run(
         command, cwd=folder, env=environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def test_the_page_trains_and_saves(tmp_path: Path) -> None:
@@ -33,15 +35,22 @@ def test_the_page_trains_and_saves(tmp_path: Path) -> None:
     assert len(list((tmp_path / "model" / "words").glob("server-*/rows-*.safetensors"))) == 2
 
 
-@pytest.mark.parametrize(("mode", "margin"), [("sync", 0.06), ("async", 0.2)])
-def test_clicks_come_near_the_best_there_is(tmp_path: Path, mode: str, margin: float) -> None:
+@pytest.mark.parametrize(
+    ("mode", "margin", "before"),
+    [("sync", 0.06, []), ("async", 0.2, [CARD]), ("geo", 0.2, [CARD])],
+)
+def test_clicks_come_near_the_best_there_is(
+    tmp_path: Path, mode: str, margin: float, before: list[str]
+) -> None:
     """Synchronous workers always learn the same; what others learn depends on the machine's load.
 
     So the margin of the latter only says that they learn: 0.5 is what guessing reaches.
     """
     script = str(ROOT / "examples" / "ctr" / "train.py")
     small = ["--files", "2", "--lines", "10000", "--epochs", "1", "--batch_size", "128"]
-    text = run(tmp_path, "--server_num=2", script, "--mode", mode, *small, "--save", "model")
+    line = [*before, script, "--mode", mode, *small, "--save", "model"]
+    text = run(tmp_path, "--server_num=2", *line)
+    assert ("device card:0" in text) == bool(before)
     found = re.search(r"epoch 1/1: AUC (\S+) of (\S+)", text)
     assert found is not None, text
     reached, best = float(found[1]), float(found[2])
@@ -52,7 +61,7 @@ def test_clicks_come_near_the_best_there_is(tmp_path: Path, mode: str, margin: f
 
 def test_words_of_a_topic_become_neighbours(tmp_path: Path) -> None:
     script = str(ROOT / "examples" / "word2vec" / "train.py")
-    text = run(tmp_path, "--server_num=1", script, "--batches", "200")
+    text = run(tmp_path, "--server_num=1", CARD, script, "--batches", "200")
     found = re.search(r"same topic: (\S+)%", text)
     assert found is not None, text
     assert float(found[1]) > 80

@@ -1,6 +1,7 @@
 """Metrics over two workers are those of scikit-learn on the joined data."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,93 @@ def test_blank_entries_and_classes_instead_of_scores() -> None:
     few = Accuracy(topk=5)
     few.update(torch.tensor([[0.1, 0.9], [0.2, 0.8]]), torch.tensor([0, 1]))
     assert few.local() == 1.0, "with two classes the right one is among five"
+
+
+CHANCES, CLICKS = [0.9, 0.2, 0.7, 0.4], [1, 0, 0, 1]
+FORMS: dict[str, Callable[[list[Any]], Any]] = {
+    "list": lambda values: values,
+    "array": np.array,
+    "tensor": torch.tensor,
+    "column": lambda values: torch.tensor(values)[:, None],
+    "tensors": lambda values: [torch.tensor(value) for value in values],
+}
+LABELS: dict[str, Callable[[list[int]], Any]] = {
+    **FORMS,
+    "bools": lambda values: torch.tensor(values) > 0,
+    "floats": lambda values: torch.tensor(values).float(),
+    "bytes": lambda values: np.array(values, np.uint8),
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+@pytest.mark.parametrize("given", FORMS.values(), ids=FORMS)
+def test_probabilities_of_two_classes_in_any_form(given: Any, labels: Any) -> None:
+    """Once 0.0, for no probability is equal to a label; lists crashed."""
+    right, area = Accuracy(), AUC()
+    right.update(given(CHANCES), labels(CLICKS))
+    area.update(given(CHANCES), labels(CLICKS))
+    assert right.counts == (2, 4)
+    assert area.local() == roc_auc_score(CLICKS, CHANCES)
+    both = [[1 - chance, chance] for chance in CHANCES]
+    table, scores = AUC(), Accuracy()
+    table.update(np.array(both), labels(CLICKS))
+    scores.update(both, labels(CLICKS))
+    assert (table.local(), scores.counts) == (area.local(), (2, 4))
+
+
+@pytest.mark.parametrize("given", FORMS.values(), ids=FORMS)
+def test_classes_and_numbers_in_any_form(given: Any) -> None:
+    metric = Accuracy()
+    metric.update(given([3, 1, 2]), given([3, 1, 0]))
+    metric.update(given([3.0, 1.0, 0.0]), given([3, 1, 0]))
+    assert metric.counts == (5, 6)
+    error = MAE()
+    error.update(given([1.5, 2.0]), given([1, 4]))
+    assert error.local() == 1.25
+
+
+def test_empty_batches_count_nothing() -> None:
+    metric, area, error = Accuracy(), AUC(), MAE()
+    metric.update(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
+    metric.update([], [])
+    area.update([], [])
+    error.update([], [])
+    assert metric.counts == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "given", "labels", "match"),
+    [
+        (Accuracy, [2.5, -1.5], [1, 0], "neither classes nor probabilities"),
+        (Accuracy, [0.5, 0.2], [1, 2], "neither 0 nor 1"),
+        (Accuracy, [[0.1, 0.9]], [0.5], "name no classes"),
+        (Accuracy, np.zeros((2, 3, 4)), [1, 0], "which dimension the classes are"),
+        (Accuracy, np.zeros((2, 3)), np.eye(3)[:2], "2 predictions for 6 labels"),
+        (Accuracy, [0.1, 0.9], [1], "2 predictions for 1 labels"),
+        (Accuracy, [[0.1], [0.2, 0.3]], [1, 0], "no rectangle"),
+        (Accuracy, None, [1], "pass a tensor"),
+        (AUC, [0.1, 1.2], [1, 0], "not between 0 and 1"),
+        (AUC, [0.1, 0.2], [1, 2], "neither 0 nor 1"),
+        (AUC, np.zeros((2, 3)), [1, 0], "more than two classes"),
+        (AUC, [0.1], [1, 0], "1 predictions for 2 labels"),
+        (AUC, "text", [1], "pass a tensor"),
+        (MAE, [1.0, 2.0], [[1.0], [2.0]], r"shape \[2\] and targets of shape \[2, 1\]"),
+        (RMSE, {"a": 1}, [1.0], "pass a tensor"),
+    ],
+)
+def test_what_cannot_be_counted_is_said(metric: Any, given: Any, labels: Any, match: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=match):
+        metric().update(given, labels)
+
+
+def test_labels_that_are_no_class_are_noticed_when_the_device_is_asked() -> None:
+    metric = Accuracy()
+    metric.update(torch.randn(3, 3), torch.tensor([1, 2, 3]))  # numbered from 1
+    with pytest.raises(ValueError, match="1 labels are none of the classes 0 to 2"):
+        metric.compute()
+    other = Accuracy(ignore_label=3)
+    other.update(torch.randn(3, 3), torch.tensor([1, 2, 3]))
+    assert other.counts[1] == 2
 
 
 def test_nonsense_is_refused() -> None:

@@ -67,6 +67,10 @@ class Images(Dataset[Any]):
     def __len__(self) -> int:
         return self._length
 
+    def is_filler(self, index: int) -> bool:
+        """Whether an entry is blank."""
+        return index >= len(self.files)
+
     def set_epoch(self, epoch: int) -> None:
         """Draw other crops than in the last epoch."""
         self.epoch = epoch
