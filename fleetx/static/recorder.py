@@ -14,6 +14,8 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from fleetx.static.error import ProgramError
+from fleetx.static.gradient_hooks import GradientHook, Handle, check_differentiable, refuse
+from fleetx.static.manners import options_of
 from fleetx.static.module_calls import mark, one_operator
 from fleetx.static.program import Program
 from fleetx.static.regions import autocast_in_force
@@ -30,6 +32,9 @@ NUMBERS = frozenset(
 )
 """What needs the numbers of a tensor."""
 
+GRADIENTS = frozenset({"register_hook", "retain_grad", "register_post_accumulate_grad_hook"})
+"""What waits for a gradient."""
+
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
@@ -38,6 +43,8 @@ def record(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -
     name = getattr(func, "__name__", "")
     if name in NUMBERS:
         raise ProgramError(_needs_numbers(name))
+    if name in GRADIENTS:
+        return _about_gradients(program, name, *args, **kwargs)
     if name == "__get__":
         return _read_property(program, func, args)
     if name in {"__set__", "__delete__"}:
@@ -71,15 +78,39 @@ def record_module(program: Program, module: nn.Module, path: str, args: Any, kwa
 
     with one_operator():
         found = _on_fakes(program, call, args, kwargs)
-        meta = {"training": module.training, "in_place": getattr(module, "inplace", False) is True}
+        meta = {
+            "training": module.training,
+            "in_place": getattr(module, "inplace", False) is True,
+            "options": options_of(module),
+        }
     made = emit(program, "call_module", path, args, kwargs, found=found, **meta)
     if isinstance(made, Variable):
         program.names.setdefault(path, made.node)
     return made
 
 
+def _about_gradients(program: Program, name: str, variable: Variable, *args: Any, **kw: Any) -> Any:
+    if name != "register_hook":
+        refuse(f"{name}()")
+    return _hook(program, variable, *args, **kw)
+
+
+def _hook(program: Program, variable: Variable, hook: Callable[[Tensor], Any]) -> Any:
+    check_differentiable(variable)
+    parameter = program.parameter(variable.node)
+    if parameter is not None:  # it is there at every run, and keeps its hooks
+        return parameter.register_hook(hook)
+    module = GradientHook(hook)
+    path = program.state.operator(module, "gradienthook")
+    meta = {"training": False, "in_place": True}  # so that it runs wherever the tensor is needed
+    made = emit(program, "call_module", path, (variable,), {}, found=variable.fake, **meta)
+    return Handle(program, made.node)
+
+
 def _read_property(program: Program, func: Any, args: Any) -> Any:
     name = getattr(func.__self__, "__name__", "")
+    if name == "grad":
+        refuse(".grad")
     found = _on_fakes(program, func, args, {})
     if isinstance(found, Tensor) and name in VIEWS:
         return emit(program, "call_function", getattr, (args[0], name), {}, found=found)

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from fleetx.static.manners import without_hooks
+
 
 class Twins:
     """Twins of modules: the same parameters, buffers and options, but a forward of their own.
@@ -21,7 +23,7 @@ class Twins:
     def of(self, module: nn.Module) -> nn.Module:
         """The one twin of a module."""
         if id(module) not in self._made:
-            twin = self._made[id(module)] = copy.copy(module)
+            twin = self._made[id(module)] = copy.copy(without_hooks(module))
             if self._own:
                 vars(twin).update(_places(twin))
             twin._modules = {

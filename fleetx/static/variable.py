@@ -115,8 +115,9 @@ class Variable(Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> NoReturn:
         raise ProgramError(
-            f"{user_line()}: {func} was given a variable past the functions of torch, so it cannot "
-            "be recorded; call it through torch, or feed its result as data."
+            f"{user_line()}: {func} was given a variable past the functions of torch, as by "
+            "torch.func (vmap, grad, jacrev) or an extension, so it cannot be recorded; write it "
+            "with functions of torch over a whole batch and static.gradients(), or feed its result."
         )
 
 
