@@ -72,15 +72,22 @@ class Modes:
             return path
         if self._own:
             raise ProgramError(
-                f"{line}: {path!r} is called in two manners, in training and in evaluation mode or "
-                "with options that were changed, and a strategy spreads its parameters, which lie "
-                "in one module; call it in one manner, or make a module for each."
+                f"{line}: {path!r} is called {_difference(known[0], manner)}, and a strategy "
+                "spreads its parameters, which lie in one module; call it in one manner, or make "
+                "a module for each."
             )
         other_twin = _copied(first)
         give(other_twin, {key: self._base[path][key] for key in known[0].options})
         _set(other_twin, manner)
         hang(self._root, f"modes.{len(known) - 1}.{path}", other_twin, Hidden)
         return f"modes.{len(known) - 1}.{path}"
+
+
+def _difference(first: _Manner, other: _Manner) -> str:
+    if first.training is not other.training:
+        return "in training and in evaluation mode"
+    names = sorted({name for _, name in {**first.options, **other.options}})
+    return f"with {', '.join(names)} changed between two calls"
 
 
 def _set(module: nn.Module, manner: _Manner) -> None:

@@ -20,7 +20,7 @@ from fleetx.static.module_calls import mark, one_operator
 from fleetx.static.program import Program
 from fleetx.static.regions import autocast_in_force
 from fleetx.static.source_lines import user_line
-from fleetx.static.variable import Variable, node_of
+from fleetx.static.variable import Variable, check_untransformed, node_of
 from fleetx.static.writes import writes
 
 VIEWS = frozenset({"T", "mT", "H", "mH", "data", "real", "imag"})
@@ -43,6 +43,7 @@ def record(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -
     name = getattr(func, "__name__", "")
     if name in NUMBERS:
         raise ProgramError(_needs_numbers(name))
+    check_untransformed(func)
     if name in GRADIENTS:
         return _about_gradients(program, name, *args, **kwargs)
     if name == "__get__":

@@ -78,10 +78,11 @@ def test_weights_that_are_computed_are_trained_through() -> None:
         torch.func.vmap(lambda row: row.sum()),
         torch.func.grad(lambda x: x.square().sum()),
         torch.func.jacrev(lambda x: x.square().sum(1)),
+        lambda x: torch.func.jvp(torch.square, (x,), (x,)),
     ],
 )
 def test_what_goes_past_the_functions_of_torch_says_so(
-    transformed: Callable[[Tensor], Tensor],
+    transformed: Callable[[Tensor], Any],
 ) -> None:
     x = static.data("x", [None, 4])
     with pytest.raises(ProgramError, match=r"test_functional_calls.py:\d+: .*torch\.func"):
