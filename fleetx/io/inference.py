@@ -152,7 +152,7 @@ def _graph_module(program: Program, outputs: list[fx.Node], device: torch.device
     graph = flattened(program, outputs, device)
     mark_regions(graph, exported=True)
     root = Lowered(program)
-    root.recorded_modes.set(graph, for_test=program.for_test)
+    root.recorded_modes.set(graph, program)
     module = fx.GraphModule(root, graph)
     module.training = not program.for_test
     return module

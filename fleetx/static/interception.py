@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, stateless
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from typing_extensions import override
 
 from fleetx.static import module_calls
 from fleetx.static.error import ProgramError
+from fleetx.static.functional_calls import functional_call, given_weights, held, owning
+from fleetx.static.manners import check_backward_hooks, has_hooks, with_forward
 from fleetx.static.module_calls import Call
 from fleetx.static.program import Program
 from fleetx.static.recorder import is_view, record, record_module
@@ -64,6 +66,7 @@ def start(main: Source, startup: Source) -> None:
     if not _recording.sources:
         _recording.sources.append((main, startup))
         nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
+        stateless._functional_call = _functional_call_or_record  # type: ignore[assignment]
         torch.autograd.Function.apply = classmethod(_apply_or_record)  # type: ignore[assignment,method-assign]
 
 
@@ -71,6 +74,7 @@ def stop() -> None:
     """Put torch back as it was."""
     _recording.sources.clear()
     nn.Module.__call__ = _call  # type: ignore[method-assign]
+    stateless._functional_call = functional_call
     torch.autograd.Function.apply = _apply  # type: ignore[method-assign]
 
 
@@ -110,8 +114,9 @@ def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     _initialise(module, args, kwargs)
     path = program.state.path(module)
     assert path is not None
-    if is_leaf(module):
-        return record_module(program, module, path, args, kwargs)
+    if is_leaf(module) and not given_weights(module):
+        return _operator(program, module, path, args, kwargs)
+    check_backward_hooks(module)
     if _recording.depth == 0:
         made = _outermost(program, module, path, args, kwargs)
     else:
@@ -119,6 +124,17 @@ def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if isinstance(made, Variable):
         program.names.setdefault(path, node_of(made))
     return made
+
+
+def _functional_call_or_record(
+    module: nn.Module, given: Any, args: Any = None, kwargs: Any = None, **options: Any
+) -> Any:
+    """A module called with other weights: what it holds itself is known before they come."""
+    if _recording.on and (found := variables((given, args, kwargs))):
+        adopt(program_of(found), module)
+        with owning(held(module)):
+            return functional_call(module, given, args, kwargs, **options)
+    return functional_call(module, given, args, kwargs, **options)
 
 
 def adopt(program: Program, module: nn.Module) -> None:
@@ -160,6 +176,18 @@ def is_leaf(module: nn.Module) -> bool:
     if parametrize.is_parametrized(module) or getattr(module, "one_operator", False):
         return True
     return module.__module__.startswith("torch.nn") and not any(True for _ in module.children())
+
+
+def _operator(program: Program, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
+    """Record a module as one operator, between the user's hooks."""
+    if not has_hooks(module):
+        return record_module(program, module, path, args, kwargs)
+
+    def recorded(bare: nn.Module) -> Callable[..., Any]:
+        return lambda *args, **kwargs: record_module(program, bare, path, args, kwargs)
+
+    with with_forward(module, recorded):
+        return _call(module, *args, **kwargs)
 
 
 def _outermost(program: Program, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:

@@ -38,6 +38,15 @@ Attr = ParamAttr | Initializer | bool | None
 """False: there is none, where a layer can do without, as without a bias or the scale of a norm."""
 
 
+def one_of(**given: Any) -> Any:
+    """The value of an argument that has two names, as in Paddle of different years."""
+    found = {name: value for name, value in given.items() if value is not None}
+    if len(found) > 1:
+        names = " and ".join(found)
+        raise ProgramError(f"a layer was given {names}, which are two names of one; pass one.")
+    return next(iter(found.values()), None)
+
+
 def layer(
     kind: str,
     make: Callable[[], nn.Module],

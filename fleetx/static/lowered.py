@@ -137,7 +137,7 @@ class Lowered(Part):
         return code(graph, compiled=self._build.compile)
 
     def _generated(self, program: Program, graph: fx.Graph) -> Variant:
-        self.recorded_modes.set(graph, for_test=program.for_test)
+        self.recorded_modes.set(graph, program)
         if self._build.in_place:
             activate_in_place(graph, self)
         if self._by_device:

@@ -1,12 +1,15 @@
-"""Training and evaluation mode of modules, as each of their calls was recorded."""
+"""Mode and options of modules, as each of their calls was recorded."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx, nn
 from typing_extensions import override
 
 from fleetx.static.error import ProgramError
-from fleetx.static.sharing import copied, hang
+from fleetx.static.manners import Options, changed, copied, give, options_of, same
+from fleetx.static.program import Program
+from fleetx.static.sharing import hang
 
 
 class Hidden(nn.Module):
@@ -18,35 +21,83 @@ class Hidden(nn.Module):
         return {} if destination is None else destination
 
 
+@dataclass(frozen=True)
+class _Manner:
+    """How a twin of a module runs."""
+
+    training: bool
+    options: Options
+    """Those that differ from what the module itself has."""
+
+    def like(self, other: "_Manner") -> bool:
+        return self.training is other.training and same(self.options, other.options)
+
+
 class Modes:
-    """Gives a lowered program a second twin of each module that is called in both modes."""
+    """Gives a lowered program another twin of a module for each manner in which it is called."""
 
     def __init__(self, root: nn.Module, *, own: bool) -> None:
         self._root, self._own = root, own
-        self._first: dict[str, bool] = {}
-        """Path of a module -> whether its first twin is in training mode."""
-        self._twice: set[str] = set()
-        """Paths of those that have a second twin."""
+        self._manners: dict[str, list[_Manner]] = {}
+        """Path of a module -> how its twins run, the first one first."""
+        self._base: dict[str, Options] = {}
+        """Path of a module -> the options that it had when its first twin was asked for."""
 
-    def set(self, graph: fx.Graph, *, for_test: bool) -> None:
-        """Let every call of a module run in its own mode; in tests all are in evaluation mode."""
+    def set(self, graph: fx.Graph, program: Program) -> None:
+        """Let every call of a module run as it was recorded; tests are in evaluation mode."""
         for node in graph.nodes:
             if node.op == "call_module":
-                path, training = str(node.target), node.meta["training"] and not for_test
-                if self._first.setdefault(path, training) is training:
-                    self._root.get_submodule(path).training = training
-                else:
-                    node.target = self._other(path, training)
+                path = str(node.target)
+                manner = self._manner(node, path, program)
+                node.target = self._twin(path, manner, str(node.meta.get("line")))
 
-    def _other(self, path: str, training: bool) -> str:
+    def _manner(self, node: fx.Node, path: str, program: Program) -> _Manner:
+        if path not in self._base:
+            self._base[path] = options_of(program.state.root.get_submodule(path))
+        training = node.meta["training"] and not program.for_test
+        return _Manner(training, changed(node.meta.get("options", {}), self._base[path]))
+
+    def _twin(self, path: str, manner: _Manner, line: str) -> str:
+        known = self._manners.setdefault(path, [])
+        for at, other in enumerate(known):
+            if manner.like(other):
+                found = f"modes.{at}.{path}" if at else path
+                self._root.get_submodule(found).training = manner.training
+                return found
+        known.append(manner)
+        first = self._root.get_submodule(path)
+        if len(known) == 1:
+            _set(first, manner)
+            return path
         if self._own:
             raise ProgramError(
-                f"{path!r} is called in training and in evaluation mode, and a strategy spreads "
-                "its parameters, which lie in one module; use one mode, or a module for each."
+                f"{line}: {path!r} is called {_difference(known[0], manner)}, and a strategy "
+                "spreads its parameters, which lie in one module; call it in one manner, or make "
+                "a module for each."
             )
-        if path not in self._twice:
-            self._twice.add(path)
-            other = copied(self._root.get_submodule(path))
-            other.training = training
-            hang(self._root, f"modes.{path}", other, Hidden)
-        return f"modes.{path}"
+        other_twin = _copied(first)
+        give(other_twin, {key: self._base[path][key] for key in known[0].options})
+        _set(other_twin, manner)
+        hang(self._root, f"modes.{len(known) - 1}.{path}", other_twin, Hidden)
+        return f"modes.{len(known) - 1}.{path}"
+
+
+def _difference(first: _Manner, other: _Manner) -> str:
+    if first.training is not other.training:
+        return "in training and in evaluation mode"
+    names = sorted({name for _, name in {**first.options, **other.options}})
+    return f"with {', '.join(names)} changed between two calls"
+
+
+def _set(module: nn.Module, manner: _Manner) -> None:
+    module.training = manner.training
+    give(module, manner.options)
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """A twin with parts of its own, over the same tensors."""
+    made = copied(module)
+    made._modules = {
+        name: None if child is None else _copied(child) for name, child in module._modules.items()
+    }
+    return made

@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_map
 
+from fleetx.static.functional_calls import Tensors, owned, owning
 from fleetx.static.regions import DEVICES, autocast_in_force
 from fleetx.static.source_lines import user_line
 
@@ -36,6 +37,8 @@ class Call:
     device: str | None
     grad: bool = field(default_factory=torch.is_grad_enabled)
     autocast: tuple[str, torch.dtype] | None = field(default_factory=autocast_in_force)
+    owned: Tensors = field(default_factory=owned)
+    """What modules hold themselves that were given other weights."""
     asked: str | None = None
     """The line that found a module in training mode and may have chosen by it."""
     end: fx.Node | None = None
@@ -60,7 +63,7 @@ class Call:
         try:
             for part, attributes in self._parts:
                 _become(part, {**_copied(attributes), "training": False})
-            with _autocast(self.autocast), torch.set_grad_enabled(self.grad):
+            with _autocast(self.autocast), torch.set_grad_enabled(self.grad), owning(self.owned):
                 yield
         finally:
             for part, attributes in now:

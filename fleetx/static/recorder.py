@@ -16,12 +16,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fleetx.static.constants import as_text_or_node, with_places
 from fleetx.static.decisions import foregone
 from fleetx.static.error import ProgramError
+from fleetx.static.gradient_hooks import GradientHook, Handle, check_differentiable, refuse
+from fleetx.static.manners import options_of
 from fleetx.static.module_calls import mark, one_operator
 from fleetx.static.program import Program
 from fleetx.static.regions import autocast_in_force
 from fleetx.static.size_nodes import size_node
 from fleetx.static.source_lines import user_line
-from fleetx.static.variable import Variable, node_of
+from fleetx.static.variable import Variable, check_untransformed, node_of
 from fleetx.static.writes import writes
 
 VIEWS = frozenset({"T", "mT", "H", "mH", "data", "real", "imag"})
@@ -33,6 +35,9 @@ NUMBERS = frozenset(
 )
 """What needs the numbers of a tensor."""
 
+GRADIENTS = frozenset({"register_hook", "retain_grad", "register_post_accumulate_grad_hook"})
+"""What waits for a gradient."""
+
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
@@ -41,10 +46,11 @@ def record(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -
     name = getattr(func, "__name__", "")
     if name in NUMBERS:
         return _answer(name, args[0])
-    if name == "__get__":
-        return _read_property(program, func, args)
-    if name in {"__set__", "__delete__"}:
-        return _assign(program, _attribute(func), *args)
+    check_untransformed(func)
+    if name in GRADIENTS:
+        return _about_gradients(program, name, *args, **kwargs)
+    if name in {"__get__", "__set__", "__delete__"}:
+        return _use_attribute(program, func, args)
     if name in {"__iter__", "unbind"}:
         _check_items(args[0], *args[1:], **kwargs)
     if name == "__getitem__":
@@ -59,6 +65,12 @@ def record(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -
         made = emit(program, "call_function", func, args, kwargs, found=found)
     same = in_place and args and isinstance(args[0], Variable) and found is args[0].fake
     return args[0] if same else made
+
+
+def _use_attribute(program: Program, func: Any, args: Any) -> Any:
+    if func.__name__ == "__get__":
+        return _read_property(program, func, args)
+    return _assign(program, _attribute(func), *args)
 
 
 def _answer(name: str, variable: Any) -> bool:
@@ -88,9 +100,14 @@ def record_module(program: Program, module: nn.Module, path: str, args: Any, kwa
     def call(*args: Any, **kwargs: Any) -> Any:
         return torch.func.functional_call(module, state, args, kwargs)
 
-    with one_operator(), _known_momentum(module):
-        found = _on_fakes(program, call, args, kwargs)
-        meta = {"training": module.training, "in_place": getattr(module, "inplace", False) is True}
+    with one_operator():
+        with _known_momentum(module):
+            found = _on_fakes(program, call, args, kwargs)
+        meta = {
+            "training": module.training,
+            "in_place": getattr(module, "inplace", False) is True,
+            "options": options_of(module),
+        }
     made = emit(program, "call_module", path, args, kwargs, found=found, **meta)
     if isinstance(made, Variable):
         program.names.setdefault(path, made.node)
@@ -120,7 +137,27 @@ def _attribute(func: Any) -> str:
     return str(getattr(func.__self__, "__name__", ""))
 
 
+def _about_gradients(program: Program, name: str, variable: Variable, *args: Any, **kw: Any) -> Any:
+    if name != "register_hook":
+        refuse(f"{name}()")
+    return _hook(program, variable, *args, **kw)
+
+
+def _hook(program: Program, variable: Variable, hook: Callable[[Tensor], Any]) -> Any:
+    check_differentiable(variable)
+    parameter = program.parameter(variable.node)
+    if parameter is not None:  # it is there at every run, and keeps its hooks
+        return parameter.register_hook(hook)
+    module = GradientHook(hook)
+    path = program.state.operator(module, "gradienthook")
+    meta = {"training": False, "in_place": True}  # so that it runs wherever the tensor is needed
+    made = emit(program, "call_module", path, (variable,), {}, found=variable.fake, **meta)
+    return Handle(program, made.node)
+
+
 def _read_property(program: Program, func: Any, args: Any) -> Any:
+    if _attribute(func) == "grad":
+        refuse(".grad")
     found = _on_fakes(program, func, args, {})
     if isinstance(found, Tensor) and is_view(func):
         read = args[0], _attribute(func)

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, fx, nn
-from torch.nn.utils import parametrize
+
+from fleetx.static.manners import copied, without_hooks
 
 
 class Twins:
@@ -22,7 +23,7 @@ class Twins:
     def of(self, module: nn.Module) -> nn.Module:
         """The one twin of a module."""
         if id(module) not in self._made:
-            twin = self._made[id(module)] = copied(module)
+            twin = self._made[id(module)] = copied(without_hooks(module))
             if self._own:
                 vars(twin).update(_places(twin))
             twin._modules = {
@@ -32,19 +33,6 @@ class Twins:
             if self._eval:
                 twin.training = False
         return self._made[id(module)]
-
-
-def copied(module: nn.Module) -> nn.Module:
-    """A module beside another one, with the same attributes.
-
-    Parametrized ones refuse to be copied, because a pickle of them could not be read; their class
-    was made for them, and here the two are used together.
-    """
-    if not parametrize.is_parametrized(module):
-        return copy.copy(module)
-    made = type(module).__new__(type(module))
-    vars(made).update(vars(module))
-    return made
 
 
 def _places(module: nn.Module) -> dict[str, Any]:

@@ -75,6 +75,10 @@ class State:
                 self._know(tensor, f"{path}.{attribute}")
         return name
 
+    def operator(self, module: nn.Module, kind: str) -> str:
+        """Take in a module that stands for an operator, under the next number of its kind."""
+        return self.add(module, self._constants.fresh(kind, self.root._modules))
+
     def constant(self, tensor: Tensor) -> str:
         """The path of a tensor of the script; a number that never changes, unless a parameter."""
         known = self.path(tensor)

@@ -114,10 +114,21 @@ class Variable(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> NoReturn:
-        raise ProgramError(
-            f"{user_line()}: {func} was given a variable past the functions of torch, so it cannot "
-            "be recorded; call it through torch, or feed its result as data."
-        )
+        raise ProgramError(_past_torch(func))
+
+
+def _past_torch(func: Any) -> str:
+    return (
+        f"{user_line()}: {func} was given a variable past the functions of torch, as by torch.func "
+        "(vmap, grad, jacrev) or an extension, so it cannot be recorded; write it with functions "
+        "of torch over a whole batch and static.gradients(), or feed its result."
+    )
+
+
+def check_untransformed(func: Any) -> None:
+    """Refuse calls under a transformation of torch.func, whose tensors only live inside of it."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        raise ProgramError(_past_torch(getattr(func, "__name__", func)))
 
 
 def as_variable(value: object, call: str) -> Variable:

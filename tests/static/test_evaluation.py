@@ -237,6 +237,15 @@ def test_a_clone_writes_no_statistics_and_leaves_the_model_alone() -> None:
     assert torch.equal(model.mean, mean)
 
 
+def test_a_model_may_have_moved_since_it_was_recorded() -> None:
+    model = Noisy()
+    out = model(static.data("x", [None, 4]))
+    model._buffers["mean"] = model.mean + 1  # as a run on a GPU does: other tensors, same names
+    test = static.default_main_program().clone(for_test=True)
+    assert model.mean.all()
+    assert np.array_equal(run(test, out)[0], eager(model))
+
+
 def test_clones_of_clones_and_of_pruned_programs_are_in_evaluation_mode_too() -> None:
     model = Noisy()
     x = static.data("x", [None, 4])

@@ -1,5 +1,6 @@
 """Layers and metrics: the numbers of the torch modules and formulas that they stand for."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -260,3 +261,54 @@ def test_the_mean_of_a_window_leaves_padding_out() -> None:
     without, counted = static.Executor().run(feed=feed, fetch_list=outs)
     assert without.ravel().tolist() == [9, 9, 9, 9]
     assert counted.ravel().tolist() == [4, 4, 4, 4]
+
+
+WITH_WEIGHTS: dict[str, Callable[..., Any]] = {
+    "fc": lambda x, ids, **attr: static.nn.fc(x, 2, **attr),
+    "conv2d": lambda x, ids, **attr: static.nn.conv2d(x, 2, 3, **attr),
+    "conv2d_transpose": lambda x, ids, **attr: static.nn.conv2d_transpose(x, 2, 3, **attr),
+    "batch_norm": lambda x, ids, **attr: static.nn.batch_norm(x, **attr),
+    "layer_norm": lambda x, ids, **attr: static.nn.layer_norm(x, **attr),
+    "group_norm": lambda x, ids, **attr: static.nn.group_norm(x, 3, **attr),
+    "instance_norm": lambda x, ids, **attr: static.nn.instance_norm(x, **attr),
+    "prelu": lambda x, ids, **attr: static.nn.prelu(x, **attr),
+    "embedding": lambda x, ids, **attr: static.nn.embedding(ids, (5, 2), **attr),
+    "sparse_embedding": lambda x, ids, **attr: static.nn.sparse_embedding(ids, (5, 2), **attr),
+    "create_parameter": lambda x, ids, **attr: static.nn.create_parameter([3], **attr),
+}
+
+
+def test_every_layer_that_takes_an_attribute_for_its_weight_is_tried() -> None:
+    takes = {
+        name
+        for name in static.nn.__all__
+        if inspect.isfunction(getattr(static.nn, name))
+        and any("attr" in p for p in inspect.signature(getattr(static.nn, name)).parameters)
+    }
+    assert takes == WITH_WEIGHTS.keys()
+
+
+@pytest.mark.parametrize("name", WITH_WEIGHTS)
+def test_the_weight_is_described_under_both_names(name: str) -> None:
+    x, ids = static.data("x", [None, 3, 8, 8]), static.data("ids", [None, 4], "int64")
+    attr = static.ParamAttr(initializer=lambda tensor: nn.init.constant_(tensor, 7.0))
+    for spelling in ("param_attr", "weight_attr"):
+        WITH_WEIGHTS[name](x, ids, **{spelling: attr})
+    with pytest.raises(ProgramError, match="two names of one"):
+        WITH_WEIGHTS[name](x, ids, param_attr=attr, weight_attr=attr)
+    static.Executor().run(static.default_startup_program())
+    trained = static.default_main_program().state.trained()
+    weights = [value for path, value in trained.items() if path.endswith(".weight")]
+    assert len(weights) == 2
+    assert all(bool((weight == 7.0).all()) for weight in weights)
+
+
+@pytest.mark.parametrize(
+    "name", ["fc", "conv2d", "conv2d_transpose", "batch_norm", "layer_norm", "group_norm"]
+)
+def test_the_activation_is_given_under_both_names(name: str) -> None:
+    x, ids = static.data("x", [None, 3, 8, 8]), static.data("ids", [None, 4], "int64")
+    for spelling in ("act", "activation"):
+        assert WITH_WEIGHTS[name](x, ids, **{spelling: "relu"}).name.startswith("relu")
+    with pytest.raises(ProgramError, match="two names of one"):
+        WITH_WEIGHTS[name](x, ids, act="relu", activation="relu")

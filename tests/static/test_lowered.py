@@ -269,3 +269,12 @@ def test_parameters_that_are_spread_have_one_mode() -> None:
     trained, tested = both_modes(nn.BatchNorm1d(3))
     with pytest.raises(ProgramError, match="'batchnorm1d_0' is called in training and in eval"):
         lowered(static.default_main_program(), trained + tested, own=True)
+
+
+def test_parameters_that_are_spread_have_one_set_of_options() -> None:
+    x, norm = static.data("x", [None, 3]), nn.BatchNorm1d(3)
+    first = norm(x)
+    norm.eps = 0.1
+    second = norm(x)
+    with pytest.raises(ProgramError, match=r"'batchnorm1d_0' is called with eps changed"):
+        lowered(static.default_main_program(), first + second, own=True)

@@ -4,18 +4,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fleetx.static.error import ProgramError
-from fleetx.static.layers import Attr, layer, size_of
+from fleetx.static.layers import Attr, layer, one_of, size_of
 from fleetx.static.variable import Variable, as_variable
 
 
 def prelu(
-    x: Tensor, mode: str = "all", weight_attr: Attr = None, name: str | None = None
+    x: Tensor,
+    mode: str = "all",
+    weight_attr: Attr = None,
+    name: str | None = None,
+    *,
+    param_attr: Attr = None,
 ) -> Variable:
     """ReLU whose slope below zero is learnt: one ("all"), or one for each channel ("channel")."""
     if mode not in {"all", "channel"}:
         raise ProgramError(f"prelu has the modes 'all' and 'channel', got {mode!r}")
     count = 1 if mode == "all" else size_of(x, 1)
-    module = layer("prelu", lambda: nn.PReLU(count), name=name, weight=weight_attr)
+    start = one_of(weight_attr=weight_attr, param_attr=param_attr)
+    module = layer("prelu", lambda: nn.PReLU(count), name=name, weight=start)
     return as_variable(module(x), "a layer")
 
 

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fleetx.static.error import ProgramError
-from fleetx.static.layers import Activation, Attr, applied, size_of
+from fleetx.static.layers import Activation, Attr, applied, one_of, size_of
 from fleetx.static.variable import Variable, as_variable
 
 Pair = int | tuple[int, int]
@@ -20,8 +20,10 @@ def conv2d(
     dilation: Pair = 1,
     groups: int = 1,
     param_attr: Attr = None,
+    weight_attr: Attr = None,
     bias_attr: Attr = None,
     act: Activation = None,
+    activation: Activation = None,
     name: str | None = None,
 ) -> Variable:
     """A convolution over images [N, C, H, W]."""
@@ -40,9 +42,9 @@ def conv2d(
         ),
         input,
         name=name,
-        weight=param_attr,
+        weight=one_of(param_attr=param_attr, weight_attr=weight_attr),
         bias=bias_attr,
-        act=act,
+        act=one_of(act=act, activation=activation),
     )
 
 
@@ -55,8 +57,10 @@ def conv2d_transpose(
     *,
     groups: int = 1,
     param_attr: Attr = None,
+    weight_attr: Attr = None,
     bias_attr: Attr = None,
     act: Activation = None,
+    activation: Activation = None,
     name: str | None = None,
 ) -> Variable:
     """The convolution whose gradient ``conv2d`` is."""
@@ -68,9 +72,9 @@ def conv2d_transpose(
         ),
         input,
         name=name,
-        weight=param_attr,
+        weight=one_of(param_attr=param_attr, weight_attr=weight_attr),
         bias=bias_attr,
-        act=act,
+        act=one_of(act=act, activation=activation),
     )
 
 

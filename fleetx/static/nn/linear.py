@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fleetx.expected import Kind, expect
 from fleetx.static.current import default_main_program
-from fleetx.static.layers import Activation, Attr, activated, layer, size_of
+from fleetx.static.layers import Activation, Attr, activated, layer, one_of, size_of
 from fleetx.static.program import dtype_of
 from fleetx.static.variable import Variable
 
@@ -26,8 +26,10 @@ def fc(
     num_flatten_dims: int = 1,
     *,
     weight_attr: Attr = None,
+    param_attr: Attr = None,
     bias_attr: Attr = None,
     activation: Activation = None,
+    act: Activation = None,
     name: str | None = None,
 ) -> Variable:
     """A fully connected layer; several inputs are transformed one by one and added.
@@ -37,11 +39,14 @@ def fc(
         size: the number of outputs.
         num_flatten_dims: leading dimensions that stay; the others become one.
         weight_attr: how the weight starts.
+        param_attr: another name of ``weight_attr``.
         bias_attr: how the bias starts; False for none.
         activation: what follows, by name or as a function.
+        act: another name of ``activation``.
         name: of the layer; numbered if None.
     """
     expect("static.nn.fc", "x", x, _INPUTS)
+    weight = one_of(weight_attr=weight_attr, param_attr=param_attr)
     inputs = [x] if isinstance(x, Tensor) else list(x)
     added = []
     for at, given in enumerate(inputs):
@@ -51,11 +56,11 @@ def fc(
             "fc",
             partial(nn.Linear, size_of(flat, -1), size, bias=with_bias),
             name=f"{name}_{at}" if name and at else name,
-            weight=weight_attr,
+            weight=weight,
             bias=bias_attr if with_bias else None,
         )
         added.append(module(flat))
-    return activated(sum(added[1:], start=added[0]), activation)
+    return activated(sum(added[1:], start=added[0]), one_of(activation=activation, act=act))
 
 
 class _Free(nn.Module):
@@ -79,12 +84,15 @@ def create_parameter(
     dtype: torch.dtype | str = "float32",
     *,
     attr: Attr = None,
+    param_attr: Attr = None,
+    weight_attr: Attr = None,
     is_bias: bool = False,
     name: str | None = None,
 ) -> Variable:
     """A parameter for operators of your own."""
     found = dtype_of(dtype)
-    module = layer("parameter", lambda: _Free(shape, found, is_bias), name=name, weight=attr)
+    start = one_of(attr=attr, param_attr=param_attr, weight_attr=weight_attr)
+    module = layer("parameter", lambda: _Free(shape, found, is_bias), name=name, weight=start)
     program = default_main_program()
     path = program.state.path(module.get_parameter("weight"))
     assert path is not None

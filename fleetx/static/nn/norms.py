@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from fleetx.static.error import ProgramError
-from fleetx.static.layers import Activation, Attr, activated, applied, layer, size_of
+from fleetx.static.layers import Activation, Attr, activated, applied, layer, one_of, size_of
 from fleetx.static.variable import Variable
 
 
@@ -11,9 +11,11 @@ def batch_norm(
     input: Tensor,
     act: Activation = None,
     *,
+    activation: Activation = None,
     momentum: float = 0.9,
     epsilon: float = 1e-5,
     param_attr: Attr = None,
+    weight_attr: Attr = None,
     bias_attr: Attr = None,
     is_test: bool = False,
     name: str | None = None,
@@ -35,12 +37,12 @@ def batch_norm(
         "batch_norm",
         lambda: kind(channels, eps=epsilon, momentum=1 - momentum),
         name=name,
-        weight=param_attr,
+        weight=one_of(param_attr=param_attr, weight_attr=weight_attr),
         bias=bias_attr,
         needs_weight=False,
     )
     module.train(not is_test)
-    return activated(module(input), act)
+    return activated(module(input), one_of(act=act, activation=activation))
 
 
 def layer_norm(
@@ -49,8 +51,10 @@ def layer_norm(
     *,
     epsilon: float = 1e-5,
     param_attr: Attr = None,
+    weight_attr: Attr = None,
     bias_attr: Attr = None,
     act: Activation = None,
+    activation: Activation = None,
     name: str | None = None,
 ) -> Variable:
     """Normalisation over all dimensions from ``begin_norm_axis`` on."""
@@ -60,10 +64,10 @@ def layer_norm(
         lambda: nn.LayerNorm(shape, eps=epsilon),
         input,
         name=name,
-        weight=param_attr,
+        weight=one_of(param_attr=param_attr, weight_attr=weight_attr),
         bias=bias_attr,
         needs_weight=False,
-        act=act,
+        act=one_of(act=act, activation=activation),
     )
 
 
@@ -73,8 +77,10 @@ def group_norm(
     *,
     epsilon: float = 1e-5,
     param_attr: Attr = None,
+    weight_attr: Attr = None,
     bias_attr: Attr = None,
     act: Activation = None,
+    activation: Activation = None,
     name: str | None = None,
 ) -> Variable:
     """Normalisation over groups of channels."""
@@ -84,10 +90,10 @@ def group_norm(
         lambda: nn.GroupNorm(groups, channels, eps=epsilon),
         input,
         name=name,
-        weight=param_attr,
+        weight=one_of(param_attr=param_attr, weight_attr=weight_attr),
         bias=bias_attr,
         needs_weight=False,
-        act=act,
+        act=one_of(act=act, activation=activation),
     )
 
 
@@ -96,6 +102,7 @@ def instance_norm(
     *,
     epsilon: float = 1e-5,
     param_attr: Attr = None,
+    weight_attr: Attr = None,
     bias_attr: Attr = None,
     name: str | None = None,
 ) -> Variable:
@@ -106,7 +113,7 @@ def instance_norm(
         lambda: nn.InstanceNorm2d(channels, eps=epsilon, affine=True),
         input,
         name=name,
-        weight=param_attr,
+        weight=one_of(param_attr=param_attr, weight_attr=weight_attr),
         bias=bias_attr,
         needs_weight=False,
     )

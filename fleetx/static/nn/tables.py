@@ -12,7 +12,7 @@ from fleetx.ps.initializers import Initializer as Rows
 from fleetx.ps.rules import Rule
 from fleetx.static.current import default_startup_program
 from fleetx.static.error import ProgramError
-from fleetx.static.layers import Attr, ParamAttr, layer
+from fleetx.static.layers import Attr, ParamAttr, layer, one_of
 from fleetx.static.variable import Variable, as_variable
 
 
@@ -23,6 +23,7 @@ def embedding(
     is_sparse: bool = False,
     padding_idx: int | None = None,
     param_attr: Attr = None,
+    weight_attr: Attr = None,
     name: str | None = None,
 ) -> Variable:
     """One row of a table for each id; ``is_sparse`` makes gradients of the rows that were used."""
@@ -31,7 +32,7 @@ def embedding(
         "embedding",
         lambda: nn.Embedding(rows, width, padding_idx=padding_idx, sparse=is_sparse),
         name=name,
-        weight=param_attr,
+        weight=one_of(param_attr=param_attr, weight_attr=weight_attr),
     )
     return as_variable(module(input), "a layer")
 
@@ -44,6 +45,7 @@ def sparse_embedding(
     is_test: bool = False,
     entry: Entry | None = None,
     param_attr: Attr | Rows = None,
+    weight_attr: Attr | Rows = None,
     name: str | None = None,
     wire: str | None = None,
     rule: Rule | None = None,
@@ -64,18 +66,20 @@ def sparse_embedding(
             for each example or each id.
         param_attr: what rows begin with; on servers ``Uniform``, ``Normal`` or ``Constant`` of
             ``fleetx.nn``.
+        weight_attr: another name of ``param_attr``.
         name: of the layer and of its table.
         wire: how rows travel from and to servers: "float16", "bfloat16", or float32 if None.
         rule: how rows move on servers: ``SGD``, ``Adagrad`` or ``Adam`` of ``fleetx.nn``, with a
             learning rate of its own; the program's optimizer if None.
     """
+    start = one_of(param_attr=param_attr, weight_attr=weight_attr)
     counted: dict[str, Tensor] = {}
     if has_servers():
         if isinstance(entry, ShowClickEntry):
             counted = _counted(entry, input)
-        module = _served(size[1], padding_idx, entry, param_attr, name, wire, rule)
+        module = _served(size[1], padding_idx, entry, start, name, wire, rule)
     else:
-        module = _local(size, padding_idx, _unserved(entry, param_attr, wire, rule), name)
+        module = _local(size, padding_idx, _unserved(entry, start, wire, rule), name)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_test):
         return as_variable(module(input, **counted), "a layer")
 
