@@ -1,7 +1,7 @@
 """Catching what a tensor subclass cannot: module calls, factories, expressions of parameters."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from fleetx.static.error import ProgramError
 from fleetx.static.program import Program
 from fleetx.static.recorder import is_view, record, record_module
+from fleetx.static.replays import replayed
 from fleetx.static.source_lines import user_line
 from fleetx.static.variable import Variable, variables
 
@@ -44,6 +46,8 @@ class _Recording(threading.local):
     sources: ClassVar[list[tuple[Source, Source]]] = []
     depth = 0
     """How many modules of the user's are around the line that runs now."""
+    buffers: ClassVar[dict[nn.Module, dict[str, Tensor | None]]] = {}
+    """What the buffers of the outermost of them were at its beginning."""
     paused = False
     """Whether a program runs, so that nothing is to be recorded."""
 
@@ -55,6 +59,7 @@ class _Recording(threading.local):
 _recording = _Recording()
 _call = nn.Module.__call__
 _apply = torch.autograd.Function.__dict__["apply"]
+_checkpoint = checkpoint._checkpoint_without_reentrant_generator
 
 
 def start(main: Source, startup: Source) -> None:
@@ -63,6 +68,7 @@ def start(main: Source, startup: Source) -> None:
         _recording.sources.append((main, startup))
         nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
         torch.autograd.Function.apply = classmethod(_apply_or_record)  # type: ignore[assignment,method-assign]
+        checkpoint._checkpoint_without_reentrant_generator = _checkpoint_or_record  # type: ignore[assignment]
 
 
 def stop() -> None:
@@ -70,6 +76,7 @@ def stop() -> None:
     _recording.sources.clear()
     nn.Module.__call__ = _call  # type: ignore[method-assign]
     torch.autograd.Function.apply = _apply  # type: ignore[method-assign]
+    checkpoint._checkpoint_without_reentrant_generator = _checkpoint
 
 
 @contextmanager
@@ -161,6 +168,7 @@ def _through(program: Program, module: nn.Module, args: Any, kwargs: Any) -> Any
     """Run the user's own forward, with everything in it recorded."""
     outermost = _recording.depth == 0
     buffers = {part: dict(part._buffers) for part in module.modules()} if outermost else {}
+    _recording.buffers.update(buffers)
     _recording.depth += 1
     try:
         with ExitStack() as stack:
@@ -175,6 +183,7 @@ def _through(program: Program, module: nn.Module, args: Any, kwargs: Any) -> Any
         _recording.depth -= 1
         for part, before in buffers.items():
             part._buffers.update(before)
+            del _recording.buffers[part]
 
 
 def _write_back(program: Program, module: nn.Module, before: dict[str, Tensor | None]) -> None:
@@ -209,6 +218,10 @@ class _Opaque(nn.Module):
 
 
 def _apply_or_record(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+    if cls is checkpoint.CheckpointFunction and _records_checkpoint(args):
+        function, preserve, *given = args
+        with _replayed(given, use_reentrant=True, preserve_rng_state=preserve):
+            return function(*given)
     found = variables((args, kwargs)) if _recording.on else []
     if not found:
         return _apply.__get__(None, cls)(*args, **kwargs)
@@ -218,6 +231,43 @@ def _apply_or_record(cls: type[torch.autograd.Function], *args: Any, **kwargs: A
         module = _Opaque(cls)
         program.state.add(module, name)
     return record_module(program, module, name, args, kwargs)
+
+
+def _records_checkpoint(values: Any) -> bool:
+    """Whether a checkpoint is the program's: variables may hide in the closure of its function."""
+    return _recording.on and (_recording.depth > 0 or bool(variables(values)))
+
+
+_OPTIONS = ("preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+"""Of a checkpoint without reentrance, in the order in which torch hands them on."""
+
+
+def _checkpoint_or_record(function: Any, *given: Any, **kwargs: Any) -> Iterator[None]:
+    """Around the function of a checkpoint without reentrance, which torch calls by itself."""
+    options, args = given[: len(_OPTIONS)], given[len(_OPTIONS) :]
+    if not _records_checkpoint((args, kwargs)):
+        yield from _checkpoint(function, *given, **kwargs)
+        return
+    known = dict(zip(_OPTIONS, options, strict=True))
+    with _replayed([*args, *kwargs.values()], use_reentrant=False, **known):
+        yield
+
+
+@contextmanager
+def _replayed(given: Sequence[Any], **options: Any) -> Iterator[None]:
+    found = variables(given)
+    program = found[0].program if found else _recording.sources[-1][0]()
+    with replayed(program, given, **options) as replay:
+        yield
+    for module, before in _recording.buffers.items():
+        for name, value in module._buffers.items():
+            made = isinstance(value, Variable) and value is not before.get(name)
+            if made and replay in vars(value)["node"].meta["replays"]:
+                raise ProgramError(
+                    f"{user_line()}: checkpoint() runs its function again in backward, and the "
+                    f"buffer {name!r} of a {type(module).__name__} is assigned in it, which a "
+                    f"program cannot do again; write self.{name}.copy_(...), or assign it outside."
+                )
 
 
 class _Mode(TorchFunctionMode):

@@ -36,9 +36,17 @@ def live_nodes(
             if node not in found
             and (place(base) in places or (with_state and base.op == "get_attr"))
         ]
+        missing += _given_to_replays(graph, found)
         if not missing:
             return found
         _need(missing, found, stop)
+
+
+def _given_to_replays(graph: fx.Graph, found: Collection[fx.Node]) -> list[fx.Node]:
+    """What decides whether a checkpoint has gradients, though its function may not use it."""
+    replays = {replay for node in found for replay in node.meta.get("replays", ())}
+    names = {name for replay in replays for name in replay.given}
+    return [n for n in graph.nodes if n.name in names and n not in found] if names else []
 
 
 def _need(nodes: Iterable[fx.Node], found: set[fx.Node], stop: Collection[fx.Node]) -> None:

@@ -191,6 +191,7 @@ def _note(program: Program, node: fx.Node) -> None:
         grad=torch.is_grad_enabled(),
         autocast=_autocast(),
         line=user_line(),
+        replays=program.replays,
     )
 
 
