@@ -20,13 +20,14 @@ def live_nodes(
         graph: the operators.
         outputs: what shall be computed.
         stop: nodes that are given, so that nothing before them is needed.
-        with_state: also what writes into buffers, such as running statistics, and what is kept
-            for the random numbers that it draws.
+        with_state: also what writes into buffers, such as running statistics, and random numbers
+            that are drawn whatever is fed.
     """
     found: set[fx.Node] = set()
     _need(outputs, found, stop)
     if with_state:
-        _need([node for node in graph.nodes if node.meta.get("kept")], found, stop)
+        drawn = [n for n in graph.nodes if n.meta.get("kept") and not n.all_input_nodes]
+        _need(drawn, found, stop)
     writers = [(node, base) for node in graph.nodes if (base := written(node)) is not None]
     while True:
         places = {where for node in found if (where := place(node)) is not None}
