@@ -52,7 +52,7 @@ def falcon() -> nn.Module:
 
 
 def wavlm() -> nn.Module:
-    """Sets requires_grad of its input, has a weight_norm, and draws numbers that it does not use."""
+    """Sets requires_grad of its input, has a weight_norm, draws numbers that it does not use."""
     config = transformers.WavLMConfig(
         **SMALL,
         conv_dim=[16, 16],
