@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from typing_extensions import override
 
 from fleetx.comm.messages import Described, describe, described, spread, tell
+from fleetx.graph import travelling
 from fleetx.graph.joining import grows, joined
 from fleetx.graph.parts import Part, run
 
@@ -109,8 +110,27 @@ class Stages:
         mean = torch.zeros((), device=self.device, dtype=torch.float32)
         if losses:
             mean = torch.stack(losses).to(torch.float32).mean()
-        dist.broadcast(mean, group=self.group, group_src=self._last)
-        return mean
+        return self._agreed(mean, runner.failure)
+
+    def _agreed(self, number: Tensor, failure: Exception | None) -> Tensor:
+        """The number of the last rank, zero on the others, on every rank; raises if one failed."""
+        failed = number.new_tensor(failure is not None)
+        both = torch.stack([number, failed])
+        dist.all_reduce(both, group=self.group)
+        if both[1]:
+            self._raise(failure)
+        return both[0]
+
+    def _raise(self, failure: Exception | None) -> None:
+        """Let every rank know what happened on those that failed."""
+        told = [
+            tell(_text(failure), source=rank, group=self.group, device=self.device)
+            for rank in range(dist.get_world_size(self.group))
+        ]
+        if failure is not None:
+            raise failure
+        rank, text = next((rank, text) for rank, text in enumerate(told) if text is not None)
+        raise RuntimeError(f"rank {rank} of the pipeline failed in its part of the batch: {text}")
 
     def evaluate(self, inputs: Mapping[str, Any], count: int) -> Any:
         """The outputs of one batch, on every rank.
@@ -155,6 +175,7 @@ class Stages:
             return nothing, nothing
 
         runner.step(inputs, keep, lambda last: None)
+        self._agreed(torch.zeros((), device=self.device), runner.failure)
         return [outputs[number] for number in sorted(outputs)]
 
     def _runner(self, inputs: Mapping[str, Any], count: int, backward: bool) -> "_Runner":
@@ -183,10 +204,10 @@ class Stages:
         """What travels into each stage, found by running each once on numbers without meaning."""
         wires: list[list[Described]] = [[]]
         for stage in range(self.count - 1):
-            wires.append(self._agreed(stage, wires[-1], share, backward))
+            wires.append(self._wire(stage, wires[-1], share, backward))
         return [*wires, []]
 
-    def _agreed(
+    def _wire(
         self, stage: int, wire: list[Described], share: Mapping[str, Any], backward: bool
     ) -> list[Described]:
         """What a stage sends, on every rank; where it cannot run, none waits for it."""
@@ -228,10 +249,12 @@ class _Shell(nn.Module):
 
     criterion: Criterion
     losses: list[Tensor]
+    failure: Exception | None
+    """What went wrong in the batch; it is raised when all ranks are through with it."""
 
-    def __init__(self, stages: Stages, number: int) -> None:
+    def __init__(self, stages: Stages, number: int, sent: list[Described]) -> None:
         super().__init__()
-        vars(self).update(_stages=stages, _number=number, losses=[])
+        vars(self).update(_stages=stages, _number=number, _sent=sent, losses=[], failure=None)
 
     @override
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
@@ -240,12 +263,27 @@ class _Shell(nn.Module):
 
     @override
     def forward(self, *received: Tensor, micro_batch: Tensor, **inputs: Any) -> Any:
+        stages, last = (
+            vars(self)["_stages"],
+            vars(self)["_number"] == vars(self)["_stages"].count - 1,
+        )
+        if self.failure is None:
+            try:
+                return self._run(received, int(micro_batch), inputs, last)
+            except Exception as error:  # raised when the batch is over
+                self.failure = error
+        made = travelling.stand_in(received, vars(self)["_sent"], stages.device)
+        return made[0] if last else made
+
+    def _run(
+        self, received: Sequence[Tensor], micro_batch: int, inputs: Mapping[str, Any], last: bool
+    ) -> Any:
         stages, number = vars(self)["_stages"], vars(self)["_number"]
         given = {name.removeprefix(_PREFIX): value for name, value in inputs.items()}
-        found = stages.call(number, received, given)
-        if number < stages.count - 1:
-            return found
-        loss, scaled = self.criterion(found, int(micro_batch))
+        found = stages.call(number, travelling.received(received), given)
+        if not last:
+            return travelling.sent(found)
+        loss, scaled = self.criterion(found, micro_batch)
         self.losses.append(loss.detach())
         return scaled
 
@@ -258,8 +296,9 @@ class _Stage(pipelining.PipelineStage):
     def __init__(
         self, stages: Stages, number: int, received: list[Described], sent: list[Described]
     ) -> None:
-        self.shell = _Shell(stages, number)
         last = number == stages.count - 1
+        self.shell = _Shell(stages, number, [[[], "float32", True]] if last else sent)
+        self._received = received
         super().__init__(
             self.shell,
             number,
@@ -281,7 +320,16 @@ class _Stage(pipelining.PipelineStage):
         last_backward: bool = False,
     ) -> Any:
         self.before_backward(last_backward)
-        return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+        try:
+            return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+        except Exception as error:
+            if not full_backward:
+                raise
+            self.shell.failure = self.shell.failure or error
+            zeros = (described(known, self.device).detach() for known in self._received)
+            wanted = (known[2] for known in self._received)
+            grads = zip(zeros, wanted, strict=True)
+            self.bwd_cache[bwd_chunk_id] = tuple(zero if want else None for zero, want in grads)
 
 
 class _Runner:
@@ -307,10 +355,20 @@ class _Runner:
         for stage in self._stages:
             stage.before_backward, stage.shell.criterion = before_backward, criterion
             stage.shell.losses.clear()
+            stage.shell.failure = None
         numbers = torch.arange(self._count)
         given = {f"{_PREFIX}{name}": value for name, value in inputs.items()}
         self._schedule.step(target=numbers, micro_batch=numbers, return_outputs=False, **given)
         return [loss for stage in self._stages for loss in stage.shell.losses]
+
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong here in the last batch."""
+        return next((s.shell.failure for s in self._stages if s.shell.failure is not None), None)
+
+
+def _text(failure: Exception | None) -> str | None:
+    return None if failure is None else f"{type(failure).__name__}: {failure}"
 
 
 def _schedule(mode: str, stages: list[_Stage], count: int, backward: bool) -> Any:

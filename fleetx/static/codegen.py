@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from fleetx.static.regions import mark_regions
+from fleetx.static.replays import with_replays
 
 Code = Callable[..., Any]
 """Takes the module whose parts it uses, then the inputs of the graph."""
@@ -15,13 +16,15 @@ Code = Callable[..., Any]
 _numbers = itertools.count()
 
 
-def code(graph: fx.Graph, *, compiled: bool = False) -> Code:
+def code(graph: fx.Graph, *, compiled: bool = False, depth: int = 0) -> Code:
     """Make a function of a graph; its lines show up in tracebacks.
 
     Args:
         graph: the operators.
         compiled: whether the function will go through torch.compile.
+        depth: how many checkpoints of torch's are around it.
     """
+    graph = with_replays(graph, depth, lambda inner, at: code(inner, compiled=compiled, depth=at))
     mark_regions(graph)
     written = graph.python_code("self")
     source = written.src if compiled else _with_quick_lookups(written.src, graph)

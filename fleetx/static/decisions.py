@@ -13,7 +13,6 @@ def foregone(variable: Variable) -> bool | None:
     """The answer of a comparison with ``torch.rand``, which draws from [0, 1); None: it depends.
 
     Models drop whole layers by such a line, with a probability that is 0 unless somebody sets it.
-    What was drawn for it is drawn in every run, so that later numbers are those of eager code.
     """
     node = variable.node
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -24,5 +23,4 @@ def foregone(variable: Variable) -> bool | None:
         return None
     if drawn.target is not torch.rand or 0 < bound < 1:
         return None
-    drawn.meta["kept"] = True
     return _BELOW[name] is (bound >= 1)

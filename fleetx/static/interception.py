@@ -1,7 +1,7 @@
 """Catching what a tensor subclass cannot: module calls, factories, expressions of parameters."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize, stateless
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves, tree_map
 from typing_extensions import override
 
@@ -20,6 +21,7 @@ from fleetx.static.manners import check_backward_hooks, has_hooks, with_forward
 from fleetx.static.module_calls import Call
 from fleetx.static.program import Program
 from fleetx.static.recorder import is_view, record, record_module
+from fleetx.static.replays import replayed
 from fleetx.static.source_lines import user_line
 from fleetx.static.variable import Variable, node_of, program_of, variables
 
@@ -48,6 +50,8 @@ class _Recording(threading.local):
     sources: ClassVar[list[tuple[Source, Source]]] = []
     depth = 0
     """How many modules of the user's are around the line that runs now."""
+    buffers: ClassVar[dict[nn.Module, dict[str, Tensor | None]]] = {}
+    """What the buffers of the outermost of them were at its beginning."""
     paused = False
     """Whether a program runs, so that nothing is to be recorded."""
 
@@ -59,6 +63,7 @@ class _Recording(threading.local):
 _recording = _Recording()
 _call = nn.Module.__call__
 _apply = torch.autograd.Function.__dict__["apply"]
+_checkpoint = checkpoint._checkpoint_without_reentrant_generator
 
 
 def start(main: Source, startup: Source) -> None:
@@ -68,6 +73,7 @@ def start(main: Source, startup: Source) -> None:
         nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
         stateless._functional_call = _functional_call_or_record  # type: ignore[assignment]
         torch.autograd.Function.apply = classmethod(_apply_or_record)  # type: ignore[assignment,method-assign]
+        checkpoint._checkpoint_without_reentrant_generator = _checkpoint_or_record  # type: ignore[assignment]
 
 
 def stop() -> None:
@@ -76,6 +82,7 @@ def stop() -> None:
     nn.Module.__call__ = _call  # type: ignore[method-assign]
     stateless._functional_call = functional_call
     torch.autograd.Function.apply = _apply  # type: ignore[method-assign]
+    checkpoint._checkpoint_without_reentrant_generator = _checkpoint
 
 
 @contextmanager
@@ -202,6 +209,7 @@ def _outermost(program: Program, module: nn.Module, path: str, args: Any, kwargs
 
 def _traced(program: Program, call: Call, args: Any, kwargs: Any) -> Any:
     buffers = {part: dict(part._buffers) for part in call.module.modules()}
+    _recording.buffers.update(buffers)
     try:
         with _Mode(), _as_if_compiling(), module_calls.recording(call):
 
@@ -215,6 +223,7 @@ def _traced(program: Program, call: Call, args: Any, kwargs: Any) -> Any:
         call.end = next(iter(reversed(program.graph.nodes)))
         for part, before in buffers.items():
             part._buffers.update(before)
+            del _recording.buffers[part]
 
 
 def _through(
@@ -293,6 +302,10 @@ class _Opaque(nn.Module):
 
 
 def _apply_or_record(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+    if cls is checkpoint.CheckpointFunction and _records_checkpoint(args):
+        function, preserve, *given = args
+        with _replayed(given, use_reentrant=True, preserve_rng_state=preserve):
+            return function(*given)
     found = variables((args, kwargs)) if _recording.on else []
     if not found:
         return _apply.__get__(None, cls)(*args, **kwargs)
@@ -302,6 +315,43 @@ def _apply_or_record(cls: type[torch.autograd.Function], *args: Any, **kwargs: A
         module = _Opaque(cls)
         program.state.add(module, name)
     return record_module(program, module, name, args, kwargs)
+
+
+def _records_checkpoint(values: Any) -> bool:
+    """Whether a checkpoint is the program's: variables may hide in the closure of its function."""
+    return _recording.on and (_recording.depth > 0 or bool(variables(values)))
+
+
+_OPTIONS = ("preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+"""Of a checkpoint without reentrance, in the order in which torch hands them on."""
+
+
+def _checkpoint_or_record(function: Any, *given: Any, **kwargs: Any) -> Iterator[None]:
+    """Around the function of a checkpoint without reentrance, which torch calls by itself."""
+    options, args = given[: len(_OPTIONS)], given[len(_OPTIONS) :]
+    if not _records_checkpoint((args, kwargs)):
+        yield from _checkpoint(function, *given, **kwargs)
+        return
+    known = dict(zip(_OPTIONS, options, strict=True))
+    with _replayed([*args, *kwargs.values()], use_reentrant=False, **known):
+        yield
+
+
+@contextmanager
+def _replayed(given: Sequence[Any], **options: Any) -> Iterator[None]:
+    found = variables(given)
+    program = found[0].program if found else _recording.sources[-1][0]()
+    with replayed(program, given, **options) as replay:
+        yield
+    for module, before in _recording.buffers.items():
+        for name, value in module._buffers.items():
+            made = isinstance(value, Variable) and value is not before.get(name)
+            if made and replay in vars(value)["node"].meta["replays"]:
+                raise ProgramError(
+                    f"{user_line()}: checkpoint() runs its function again in backward, and the "
+                    f"buffer {name!r} of a {type(module).__name__} is assigned in it, which a "
+                    f"program cannot do again; write self.{name}.copy_(...), or assign it outside."
+                )
 
 
 class _Mode(TorchFunctionMode):

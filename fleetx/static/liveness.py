@@ -20,13 +20,14 @@ def live_nodes(
         graph: the operators.
         outputs: what shall be computed.
         stop: nodes that are given, so that nothing before them is needed.
-        with_state: also what writes into buffers, such as running statistics, and what is kept
-            for the random numbers that it draws.
+        with_state: also what writes into buffers, such as running statistics, and random numbers
+            that are drawn whatever is fed.
     """
     found: set[fx.Node] = set()
     _need(outputs, found, stop)
     if with_state:
-        _need([node for node in graph.nodes if node.meta.get("kept")], found, stop)
+        drawn = [n for n in graph.nodes if n.meta.get("kept") and not n.all_input_nodes]
+        _need(drawn, found, stop)
     writers = [(node, base) for node in graph.nodes if (base := written(node)) is not None]
     while True:
         places = {where for node in found if (where := place(node)) is not None}
@@ -36,9 +37,17 @@ def live_nodes(
             if node not in found
             and (place(base) in places or (with_state and base.op == "get_attr"))
         ]
+        missing += _given_to_replays(graph, found)
         if not missing:
             return found
         _need(missing, found, stop)
+
+
+def _given_to_replays(graph: fx.Graph, found: Collection[fx.Node]) -> list[fx.Node]:
+    """What decides whether a checkpoint has gradients, though its function may not use it."""
+    replays = {replay for node in found for replay in node.meta.get("replays", ())}
+    names = {name for replay in replays for name in replay.given}
+    return [n for n in graph.nodes if n.name in names and n not in found] if names else []
 
 
 def _need(nodes: Iterable[fx.Node], found: set[fx.Node], stop: Collection[fx.Node]) -> None:

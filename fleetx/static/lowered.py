@@ -35,6 +35,11 @@ class Part(Hidden):
     def forward(self, *inputs: Any) -> Any:
         return self.code(self, *inputs)
 
+    @property
+    def itself(self) -> "Part":
+        """For code that hands the part on to a checkpoint in it."""
+        return self
+
     def children_are_parts(self) -> bool:
         """Whether it was cut into segments or stages."""
         return "segments" in self._modules or "stages" in self._modules

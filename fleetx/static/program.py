@@ -17,6 +17,7 @@ from fleetx.static.variable import Variable
 
 if TYPE_CHECKING:
     from fleetx.static.minimize import Training
+    from fleetx.static.replays import Replay
     from fleetx.static.runs import Run
     from fleetx.static.startup import Initial
 
@@ -46,6 +47,8 @@ class Program:
         """Names that users gave, and the paths of modules for what they return."""
         self.device: str | None = None
         """The ``device_guard`` that is in force."""
+        self.replays: tuple[Replay, ...] = ()
+        """The checkpoints of torch's that are being recorded, from the outermost."""
         self.sizes: dict[Any, Any] = {}
         """Expression over free dimensions -> the node that computes it."""
         self.training: Training | None = None

@@ -38,6 +38,9 @@ NUMBERS = frozenset(
 GRADIENTS = frozenset({"register_hook", "retain_grad", "register_post_accumulate_grad_hook"})
 """What waits for a gradient."""
 
+DRAWS = frozenset({torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal})
+"""Drawn in every run, needed or not: numbers that are drawn later are then those of eager code."""
+
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
@@ -62,7 +65,7 @@ def record(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -
     if is_tensor_method_or_property(func):
         made = emit(program, "call_method", name, args, kwargs, found=found)
     else:
-        made = emit(program, "call_function", func, args, kwargs, found=found)
+        made = emit(program, "call_function", func, args, kwargs, found=found, kept=func in DRAWS)
     same = in_place and args and isinstance(args[0], Variable) and found is args[0].fake
     return args[0] if same else made
 
@@ -229,6 +232,7 @@ def _note(program: Program, node: fx.Node) -> None:
         grad=torch.is_grad_enabled(),
         autocast=autocast_in_force(),
         line=user_line(),
+        replays=program.replays,
     )
     mark(node)
 

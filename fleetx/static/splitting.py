@@ -38,7 +38,7 @@ def numbered_by_names(graph: fx.Graph, ends: Sequence[fx.Node]) -> dict[fx.Node,
     found: dict[fx.Node, int] = {}
     for node in graph.nodes:
         number = sum(border < order[_first(node)] for border in borders)
-        if _is_operator(node) and number < len(borders):
+        if is_operator(node) and number < len(borders):
             found[node] = number
     return found
 
@@ -50,7 +50,7 @@ def _first(node: fx.Node) -> fx.Node:
     return node
 
 
-def _is_operator(node: fx.Node) -> bool:
+def is_operator(node: fx.Node) -> bool:
     """Sizes are computed again wherever they are needed."""
     return node.op.startswith("call") and not node.meta.get("size")
 
@@ -63,7 +63,7 @@ def numbered_by_device(graph: fx.Graph) -> tuple[dict[fx.Node, int], list[str]]:
     devices: list[str] = []
     found: dict[fx.Node, int] = {}
     for node in graph.nodes:
-        if not _is_operator(node):
+        if not is_operator(node):
             continue
         device = node.meta.get("device")
         if device is not None and device not in devices:

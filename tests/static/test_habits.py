@@ -220,6 +220,14 @@ class Layerdrop(nn.Module):
         return F.dropout(self.layer(x), 0.5)
 
 
+def test_numbers_that_nobody_needs_are_drawn_all_the_same() -> None:
+    def use(layer: nn.Module, x: Tensor) -> Tensor:
+        torch.rand(3)
+        return F.dropout(layer(x), 0.5)
+
+    check(use)
+
+
 def test_a_layer_that_is_never_left_out() -> None:
     torch.manual_seed(0)
     assert_same_training(Layerdrop(0.0), classify, rows())

@@ -249,3 +249,73 @@ def test_it_is_whole_next_to_other_axes() -> None:
         start("second", extras)
         model = spread(of(Spare), lambda found, _: (found**2).mean())
         check_whole(model, numbers(8, 4))
+
+
+class Turned(nn.Module):
+    """A view travels forward, and a view of a gradient travels back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = self.first(x).transpose(1, 2)
+        return self.second(turned).transpose(1, 2).sum(2)
+
+
+@world(2)
+def test_what_travels_may_be_a_view() -> None:
+    x, y = numbers(8, 3, 4), numbers(8, 2, seed=5)
+    for mode in ("1F1B", "F-then-B", "zero-bubble"):
+        start("second", schedule_mode=mode)
+        model, plain = spread(of(Turned), nn.functional.mse_loss), of(Turned)
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+        for _ in range(2):
+            loss = nn.functional.mse_loss(plain(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            assert float(model.train_batch((x, y))) == pytest.approx(float(loss.detach()), abs=1e-5)
+        same(model, plain)
+        assert torch.allclose(model.eval_batch((x, y), compute_loss=False), plain(x), atol=1e-5)
+
+
+class Failing(nn.Module):
+    """Fails where and when a test says."""
+
+    where: str = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.first.register_forward_pre_hook(lambda *_: self._fail("first"))
+        self.second.register_forward_pre_hook(lambda *_: self._fail("second"))
+
+    def _fail(self, stage: str) -> None:
+        if self.where == stage:
+            raise ZeroDivisionError(f"in the {stage} stage")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+
+@world(2)
+def test_a_stage_that_fails_leaves_nobody_waiting() -> None:
+    data = numbers(8, 4), numbers(8, 4, seed=5)
+    for known in (False, True):
+        for rank, stage in enumerate(("first", "second")):
+            start("second")
+            net = of(Failing)
+            model = spread(net, nn.functional.mse_loss)
+            if known:  # the shapes that travel, so that the batch itself is what fails
+                model.train_batch(data)
+                model.eval_batch(data)
+            net.where = stage  # type: ignore[assignment]
+            kind = ZeroDivisionError if fleet.worker_index() == rank else RuntimeError
+            told = f"in the {stage} stage"
+            with pytest.raises(kind, match=told):
+                model.train_batch(data)
+            with pytest.raises(kind, match=told):
+                model.eval_batch(data)
+            net.where = ""  # type: ignore[assignment]
+            assert model.train_batch(data).isfinite()
