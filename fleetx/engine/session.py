@@ -68,6 +68,9 @@ class Watch:
     change: Callable[[Request], Request] = lambda request: request
     """What is planned instead of what the script asked for."""
 
+    given: Callable[[nn.Module], None] = lambda model: None
+    """Called with a model before it is laid out."""
+
     attached: Callable[[Engine], None] = lambda engine: None
     """Called when a model has its optimizer, before the first update."""
 
@@ -137,6 +140,8 @@ def distributed_model(
             "fleet.distributed_model() was called twice with the same module, which is distributed "
             "already; use what the first call returned."
         )
+    for watch in watches:
+        watch.given(model)
     laid_out = engine(plan(), model, criterion=criterion, sample=sample)
     session.laid_out.append(weakref.ref(laid_out))
     give_batch_calls(laid_out.job.model, laid_out)
