@@ -16,7 +16,7 @@ SCRIPT = str(Path(__file__).parent / "scripts" / "merged.py")
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "fleetx", "check", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(line, capture_output=True, text=True, timeout=1800, check=False)
 
 
 def test_a_script_is_run_with_and_without_each_flag() -> None:
