@@ -16,7 +16,7 @@ from fleetx.checking.report import Report, judge
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
 from fleetx.engine.optimizer import DistributedOptimizer
-from fleetx.expected import FUNCTION, ITERABLE, WHOLE, takes
+from fleetx.expected import CRITERION, ITERABLE, WHOLE, takes
 from fleetx.plan.compose import Request, compose
 
 Criterion = Callable[[Any, Any], Tensor]
@@ -25,7 +25,7 @@ Criterion = Callable[[Any, Any], Tensor]
 @takes(
     "fleet.check",
     batches=ITERABLE.such_as("a list of pairs of inputs and targets"),
-    criterion=FUNCTION.such_as("a function of outputs and targets"),
+    criterion=CRITERION,
     seed=WHOLE,
 )
 def check(
