@@ -40,6 +40,11 @@ def a(kind: Any, words: str) -> Kind:
 
 
 FUNCTION = Kind("a function", callable)
+CRITERION = Kind(
+    "a function of outputs and targets, such as torch.nn.functional.cross_entropy or "
+    "torch.nn.CrossEntropyLoss(), with its brackets",
+    lambda value: callable(value) and not isinstance(value, type),
+)
 MAPPING = a(Mapping, "a dict")
 PATH = a(str | os.PathLike, "a path")
 NUMBER = Kind("a number", lambda value: isinstance(value, Real) and not isinstance(value, bool))

@@ -299,6 +299,6 @@ EXEMPT = {
 def test_every_public_call_is_in_the_table() -> None:
     tried = {call.partition("(")[0] for call in CALLS}
     for name in fleet.__all__:
-        found = getattr(fleet, name)
-        if callable(found) and inspect.signature(found).parameters and name not in EXEMPT:
+        found = None if name in EXEMPT else getattr(fleet, name)
+        if callable(found) and inspect.signature(found).parameters:
             assert name in tried, f"fleet.{name}() takes arguments, and none was tried"

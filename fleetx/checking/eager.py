@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fleetx import roles
-from fleetx.checking.outcome import Outcome, flat_weights, tolerances
+from fleetx.checking.outcome import Outcome, differing, flat_weights, tolerances, weights
 from fleetx.checking.report import Report, judge
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
 from fleetx.engine.optimizer import DistributedOptimizer
-from fleetx.expected import FUNCTION, ITERABLE, WHOLE, takes
+from fleetx.expected import CRITERION, ITERABLE, WHOLE, takes
 from fleetx.plan.compose import Request, compose
 
 Criterion = Callable[[Any, Any], Tensor]
@@ -25,7 +25,7 @@ Criterion = Callable[[Any, Any], Tensor]
 @takes(
     "fleet.check",
     batches=ITERABLE.such_as("a list of pairs of inputs and targets"),
-    criterion=FUNCTION.such_as("a function of outputs and targets"),
+    criterion=CRITERION,
     seed=WHOLE,
 )
 def check(
@@ -56,9 +56,9 @@ def check(
     if not trial.batches or any(len(batch) != 2 for batch in trial.batches):
         raise ValueError("fleet.check() takes batches that are pairs of inputs and targets.")
     request = strategy.request()
-    everything = trial.run(request)
+    everything, again = trial.run(request), trial.run(request)
     without = {name: trial.run(request.without(name)) for name in request.strategies}
-    return judge(everything, without, identity.worker_num)
+    return judge(everything, without, identity.worker_num, again=again)
 
 
 def _check_arguments(model: object, optimizer: object, strategy: object) -> None:
@@ -96,19 +96,31 @@ class Trial:
         return gathered(engine, start, losses)
 
 
-def gathered(engine: Engine, start: Tensor, losses: list[float | None]) -> Outcome:
-    """What all workers hold, seen from this one."""
-    end = flat_weights(engine)
-    together = torch.from_numpy(np.stack(roles.util.all_gather(end.numpy())))
+def gathered(
+    engine: Engine, start: Tensor, losses: list[float | None], **seen: tuple[str, ...]
+) -> Outcome:
+    """What all workers hold, seen from this one, next to what else was seen of the run."""
+    sizes, together = of_all_workers(engine)
+    apart = (together - together[0]).abs().amax(dim=0)
     return Outcome(
         start=start,
         end=together.mean(dim=0),
-        apart=float((together - together[0]).abs().max()),
+        apart=float(apart.max()),
+        torn=differing(apart, sizes),
+        sizes=sizes,
+        **seen,
         meets=all(strategy.in_step() for strategy in engine.plan.strategies),
         losses=tuple(loss for loss in losses if loss is not None),
         batches=len(losses),
         tolerances=tolerances(engine.plan),
     )
+
+
+def of_all_workers(engine: Engine) -> tuple[dict[str, int], Tensor]:
+    """How many numbers each parameter has, and the weights of each worker as a row."""
+    held = weights(engine)
+    rows = roles.util.all_gather(torch.cat([*held.values()]).numpy())
+    return {name: len(value) for name, value in held.items()}, torch.from_numpy(np.stack(rows))
 
 
 def _moved(batch: Any, device: torch.device) -> Any:

@@ -7,7 +7,7 @@ from enum import Enum
 
 from typing_extensions import override
 
-from fleetx.checking.outcome import Outcome
+from fleetx.checking.outcome import Outcome, listed
 
 EQUAL = 1e-6
 """Runs closer than this differ by the order of additions alone."""
@@ -28,11 +28,13 @@ class Verdict(Enum):
     FINITE = "finite"
     UNKNOWN = "unknown"
     WRONG = "WRONG"
+    UNLIKE = "UNLIKE"
+    """Two runs of the same script differ, so that nothing can be said of a flag."""
 
     @property
     def good(self) -> bool:
         """Whether a user can go on."""
-        return self is not Verdict.WRONG
+        return self not in (Verdict.WRONG, Verdict.UNLIKE)
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Report:
         """Whether nothing is wrong."""
         return all(finding.verdict.good for finding in self.findings)
 
+    @property
+    def alike(self) -> bool:
+        """Whether two runs of the script were the same, so that runs can be compared at all."""
+        return all(finding.verdict is not Verdict.UNLIKE for finding in self.findings)
+
     @override
     def __str__(self) -> str:
         width = max(len(finding.subject) for finding in self.findings)
@@ -65,6 +72,8 @@ class Report:
     def _conclusion(self) -> str:
         wrong = [f.subject for f in self.findings if not f.verdict.good]
         idle = [f.subject for f in self.findings if f.verdict is Verdict.NO_EFFECT]
+        if not self.alike:
+            return "No flag was judged: two runs of the script, as it is, must do the same."
         if wrong:
             return f"Do not train with this: {', '.join(wrong)}."
         if idle:
@@ -72,11 +81,25 @@ class Report:
         return "Every flag does what it promises here."
 
 
-def judge(everything: Outcome, without: Mapping[str, Outcome], workers: int) -> Report:
-    """Hold the run of the whole strategy against the runs that leave one flag out."""
+def judge(
+    everything: Outcome,
+    without: Mapping[str, Outcome],
+    workers: int,
+    *,
+    again: Outcome | None = None,
+) -> Report:
+    """Hold the run of the whole strategy against the runs that leave one flag out.
+
+    Args:
+        everything: the run with all flags.
+        without: flag -> the run without it.
+        workers: their number.
+        again: a second run with all flags, which must do the same.
+    """
     findings = [_on_flag(name, everything, other) for name, other in without.items()]
-    findings += [*_on_ranks(everything, workers), _on_losses(everything)]
-    flags = ", ".join(without) or "plain data parallel"
+    findings += [] if again is None else [_on_repeat(everything, again)]
+    findings += [*_on_starts(everything), *_on_ranks(everything, workers), _on_losses(everything)]
+    flags = ", ".join(without or everything.tolerances) or "plain data parallel"
     title = (
         f"fleetx check: {flags}; {everything.batches} batches on {workers} "
         f"worker{'s' * (workers != 1)}"
@@ -116,7 +139,41 @@ def _on_rounding(name: str, everything: Outcome, without: Outcome, limit: float)
         # Weights without influence, such as a bias before a batch norm, have gradients that are
         # nothing but rounding errors, and a rule that normalises updates sends them anywhere.
         return Finding(name, Verdict.WITHIN, f"{words}, and the losses are {felt:.1e} away")
-    return Finding(name, Verdict.WRONG, words)
+    unlike = everything.parameters_unlike(without)
+    return Finding(name, Verdict.WRONG, f"{words}; most in {listed(unlike)}" if unlike else words)
+
+
+def _on_repeat(first: Outcome, again: Outcome) -> Finding:
+    if unlike := first.parameters_unlike(again, at_start=True):
+        words = f"the weights begin differently at each start ({listed(unlike)})"
+        words += "; call torch.manual_seed(0) before the model is made"
+        return Finding("repeat", Verdict.UNLIKE, words)
+    if batch := first.batch_unlike(again):
+        words = f"a second run was fed other data, from batch {batch} on; seed what draws it: "
+        words += "torch.manual_seed(0), random, numpy, the generator of a DataLoader"
+        return Finding("repeat", Verdict.UNLIKE, words)
+    distance = again.away_from(first)
+    if distance <= EQUAL:
+        words = f"a second run ends with the same weights ({distance:.1e})"
+        return Finding("repeat", Verdict.EQUAL, words)
+    if distance <= ROUNDING:
+        words = f"a second run ends {distance:.1e} away: kernels add in another order"
+        return Finding("repeat", Verdict.WITHIN, words)
+    words = f"the same weights and data, and a second run ends {distance:.1e} away, most in "
+    words += f"{listed(first.parameters_unlike(again))}: the model is not deterministic. Seed "
+    words += "what it draws; torch.use_deterministic_algorithms(True) names kernels"
+    return Finding("repeat", Verdict.UNLIKE, words)
+
+
+def _on_starts(everything: Outcome) -> Iterator[Finding]:
+    if everything.begun:
+        words = f"workers differ before the first batch, in {listed(everything.begun)}; load "
+        words += "weights on all workers, or with fleet.load_full_state_dict()"
+        yield Finding("start", Verdict.WRONG, words)
+    elif everything.given:
+        words = f"workers brought different weights ({listed(everything.given)}); all began with "
+        words += "worker 0's"
+        yield Finding("start", Verdict.APART, words)
 
 
 def _on_ranks(everything: Outcome, workers: int) -> Iterator[Finding]:
@@ -129,6 +186,7 @@ def _on_ranks(everything: Outcome, workers: int) -> Iterator[Finding]:
         yield Finding("ranks", Verdict.APART, words)
     else:
         words = f"the workers' weights differ by up to {everything.apart:.1e}"
+        words += f", most in {listed(everything.torn)}" if everything.torn else ""
         yield Finding("ranks", Verdict.WRONG, words)
 
 

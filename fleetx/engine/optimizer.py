@@ -84,8 +84,8 @@ class DistributedOptimizer(Optimizer):
 
     def backward(self, loss: Tensor) -> None:
         """Differentiate the loss the way the plan wants it."""
-        expect("optimizer.backward", "loss", loss, _LOSS)
         engine = self._running("backward")
+        _check_loss(loss)
         engine.refuse_strays()
         engine.backward(loss)
         self._loss = loss.detach()
@@ -117,7 +117,8 @@ class DistributedOptimizer(Optimizer):
                 f"optimizer.{verb}() was called, but the model was not: gradients of a forward "
                 "that goes past it are not exchanged between workers. Call the module that "
                 "fleet.distributed_model() returned, in training mode, not one of its methods or "
-                "submodules."
+                "submodules, nor what torch.compile() made of it earlier (strategy.compile does "
+                "that)."
             )
         return engine
 
@@ -237,3 +238,18 @@ class DistributedOptimizer(Optimizer):
     @override
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self._inner!r})"
+
+
+def _check_loss(loss: Tensor) -> None:
+    """Refuse what torch cannot differentiate, in words that name the call."""
+    expect("optimizer.backward", "loss", loss, _LOSS)
+    if loss.numel() != 1:
+        raise ValueError(
+            f"optimizer.backward() takes one number as loss, got a tensor of shape "
+            f"{list(loss.shape)}; take its mean()."
+        )
+    if not loss.requires_grad:
+        raise ValueError(
+            "optimizer.backward() got a loss that depends on no parameter that is trained: it was "
+            "computed under torch.no_grad(), or went through detach(), item() or numpy."
+        )

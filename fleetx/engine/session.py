@@ -20,7 +20,8 @@ from fleetx.engine.batches import give_batch_calls
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
 from fleetx.engine.optimizer import DistributedOptimizer
-from fleetx.expected import FUNCTION, takes
+from fleetx.engine.wrappers import refuse_wrapped
+from fleetx.expected import CRITERION, takes
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.error import PlanError
 from fleetx.plan.explain import at_rest
@@ -81,6 +82,9 @@ class Watch:
     change: Callable[[Request], Request] = lambda request: request
     """What is planned instead of what the script asked for."""
 
+    given: Callable[[nn.Module], None] = lambda model: None
+    """Called with a model before it is laid out."""
+
     attached: Callable[[Engine], None] = lambda engine: None
     """Called when a model has its optimizer, before the first update."""
 
@@ -122,12 +126,7 @@ def init(
         _session = Session(chosen)
 
 
-_CRITERION = FUNCTION.such_as(
-    "a function of outputs and targets, such as torch.nn.functional.cross_entropy"
-)
-
-
-@takes("fleet.distributed_model", criterion=_CRITERION | None)
+@takes("fleet.distributed_model", criterion=CRITERION | None)
 def distributed_model(
     model: Model,
     *,
@@ -150,6 +149,9 @@ def distributed_model(
             "fleet.distributed_model() was called twice with the same module, which is distributed "
             "already; use what the first call returned."
         )
+    refuse_wrapped(model)
+    for watch in watches:
+        watch.given(model)
     laid_out = engine(plan(), model, criterion=criterion, sample=sample)
     session.laid_out.append(weakref.ref(laid_out))
     give_batch_calls(laid_out.job.model, laid_out)

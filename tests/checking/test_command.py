@@ -25,12 +25,16 @@ def test_a_script_is_run_with_and_without_each_flag() -> None:
     lines = done.stdout.splitlines()
     assert [line for line in lines if "running" in line] == [
         "fleetx check: running as it is …",
+        "fleetx check: running as it is, again …",
         "fleetx check: running without fp16_allreduce …",
         "fleetx check: running without gradient_merge …",
     ]
     assert "fleetx check: fp16_allreduce, gradient_merge; 6 batches on 2 workers" in lines
     assert any(line.startswith("  fp16_allreduce  within") for line in lines)
     assert any(line.startswith("  gradient_merge  in force") for line in lines)
+    assert "  repeat          equal      a second run ends with the same weights (0.0e+00)" in lines
+    brought = "workers brought different weights (weight, bias); all began with worker 0's"
+    assert f"  start           apart      {brought}" in lines
     assert "  ranks           equal      all 2 workers hold the same weights" in lines
     assert lines[-1] == "Every flag does what it promises here."
 
@@ -102,3 +106,39 @@ def test_a_clip_of_the_optimizer_is_left_out_like_a_flag(tmp_path: Path) -> None
     done = check("--gpus", "none", "--workers", "1", "--batches", "3", str(script))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "  clip  in force   changes the update by design" in done.stdout
+
+
+UNSTEADY = str(Path(SCRIPT).parent / "unsteady.py")
+
+
+@pytest.mark.parametrize(
+    ("flaw", "words"),
+    [
+        ("weights", "the weights begin differently at each start (fc.weight, fc.bias)"),
+        ("data", "a second run was fed other data, from batch 1 on"),
+        ("noise", "most in fc.weight, fc.bias: the model is not deterministic"),
+    ],
+)
+def test_a_script_that_does_not_do_the_same_twice_is_told_why(flaw: str, words: str) -> None:
+    done = check("--gpus", "none", "--workers", "1", "--batches", "2", UNSTEADY, flaw)
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if "running" in line] == [
+        "fleetx check: running as it is …",
+        "fleetx check: running as it is, again …",
+    ], "the runs without gradient_merge would tell nothing"
+    found = [line for line in lines if line.startswith("  repeat  UNLIKE")]
+    assert len(found) == 1
+    assert words in found[0]
+    assert lines[-1].startswith("No flag was judged")
+
+
+def test_workers_that_begin_with_other_weights_are_found_by_name() -> None:
+    done = check("--gpus", "none", "--batches", "2", UNSTEADY, "loaded")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert (
+        "  start           WRONG      workers differ before the first batch, in fc." in done.stdout
+    )
+    torn = [line for line in done.stdout.splitlines() if line.startswith("  ranks")]
+    assert "most in fc.weight, fc.bias" in torn[0]
+    assert "Do not train with this: start, ranks." in done.stdout

@@ -1,5 +1,6 @@
 """fleet.check on two workers: honest strategies pass, a broken one is found."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -58,6 +59,7 @@ def test_honest_flags_pass() -> None:
     assert verdicts(report) == {
         "fp16_allreduce": Verdict.WITHIN,
         "gradient_merge": Verdict.IN_FORCE,
+        "repeat": Verdict.EQUAL,
         "ranks": Verdict.EQUAL,
         "loss": Verdict.FINITE,
     }
@@ -89,6 +91,7 @@ def test_a_flag_that_lies_is_found() -> None:
         setattr(strategy, Liar.name, True)
         report = examine(strategy)
         assert verdicts(report)["liar"] is Verdict.WRONG
+        assert "; most in 0." in str(report)
         assert not report.ok
 
 
@@ -111,7 +114,38 @@ def test_a_flag_that_tears_workers_apart_is_found() -> None:
 
         strategy = fleet.DistributedStrategy()
         setattr(strategy, Torn.name, True)
-        assert verdicts(examine(strategy))["ranks"] is Verdict.WRONG
+        report = examine(strategy)
+        assert verdicts(report)["ranks"] is Verdict.WRONG
+        assert "differ by up to" in str(report)
+        assert "most in 0.0.weight" in str(report), "the torn parameter is named, and no other"
+
+
+class Noisy(nn.Module):
+    """Draws from a generator that no seed reaches, as numpy's or a fresh one is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        noise = torch.Generator().manual_seed(next(COUNT))
+        return self.net(inputs + 0.1 * torch.randn(6, generator=noise))
+
+
+COUNT = itertools.count()
+
+
+@world(1)
+def test_a_model_that_is_not_deterministic_is_found() -> None:
+    model = Noisy()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, targets = data(16)
+    strategy = fleet.DistributedStrategy()
+    report = fleet.check(model, optimizer, strategy, [(inputs, targets)] * 3)
+    assert verdicts(report)["repeat"] is Verdict.UNLIKE
+    assert "the model is not deterministic" in str(report)
+    assert "net." in str(report)
+    assert not report.ok
 
 
 @world(1)

@@ -16,6 +16,8 @@ FINE = Outcome(
     losses=(2.0, 1.0),
     batches=8,
     tolerances={"amp": 1e-2, "lars": None, "recompute": 1e-6},
+    sizes={"fc.weight": 3, "fc.bias": 1},
+    fed=("ab", "cd"),
 )
 
 
@@ -87,3 +89,39 @@ def test_the_conclusion_names_what_is_wrong_or_idle() -> None:
     assert str(wrong).endswith("Do not train with this: amp.")
     idle = judge(FINE, {"lars": FINE}, workers=1)
     assert str(idle).endswith("but lars did nothing in these batches.")
+
+
+def repeated(again: Outcome) -> str:
+    report = judge(FINE, {}, workers=1, again=again)
+    assert not report.ok
+    assert not report.alike
+    assert str(report).endswith("two runs of the script, as it is, must do the same.")
+    return report.findings[0].words
+
+
+def test_a_second_run_must_begin_alike_be_fed_alike_and_end_alike() -> None:
+    assert judge(FINE, {}, workers=1, again=FINE).findings[0].verdict is Verdict.EQUAL
+    other = torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64)
+    words = repeated(replace(FINE, start=FINE.start + other))
+    assert words.startswith("the weights begin differently at each start (fc.bias)")
+    words = repeated(replace(FINE, fed=("ab", "ef")))
+    assert words.startswith("a second run was fed other data, from batch 2 on")
+    words = repeated(replace(FINE, end=FINE.end + other))
+    assert "ends 5.0e-01 away, most in fc.bias: the model is not deterministic" in words
+    rounding = judge(FINE, {}, workers=1, again=replace(FINE, end=FINE.end + 1e-5 * other))
+    assert rounding.findings[0].verdict is Verdict.WITHIN
+
+
+def test_parameters_that_differ_are_named_the_farthest_first() -> None:
+    by = torch.tensor([0.0, 0.5, 0.0, 1.0], dtype=torch.float64)
+    report = judge(FINE, {"amp": replace(FINE, end=FINE.end + by, losses=())}, workers=1)
+    assert report.findings[0].words.endswith("most in fc.bias, fc.weight")
+    torn = judge(replace(FINE, apart=0.1, torn=("a", "b", "c", "d", "e")), {}, workers=2)
+    assert "differ by up to 1.0e-01, most in a, b, c and 2 more" in str(torn)
+
+
+def test_workers_that_begin_apart_are_wrong_and_those_that_were_made_equal_are_not() -> None:
+    assert judge(replace(FINE, given=("a",)), {}, workers=2).ok
+    begun = judge(replace(FINE, begun=("a", "b")), {}, workers=2)
+    assert "workers differ before the first batch, in a, b; load" in str(begun)
+    assert not begun.ok

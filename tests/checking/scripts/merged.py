@@ -19,6 +19,7 @@ def main() -> None:
     fleet.init(is_collective=True, strategy=strategy)
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(512, 6), torch.randint(0, 3, (512,)))
+    torch.manual_seed(fleet.worker_index())  # as scripts do, so that dropout differs
     model = fleet.distributed_model(nn.Linear(6, 3))
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     order = torch.Generator().manual_seed(1)
