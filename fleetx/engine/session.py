@@ -338,7 +338,8 @@ def _replace_strategy(
         if _has_models(session):
             raise PlanError(
                 f"fleet.{call}() got a strategy that differs from the one under which the model "
-                "was laid out; pass the strategy to the first fleet.init(), before the model."
+                "was laid out; pass the strategy to the first fleet.init(), before the model, or "
+                "let go of that model and its optimizer first (del model, optimizer)."
             )
         if session.strategy != DistributedStrategy():
             logger.warning(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import fleetx as fleet
-from fleetx import applications
+from fleetx import applications, roles
 from fleetx.applications import image_model
 from fleetx.testing import world
 
@@ -192,6 +192,7 @@ def replayed() -> tuple[int, int]:
         if recompute:
             strategy.recompute = True
             strategy.recompute_configs = {"checkpoints": net.checkpoints}
+        roles.stop()
         fleet.init(is_collective=True, strategy=strategy)
         model = fleet.distributed_model(net, criterion=net.criterion)
         fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.01))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fleetx as fleet
+from fleetx import roles
 from fleetx.testing import world
 from tests.layouts import transformer
 
@@ -15,6 +16,7 @@ def begin(**flags: Any) -> tuple[Any, Any]:
     strategy: Any = fleet.DistributedStrategy()
     for name, value in flags.items():
         setattr(strategy, name, value)
+    roles.stop()  # models of an earlier job may still be there
     fleet.init(is_collective=True, strategy=strategy)
     model: Any = fleet.distributed_model(transformer.build(), criterion=transformer.loss)
     optimizer = fleet.distributed_optimizer(torch.optim.Adam(model.parameters(), lr=0.01))

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import fleetx as fleet
+from fleetx import roles
 from fleetx.testing import world
 
 
@@ -26,6 +27,7 @@ def begin(**flags: Any) -> Any:
     strategy: Any = fleet.DistributedStrategy()
     for name, value in flags.items():
         setattr(strategy, name, value)
+    roles.stop()  # models of an earlier job may still be there
     fleet.init(is_collective=True, strategy=strategy)
     torch.manual_seed(0)
     return fleet.distributed_model(nn.Sequential(Noted(4, 4), nn.ReLU(), Noted(4, 2)))

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 import fleetx as fleet
+from fleetx import roles
 from fleetx.optim import loss_scaling
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.job import Job
@@ -185,6 +186,7 @@ def test_training_stays_near_that_in_float32(
     model, optimizer = job(net(), OPTIMIZERS[name], **configs)
     start = weights(model)
     after = train(model, optimizer, 12)
+    roles.stop()
     fleet.init(is_collective=True, strategy=fleet.DistributedStrategy())
     reference = fleet.distributed_model(net())
     exact = train(

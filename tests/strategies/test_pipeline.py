@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import fleetx as fleet
+from fleetx import roles
 from fleetx.engine import session
 from fleetx.plan.mesh import data_place
 from fleetx.testing import world
@@ -22,6 +23,7 @@ def start(workers_of: dict[str, int], extras: dict[str, Any] | None = None, **co
     strategy.hybrid_configs = {f"{axis}_degree": size for axis, size in workers_of.items()}
     for name, value in (extras or {}).items():
         setattr(strategy, name, value)
+    roles.stop()  # models of an earlier job may still be there
     fleet.init(is_collective=True, strategy=strategy)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import fleetx as fleet
+from fleetx import roles
 from fleetx.graph import stages
 from fleetx.testing import world
 
@@ -19,6 +20,7 @@ def start(split: str | list[str], extras: dict[str, Any] | None = None, **config
     strategy.pipeline_configs = {"accumulate_steps": 2, "split": cut, **configs}
     for name, value in (extras or {}).items():
         setattr(strategy, name, value)
+    roles.stop()  # models of an earlier job may still be there
     fleet.init(is_collective=True, strategy=strategy)
 
 

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import fleetx as fleet
+from fleetx import roles
 from fleetx.comm.local import local
 from fleetx.engine import session
 from fleetx.engine.engine import plain_step
@@ -50,6 +51,7 @@ def asked(configs: dict[str, Any] | None, **settings: Any) -> fleet.DistributedS
 
 
 def start(configs: dict[str, Any] | None = None, **settings: Any) -> None:
+    roles.stop()  # models of an earlier job may still be there
     fleet.init(is_collective=True, strategy=asked(configs, **settings))
 
 
