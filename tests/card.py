@@ -39,7 +39,7 @@ CPU, NOWHERE = "cpu", "nowhere"
 _aten = torch.ops.aten
 _CROSSING = {_aten.copy_, _aten._to_copy, _aten.set_, _aten._has_compatible_shallow_copy_type}
 _INDEXING = {_aten.index, _aten.index_put_, _aten.index_put, _aten._index_put_impl_}
-_of_tensors: Any = vars(torch._C.TensorBase)
+_base: Any = torch._C.TensorBase
 
 
 def place(tensor: Tensor) -> str:
@@ -118,6 +118,15 @@ class _Calls(TorchFunctionMode):
 _CONSTRUCTORS: set[Any] = _device_constructors()
 
 
+def _device(tensor: Tensor) -> torch.device:
+    found: torch.device = _base.device.__get__(tensor)
+    return torch.device(NAME, 0) if place(tensor) == NAME else found
+
+
+def _is_cpu(tensor: Tensor) -> bool:
+    return _device(tensor).type == CPU
+
+
 def _no_numpy(tensor: Tensor, *args: Any, force: bool = False, **kwargs: Any) -> Any:
     if force:
         return _moved(tensor, CPU).numpy(force=True)
@@ -128,8 +137,6 @@ def _no_numpy(tensor: Tensor, *args: Any, force: bool = False, **kwargs: Any) ->
 
 
 _ANSWERS: dict[Any, Callable[..., Any]] = {
-    _of_tensors["device"].__get__: lambda *_: torch.device(NAME, 0),
-    _of_tensors["is_cpu"].__get__: lambda *_: False,
     Tensor.get_device: lambda *_: 0,
     Tensor.numpy: _no_numpy,
     Tensor.__array__: _no_numpy,
@@ -192,12 +199,16 @@ def card() -> Iterator[torch.device]:
         with calls:  # it was left for the call of backward(), and hooks ask tensors where they are
             return run(*args, **kwargs)
 
+    tensors: Any = Tensor
     with _Operators(), calls:  # type: ignore[no-untyped-call]
         torch.autograd._engine_run_backward = backward  # type: ignore[attr-defined]
+        # Not by the mode, which is left inside of calls, where checkpoint() asks as well.
+        tensors.device, tensors.is_cpu = property(_device), property(_is_cpu)
         try:
             yield torch.device(NAME, 0)
         finally:
             torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
+            del tensors.device, tensors.is_cpu
 
 
 def main() -> None:

@@ -44,7 +44,8 @@ class IndexedShare:
         if entries.is_unbatched:
             source = {"sampler": entries, "batch_size": None}
         settings = settings_of(loader, peers)
-        if uneven == "mark":  # the batch that is filled up is known by its number
+        if uneven == "mark" and (peers.size > 1 or entries.has_blanks):
+            # The batch that is filled up is known by its number.
             settings["in_order"] = True
         inner: DataLoader[Any] = DataLoader(loader.dataset, **source, **settings)
         self._inner = inner
@@ -97,6 +98,7 @@ class Entries:
         self.fillings: list[Filling] = []
         """What fills the batches of the running epoch."""
         self._blank = getattr(loader.dataset, "is_filler", None)
+        self.has_blanks = callable(self._blank)
         self._check()
 
     @property
@@ -132,7 +134,7 @@ class Entries:
         flags: list[bool] = self.share.is_filler(len(self.order), self.given).tolist()
         if type(self._sampler) is DistributedSampler and self.share.uneven == "mark":
             flags = _repeated_by(self._sampler, len(entries))
-        if callable(self._blank) and not self._whole_batches:
+        if self._blank is not None and self.has_blanks and not self._whole_batches:
             flags = [
                 flag or self._blank(entry) for flag, entry in zip(flags, entries, strict=False)
             ]
