@@ -55,8 +55,13 @@ class _Rewriting:
 
     def __init__(self, copy: Program) -> None:
         self._copy = copy
-        self._doomed: dict[fx.Node, str] = {}
-        """Nodes that only training has -> why."""
+        self._first = dict(copy.descent)
+        """What stood for what before anything was rewritten; such nodes stay to the end."""
+        self._ancestors: dict[fx.Node, list[fx.Node]] = {}
+        for ancestor, node in self._first.items():
+            self._ancestors.setdefault(node, []).append(ancestor)
+        self._doomed: set[fx.Node] = set()
+        """Nodes that only training has."""
         self._replaced: dict[fx.Node, fx.Node] = {}
         self._new: set[fx.Node] = set()
         self._same_place: list[tuple[fx.Node, fx.Node]] = []
@@ -65,7 +70,7 @@ class _Rewriting:
         """Rewrite all calls, in the order in which they were made."""
         for call in calls:
             self._rewrite(call)
-        for node in reversed(self._copy.graph.nodes):
+        for node in list(reversed(self._copy.graph.nodes)):
             if node in self._doomed:
                 self._copy.graph.erase_node(node)
         self._unite_places()
@@ -73,12 +78,7 @@ class _Rewriting:
 
     def _rewrite(self, call: Call) -> None:
         copy = self._copy
-        region = {node: copy.descent[node] for node in call.nodes()}
-        why = (
-            f"{call.asked}: {call.path} chooses by self.training, and in evaluation mode it "
-            "does not compute {name!r}, so a clone for tests cannot; fetch what it computes then, "
-            f"such as {call.path!r}, or run the program that trains."
-        )
+        region = {node: self._first[node] for node in call.nodes()}
         names = self._freed(set(region.values()))
         if all(v.node in copy.descent for v in variables((call.args, call.kwargs))):
             again = self._recorded(call)
@@ -91,8 +91,8 @@ class _Rewriting:
         for name, node in names.items():
             if node in self._replaced:
                 self._name(name, self._replaced[node])
-        self._lose({node for node in region.values() if node not in self._replaced}, names, why)
-        self._doomed |= dict.fromkeys(region.values(), why)
+        self._doomed.update(region.values())
+        self._lose({n for n in region.values() if n not in self._replaced}, names, call)
 
     def _freed(self, region: set[fx.Node]) -> dict[str, fx.Node]:
         """Take names away from nodes, so that what replaces them can have them."""
@@ -111,7 +111,7 @@ class _Rewriting:
         assert call.end is not None
         try:
             with (
-                copy.graph.inserting_before(copy.descent[call.end].next),
+                copy.graph.inserting_before(self._first[call.end].next),
                 standing_in(copy, copy.descent),
             ):
                 return record_again(copy, call)
@@ -134,20 +134,15 @@ class _Rewriting:
             self._same_place.append((node, new))
             if "stopped" in node.meta and new in self._new:
                 new.meta["stopped"] = node.meta["stopped"]
-        descent = self._copy.descent
-        for ancestor, node in list(descent.items()):
-            if node in old:
-                if node in self._replaced:
-                    descent[ancestor] = self._replaced[node]
-                else:
-                    del descent[ancestor]
+            for ancestor in self._ancestors[node]:
+                self._copy.descent[ancestor] = new
 
     def _name(self, name: str, node: fx.Node) -> None:
         self._copy.names.setdefault(name, node)
         if node in self._new and node.op.startswith("call"):
             node.meta.setdefault("name", name)
 
-    def _lose(self, nodes: set[fx.Node], names: dict[str, fx.Node], why: str) -> None:
+    def _lose(self, nodes: set[fx.Node], names: dict[str, fx.Node], call: Call) -> None:
         """Note what depends on nodes that there are no longer."""
         copy = self._copy
         lost = {name for name, node in names.items() if node in nodes and name not in copy.names}
@@ -158,12 +153,13 @@ class _Rewriting:
                     nodes.add(user)
                     stack.append(user)
                     lost.add(copy.name_of(user))
-        for ancestor in [old for old, node in copy.descent.items() if node in nodes]:
-            del copy.descent[ancestor]
+        for node in nodes:
+            for ancestor in self._ancestors.get(node, []):
+                copy.descent.pop(ancestor, None)
         lost |= {name for name, node in copy.names.items() if node in nodes}
-        copy.lost |= {name: why.format(name=name) for name in lost}
+        copy.lost |= {name: _only_in_training(name, call) for name in lost}
         copy.names = {name: node for name, node in copy.names.items() if node not in nodes}
-        self._doomed |= dict.fromkeys(nodes, why)
+        self._doomed |= nodes
 
     def _unite_places(self) -> None:
         """Let what stands for a tensor count as its memory: later operators may write into it."""
@@ -181,6 +177,14 @@ class _Rewriting:
         for node in self._copy.graph.nodes:
             if (at := place(node)) in same and at is not None:
                 node.meta["place"] = find(at)
+
+
+def _only_in_training(name: str, call: Call) -> str:
+    return (
+        f"{call.asked}: {call.path} chooses by self.training, and in evaluation mode it does not "
+        f"compute {name!r}, so a clone for tests cannot; fetch what it computes then, such as "
+        f"{call.path!r}, or run the program that trains."
+    )
 
 
 def _computed(size: object) -> bool:

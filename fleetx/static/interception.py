@@ -201,9 +201,8 @@ def _outermost(program: Program, module: nn.Module, path: str, args: Any, kwargs
     """Record a call that no other module's forward makes; keep it if it asks for modes."""
     call = Call(module, path, args, kwargs, _recording.sources[-1][1], program.device)
     made = _traced(program, call, args, kwargs)
-    if call.asked is None:
-        return made
-    program.calls.append(call)
+    if call.asked is not None:
+        program.calls.append(call)
     return made
 
 

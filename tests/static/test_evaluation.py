@@ -302,6 +302,18 @@ def test_what_goes_through_in_training_need_not_in_tests() -> None:
     assert np.array_equal(changed, ROWS.softmax(-1).numpy())
 
 
+def test_modules_over_what_only_training_has_are_left_out_too() -> None:
+    first, second = WithAuxiliaryHead(), Noisy()
+    found = first(static.data("x", [None, 4]))
+    over = second(torch.cat([found.aux, found.main], 1)).sum() * 2
+    behind = AtTheEnd()(found.main)
+    test = static.default_main_program().clone(for_test=True)
+    assert np.array_equal(run(test, behind)[0], torch.from_numpy(eager(first)).softmax(-1))
+    for fetch in (over, "noisy_0", "hidden"):
+        with pytest.raises(ProgramError, match=r"test_evaluation.py:\d+: .*self\.training"):
+            run(test, fetch)
+
+
 def test_writes_into_what_a_model_returned_are_kept() -> None:
     model = Noisy()
     out = model(static.data("x", [None, 4]))
