@@ -1,6 +1,6 @@
 """Fold a plan over a model and run it: begin, drive, finish. No feature is named here."""
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
-from torch.utils.weak import WeakTensorKeyDictionary
 from typing_extensions import override
 
 from fleetx.engine.laid_out import LaidOut
+from fleetx.engine.parameter_names import ParameterNames
 from fleetx.engine.strangers import plan_at_work, watch_over
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward, replace_forward
@@ -39,14 +39,8 @@ class Engine:
     ) -> None:
         _refuse_meta(model)
         self.plan = plan
-        self.names: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
-        """Parameters, the user's and those that run -> the first name of each.
-
-        Weakly: a layout that spreads a model lets go of what the user made, and so must we.
-        """
-        self.numbers: set[int] = set()
-        """The ``id`` of each of them, and of some that are gone."""
-        self._know(dict(model.named_parameters()))
+        self.names = ParameterNames(dict(model.named_parameters()))
+        """Parameters, the user's and those that run -> the first name of each."""
         self.saved_names = list(model.state_dict())
         """What the plain model saves, in its order."""
         self._first = {name: self.names[p] for name, p in _names(model).items()}
@@ -62,7 +56,7 @@ class Engine:
             self.job.model = self.job.together(partial(_laid_out, strategy, self.job))
         # Whoever could not afford the whole model on one device has cut it by now.
         self.job.model.to(device)
-        self._know(self._held())
+        self.names.run(self._held())
         if self.job.contexts:
             replace_forward(self.job.model, self._under_contexts)
         self.job.model.register_forward_pre_hook(_BeforeForward(self))
@@ -87,10 +81,6 @@ class Engine:
         self._reached: list[Tensor] = []
         """Parameters that got gradients since the last backward through the plan, if it scales."""
         watch_over(self)
-
-    def _know(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        self.names.update((parameter, name) for name, parameter in parameters.items())
-        self.numbers.update(map(id, parameters.values()))
 
     @property
     def parameter_names(self) -> list[str]:

@@ -59,8 +59,7 @@ def _judge(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 def _first_known(engine: "Engine", moved: list[Tensor]) -> str | None:
     """The name of a parameter that is the model's, or was before it was laid out."""
     for parameter in moved:
-        # Looking for the number first costs a tenth, and most steps concern other models.
-        if id(parameter) in engine.numbers and parameter in engine.names:
+        if parameter in engine.names:
             return engine.names[parameter]
     return None
 
