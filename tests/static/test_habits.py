@@ -153,7 +153,7 @@ def test_what_a_function_holds_is_not_lost() -> None:
         layer,
         lambda y: layer(y) + y,
         partial(F.linear, weight=layer.weight),
-        layer.weight.mm,
+        layer.bias.add,
     ):
         with pytest.raises(ProgramError, match=r"test_habits\.py:\d+: .*pass the tensors themse"):
             Applied.apply(function, x)  # type: ignore[no-untyped-call]
