@@ -2,10 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from fleetx.engine.engine import Engine
 from fleetx.plan.error import PlanError
@@ -31,13 +32,22 @@ def agree_on_update(engine: Engine) -> None:
     optimizer = engine.job.optimizer
     assert optimizer is not None
     facts = {"the optimizer": type(optimizer).__name__}
-    facts |= {"the number of its groups": str(len(optimizer.param_groups))}
-    for at, group in enumerate(optimizer.param_groups):
-        facts |= {f"{name} of group {at}": value for name, value in _numbers(group).items()}
-        if engine.job.size("pp") == 1:  # else workers hold others
-            facts[f"the parameters of group {at}"] = _digest(engine, group["params"])
+    for at, (names, numbers) in enumerate(_groups(engine, optimizer)):
+        facts |= {f"{name} of group {at}": value for name, value in _numbers(numbers).items()}
+        facts[f"the parameters of group {at}"] = _digest(names)
     # Once more the plan, for a clipping that came with an optimizer.
     _compare("the first update", facts | _configs(engine.plan))
+
+
+def _groups(
+    engine: Engine, optimizer: Optimizer
+) -> Iterator[tuple[Sequence[str], Mapping[str, Any]]]:
+    """Names and options of groups; where stages hold others, those that the user gave."""
+    if engine.job.size("pp") > 1 and engine.given is not None:
+        yield from ((group.names, group.options) for group in engine.given.groups)
+        return
+    for group in optimizer.param_groups:
+        yield [engine.names[parameter] for parameter in group["params"]], group
 
 
 def _configs(plan: Plan) -> Facts:
@@ -59,9 +69,9 @@ def _numbers(group: Mapping[str, Any]) -> Facts:
     return found
 
 
-def _digest(engine: Engine, parameters: list[Tensor]) -> str:
-    names = "\n".join(engine.names[parameter] for parameter in parameters)
-    return f"{len(parameters)} ({hashlib.sha256(names.encode()).hexdigest()[:8]})"
+def _digest(names: Sequence[str]) -> str:
+    text = "\n".join(names)
+    return f"{len(names)} ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
 
 
 def _compare(call: str, facts: Facts) -> None:

@@ -69,6 +69,8 @@ class Engine:
         self.first: list[Callable[[Engine], None]] = []
         self.finished: list[Callable[[Engine, Tensor | None], None]] = []
         """Onlookers: when there is an optimizer, before the first update, after every batch."""
+        self.given: OptimizerSpec | None = None
+        """The optimizer as the user described it."""
         self.steered_by: Any = None
         """What ``distributed_optimizer`` returned, which scripts may drop while the model lives."""
         self.updates = 0
@@ -123,7 +125,7 @@ class Engine:
         return self.job.step
 
     def _built(self, optimizer: Optimizer) -> Optimizer:
-        spec = described = OptimizerSpec.describe(optimizer, self.names)
+        spec = described = self.given = OptimizerSpec.describe(optimizer, self.names)
         for strategy in self.plan.strategies:
             changed = strategy.optimizer(spec, self.job)
             if changed is not spec and "optimizer" not in strategy.contract.touches:

@@ -52,7 +52,7 @@ def refused(words: str, company: Mapping[str, Any] | None = None, **more: Any) -
     return Refused(words=words, company=company or {}, **more)
 
 
-NOBODY = refused("cannot be in force: nothing in this plan")
+NOBODY = refused("cannot be in force: ")
 """An option of Paddle for which there is nothing here."""
 PIPELINE = {
     "pipeline": True,
