@@ -427,7 +427,7 @@ COMBINATIONS: list[tuple[int, dict[str, Any], Any]] = [
         },
         ADAM,
     ),
-    (4, {"dgc": {"sparsity": [0.75]}, "recompute": CHECKPOINTS, "pipeline": TWO}, SGD),
+    (4, {"fp16_allreduce": {}, "recompute": CHECKPOINTS, "pipeline": TWO}, SGD),
     (4, {"amp": BRAIN, "localsgd": {"k_steps": 2}, "pipeline": TWO}, SGD),
 ]
 
