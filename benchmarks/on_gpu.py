@@ -155,6 +155,7 @@ def examples() -> list[Item]:
             "examples/quickstart, two workers",
             *(PYTHON, "-m", "fleetx.launch", "--nproc_per_node", "2"),
             *script("quickstart/train_fleet.py"),
+            cards=2,
         ),
         item(
             "examples/transformer, two stages",
