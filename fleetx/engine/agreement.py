@@ -2,11 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from fleetx.engine.engine import Engine
 from fleetx.plan.error import PlanError
@@ -32,22 +31,24 @@ def agree_on_update(engine: Engine) -> None:
     optimizer = engine.job.optimizer
     assert optimizer is not None
     facts = {"the optimizer": type(optimizer).__name__}
-    for at, (names, numbers) in enumerate(_groups(engine, optimizer)):
-        facts |= {f"{name} of group {at}": value for name, value in _numbers(numbers).items()}
-        facts[f"the parameters of group {at}"] = _digest(names)
+    if engine.job.size("pp") == 1:
+        facts |= _groups(optimizer.param_groups)
+        for at, group in enumerate(optimizer.param_groups):
+            names = [engine.names[parameter] for parameter in group["params"]]
+            facts[f"the parameters of group {at}"] = _digest(names)
+    elif engine.given is not None:
+        # Stages hold others, of which strategies may make other groups: as the user gave them.
+        facts |= _groups([group.options for group in engine.given.groups])
     # Once more the plan, for a clipping that came with an optimizer.
     _compare("the first update", facts | _configs(engine.plan))
 
 
-def _groups(
-    engine: Engine, optimizer: Optimizer
-) -> Iterator[tuple[Sequence[str], Mapping[str, Any]]]:
-    """Names and options of groups; where stages hold others, those that the user gave."""
-    if engine.job.size("pp") > 1 and engine.given is not None:
-        yield from ((group.names, group.options) for group in engine.given.groups)
-        return
-    for group in optimizer.param_groups:
-        yield [engine.names[parameter] for parameter in group["params"]], group
+def _groups(groups: Sequence[Mapping[str, Any]]) -> Facts:
+    return {
+        f"{name} of group {at}": value
+        for at, group in enumerate(groups)
+        for name, value in _numbers(group).items()
+    }
 
 
 def _configs(plan: Plan) -> Facts:
