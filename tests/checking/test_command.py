@@ -105,7 +105,7 @@ def test_a_clip_of_the_optimizer_is_left_out_like_a_flag(tmp_path: Path) -> None
     script.write_text(plain.replace("lr=0.1))", given))
     done = check("--gpus", "none", "--workers", "1", "--batches", "3", str(script))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "  clip  in force   changes the update by design" in done.stdout
+    assert "  clip    in force   changes the update by design" in done.stdout
 
 
 UNSTEADY = str(Path(SCRIPT).parent / "unsteady.py")
