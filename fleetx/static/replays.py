@@ -9,6 +9,7 @@ from torch import fx
 from torch.utils.checkpoint import checkpoint
 
 from fleetx.static.program import Program
+from fleetx.static.regions import Regions
 from fleetx.static.splitting import Piece, is_operator, split
 from fleetx.static.variable import Variable
 
@@ -98,7 +99,8 @@ def _running(piece: Piece, replay: Replay, code: Callable[..., Any]) -> Callable
             merged = list(held)
             for at, value in zip(given, values, strict=False):
                 merged[at] = value
-            return code(part, *merged)
+            with Regions():  # torch ends a replay by raising as soon as it has what it needs
+                return code(part, *merged)
 
         return checkpoint(run, *own, *inputs[count:], **replay.options)
 

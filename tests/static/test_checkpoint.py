@@ -102,6 +102,8 @@ def test_a_checkpoint_is_replayed_as_in_eager_code(name: str, reentrant: bool) -
     torch.manual_seed(0)
     net = Net(lambda net, x: USES[name](net, x, reentrant))
     assert_same_training(net, classify, rows())
+    torch.autocast_increment_nesting()
+    assert torch.autocast_decrement_nesting() == 0, "a replay that ends early leaves nothing open"
 
 
 def recorded(net: Net) -> tuple[static.Program, static.Program, Any]:
