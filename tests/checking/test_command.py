@@ -105,7 +105,7 @@ def test_a_clip_of_the_optimizer_is_left_out_like_a_flag(tmp_path: Path) -> None
     script.write_text(plain.replace("lr=0.1))", given))
     done = check("--gpus", "none", "--workers", "1", "--batches", "3", str(script))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "  clip  in force   changes the update by design" in done.stdout
+    assert "  clip    in force   changes the update by design" in done.stdout
 
 
 UNSTEADY = str(Path(SCRIPT).parent / "unsteady.py")
@@ -114,7 +114,6 @@ UNSTEADY = str(Path(SCRIPT).parent / "unsteady.py")
 @pytest.mark.parametrize(
     ("flaw", "words"),
     [
-        ("weights", "the weights begin differently at each start (fc."),
         ("data", "a second run was fed other data, from batch 1 on"),
         ("noise", "away, most in fc."),
     ],
@@ -137,7 +136,7 @@ def test_workers_that_begin_with_other_weights_are_found_by_name() -> None:
     done = check("--gpus", "none", "--batches", "2", UNSTEADY, "loaded")
     assert done.returncode == 1, done.stdout + done.stderr
     assert (
-        "  start           WRONG      workers differ before the first batch, in fc." in done.stdout
+        "  start   WRONG      workers differ before the first batch, in fc." in done.stdout
     )
     torn = [line for line in done.stdout.splitlines() if line.startswith("  ranks")]
     assert "most in fc." in torn[0]
