@@ -29,15 +29,12 @@ def unseeded() -> torch.Generator:
 
 def main() -> None:
     strategy = fleet.DistributedStrategy()
-    strategy.gradient_merge = True
+    strategy.gradient_merge = FLAW != "loaded"  # what is wrong with workers shows without a flag
     strategy.gradient_merge_configs = {"k_steps": 2}
     fleet.init(is_collective=True, strategy=strategy)
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(256, 6), torch.randint(0, 3, (256,)))
-    if FLAW == "weights":
-        torch.seed()
     model = fleet.distributed_model(Net())
-    torch.manual_seed(1)
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     if FLAW == "loaded" and fleet.is_first_worker():
         model.load_state_dict({name: 2 * value for name, value in model.state_dict().items()})
