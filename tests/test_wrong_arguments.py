@@ -220,6 +220,7 @@ CALLS: dict[str, tuple[Callable[[Job, Any], Any], str]] = {
     "AUC.update(labels)": (lambda job, w: metrics.AUC().update(SCORES[0], w), ""),
     "MAE.update(predictions)": (lambda job, w: metrics.MAE().update(w, SCORES[0]), ""),
     "MSE.update(targets)": (lambda job, w: metrics.MSE().update(SCORES[0], w), ""),
+    "gather_for_metrics(values)": (lambda job, w: fleet.gather_for_metrics(w), "list"),
     "acc(correct)": (lambda job, w: metrics.acc(w, 2), "number"),
     "auc(stat_pos)": (lambda job, w: metrics.auc(w, [1, 2]), ""),
     "mae(abserr)": (lambda job, w: metrics.mae(w, 2), "number"),

@@ -221,7 +221,7 @@ class Stages:
         if failure is not None:
             raise failure
         if "trouble" in told:
-            raise ValueError(
+            raise RuntimeError(
                 f"stage {stage} of the pipeline, on another worker, cannot run a batch like this "
                 f"one, so all stages stop: {told['trouble']}"
             )

@@ -40,7 +40,7 @@ class Accuracy:
                 probabilities of class 1 where labels are 0 and 1.
             labels: the right classes.
         """
-        given, true = pair(scores, labels)
+        given, true = pair(scores=scores, labels=labels)
         check_lengths(given, true)
         true = true.reshape(-1)
         if not is_whole(true):

@@ -40,7 +40,7 @@ class AUC:
                 second of two columns.
             labels: 0 or 1.
         """
-        given, true = pair(predictions, labels)
+        given, true = pair(predictions=predictions, labels=labels)
         check_lengths(given, true)
         if given.dim() > 2 or (given.dim() == 2 and given.shape[1] > 2):
             raise ValueError(

@@ -24,7 +24,7 @@ class MAE:
     @torch.no_grad()
     def update(self, predictions: Any, targets: Any) -> None:
         """Count a batch of numbers, as tensors, arrays or lists; the two have the same shape."""
-        found, true = pair(predictions, targets)
+        found, true = pair(predictions=predictions, targets=targets)
         if found.shape != true.shape:
             raise ValueError(
                 f"predictions of shape {list(found.shape)} and targets of shape "

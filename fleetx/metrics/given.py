@@ -12,10 +12,14 @@ from fleetx.data import fillers
 logger = logging.getLogger(__name__)
 
 
-def pair(predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Both as tensors on the device of the first, without the samples that fill up a batch."""
-    found = tensor_of(predictions, "predictions")
-    true = tensor_of(labels, "labels").to(found.device)
+def pair(**given: Any) -> tuple[Tensor, Tensor]:
+    """Both as tensors on the device of the first, without the samples that fill up a batch.
+
+    Args:
+        given: the two, under the names that the user knows them by.
+    """
+    found, true = (tensor_of(value, name) for name, value in given.items())
+    true = true.to(found.device)
     if len(found) != len(true):
         return found, true  # whoever compares them says what is wrong
     filling = fillers.current()

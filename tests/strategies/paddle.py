@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fleetx as fleet
+from fleetx import roles
 from fleetx.testing import world
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -25,6 +26,7 @@ def start(**settings: Any) -> fleet.DistributedStrategy:
     strategy = fleet.DistributedStrategy()
     for name, value in settings.items():
         setattr(strategy, name, value)
+    roles.stop()  # a model of the job before may still be there
     fleet.init(is_collective=True, strategy=strategy)
     return strategy
 

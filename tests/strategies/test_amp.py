@@ -365,6 +365,8 @@ def test_training_goes_on_in_other_processes_bit_for_bit(
     whole = world(2).run(trained, None, 10, configs)[0]
     first = world(2).run(trained, None, half, configs)[0]
     second = world(2).run(trained, first, 10 - half, configs)[0]
+    layouts = [kept["optimizer"].pop("layout") for kept in (second, whole)]
+    assert layouts[0] == layouts[1]
     torch.testing.assert_close(second, whole, rtol=0, atol=0)
     if configs != PURE:
         # Updates 0..3, overflow, 5, overflow, 7..9: grown after three, never two bad in a row.

@@ -57,6 +57,7 @@ def switched_on(options: dict[str, Any], **others: Any) -> fleet.DistributedStra
 def start(
     strategy: fleet.DistributedStrategy, model: nn.Module | None = None, **options: Any
 ) -> tuple[nn.Module, fleet.DistributedOptimizer]:
+    roles.stop()  # a model of the job before may still be there
     fleet.init(is_collective=True, strategy=strategy)
     model = fleet.distributed_model(layer() if model is None else model)
     sgd = torch.optim.SGD(model.parameters(), **({"lr": 0.5, "momentum": 0.9} | options))
@@ -163,6 +164,7 @@ def test_three_workers_stay_equal_to_the_last_bit() -> None:
 
 
 def plain(optimizer: Callable[[nn.Linear], torch.optim.Optimizer], steps: int = 12) -> Tensor:
+    roles.stop()
     fleet.init(is_collective=True, strategy=fleet.DistributedStrategy())
     model = fleet.distributed_model(layer())
     wrapped = fleet.distributed_optimizer(optimizer(model))

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import fleetx as fleet
+from fleetx import roles
 from fleetx.engine import session
 from fleetx.graph.draws import Draws
 from fleetx.plan.error import PlanError
@@ -106,6 +107,7 @@ def start(
         more = {"recompute_configs": {"checkpoints": checkpoints, **(options or {})}, **more}
     for name, value in more.items():
         setattr(strategy, name, value)
+    roles.stop()  # a model of the job before may still be there
     fleet.init(is_collective=True, strategy=strategy)
 
 

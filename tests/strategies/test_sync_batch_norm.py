@@ -12,6 +12,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
 
 import fleetx as fleet
+from fleetx import roles
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.strategies.sync_batch_norm import SyncBatchNorm
@@ -47,6 +48,7 @@ def start(*, on: bool = True, **settings: Any) -> None:
     strategy.sync_batch_norm = on
     for name, value in settings.items():
         setattr(strategy, name, value)
+    roles.stop()  # a model of the job before may still be there
     fleet.init(is_collective=True, strategy=strategy)
 
 

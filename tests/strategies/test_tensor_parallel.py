@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fleetx as fleet
+from fleetx import roles
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.strategies.tensor_parallel import TensorParallel, chosen
@@ -141,6 +142,7 @@ def start(configs: dict[str, Any] | None, **settings: Any) -> None:
         settings = {"tensor_parallel_configs": degree | configs, **settings}
     for name, value in settings.items():
         setattr(strategy, name, value)
+    roles.stop()  # a model of the job before may still be there
     fleet.init(is_collective=True, strategy=strategy)
 
 
