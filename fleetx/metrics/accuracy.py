@@ -41,7 +41,7 @@ class Accuracy:
             labels: the right classes.
         """
         given, true = pair(scores=scores, labels=labels)
-        check_lengths(given, true)
+        check_lengths(given, true, "scores")
         true = true.reshape(-1)
         if not is_whole(true):
             raise ValueError(

@@ -57,13 +57,13 @@ def _tensor(value: Any) -> Tensor:
     return torch.as_tensor(array)
 
 
-def check_lengths(predictions: Tensor, labels: Tensor) -> None:
-    """One label for each prediction."""
+def check_lengths(predictions: Tensor, labels: Tensor, noun: str = "predictions") -> None:
+    """One label for each prediction, which the user calls by the noun."""
     if len(predictions) != labels.numel():
         raise ValueError(
-            f"there are {len(predictions)} predictions for {labels.numel()} labels (shapes "
-            f"{list(predictions.shape)} and {list(labels.shape)}); pass one label for each "
-            "prediction, and classes by their numbers"
+            f"there are {len(predictions)} {noun} for {labels.numel()} labels (shapes "
+            f"{list(predictions.shape)} and {list(labels.shape)}); pass one label for each of the "
+            f"{noun}, and classes by their numbers"
         )
 
 

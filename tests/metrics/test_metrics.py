@@ -170,8 +170,8 @@ def test_empty_batches_count_nothing() -> None:
         (Accuracy, [0.5, 0.2], [1, 2], "neither 0 nor 1"),
         (Accuracy, [[0.1, 0.9]], [0.5], "name no classes"),
         (Accuracy, np.zeros((2, 3, 4)), [1, 0], "which dimension the classes are"),
-        (Accuracy, np.zeros((2, 3)), np.eye(3)[:2], "2 predictions for 6 labels"),
-        (Accuracy, [0.1, 0.9], [1], "2 predictions for 1 labels"),
+        (Accuracy, np.zeros((2, 3)), np.eye(3)[:2], "2 scores for 6 labels"),
+        (Accuracy, [0.1, 0.9], [1], "2 scores for 1 labels"),
         (Accuracy, [[0.1], [0.2, 0.3]], [1, 0], "no rectangle"),
         (Accuracy, None, [1], "pass a tensor"),
         (AUC, [0.1, 1.2], [1, 0], "not between 0 and 1"),
@@ -203,7 +203,7 @@ def test_nonsense_is_refused() -> None:
         Accuracy(topk=0)
     with pytest.raises(ValueError, match="pass a matrix"):
         Accuracy(topk=5).update(torch.tensor([1, 2]), torch.tensor([1, 2]))
-    with pytest.raises(ValueError, match="2 predictions for 3 labels"):
+    with pytest.raises(ValueError, match="2 scores for 3 labels"):
         Accuracy().update(torch.zeros(2, 3), torch.zeros(3))
     with pytest.raises(ValueError, match=r"shape \[3\] and targets of shape \[3, 1\]"):
         MSE().update(torch.zeros(3), torch.zeros(3, 1))
