@@ -101,25 +101,33 @@ class Ears(logging.Handler):
         self.messages.append(record.getMessage())
 
 
+def again(**switches: bool) -> None:
+    """Begin without an end of what was begun before."""
+    strategy = fleet.DistributedStrategy()
+    for name, value in switches.items():
+        setattr(strategy, name, value)
+    fleet.init(is_collective=True, strategy=strategy)
+
+
 @world(1)
 def test_a_second_strategy_is_refused_once_a_model_is_laid_out() -> None:
-    start(clip=True)
+    again(clip=True)
     heard = Ears()
-    start(clip=True)
+    again(clip=True)
     assert not heard.messages
-    start(lars=True)
+    again(lars=True)
     assert heard.messages == [
         "the strategy given to fleet.init() replaces the one that was given before"
     ]
     model = fleet.distributed_model(nn.Linear(4, 1))
-    start(lars=True)
+    again(lars=True)
     with pytest.raises(fleet.PlanError, match=r"fleet\.init\(\) got a strategy that differs"):
-        start(clip=True)
+        again(clip=True)
     fleet.init(is_collective=True)
     given = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     assert "Lars" in repr(fleet.distributed_optimizer(given)), "the first strategy is in force"
     del model, given
-    start(clip=True)
+    again(clip=True)
 
 
 @world(1)
