@@ -33,16 +33,17 @@ types: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(PYTEST) --durations=40
 
-test-fast: lint types ## the inner loop: what needs neither whole programs nor many processes, two minutes
+test-fast: lint types ## the inner loop: what needs neither whole programs nor many processes
 	$(PYTEST) -q --ignore-glob='tests/examples/*' --ignore-glob='tests/launch/*' --ignore-glob='tests/layouts/*' \
 		--ignore=tests/test_composition.py --ignore=tests/checking --ignore=tests/ps --ignore=tests/static
 
-test-all: lint types ## every composition, with fresh examples for property tests, an hour or more
+test-all: lint types ## every composition, with fresh examples for property tests
 	$(PYTEST) --all --durations=40
 
 gpu: $(VENV)/.dev ## the tests that are about a GPU, on a machine that has one
 	$(BIN)/python -m pytest --gpu tests/comm/test_host_copies.py tests/evaluate/test_precision.py \
-		tests/nn/test_picking.py tests/optim tests/strategies/test_compile.py tests/strategies/test_cuda_graph.py
+		tests/nn/test_picking.py tests/optim tests/strategies/test_compile.py tests/strategies/test_cuda_graph.py \
+		tests/engine/test_freed.py
 
 format: $(VENV)/.dev ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
