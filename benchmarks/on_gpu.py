@@ -227,7 +227,7 @@ def _page(title: str, code: str, runner: Sequence[str] = (PYTHON,), cards: int =
 def benchmarks() -> list[Item]:
     """All of them with small settings."""
     lines = {
-        "ctr.py": "--workers 1 2 --steps 20 --rounds 1",
+        "ctr.py": "--workers 2 --steps 20 --rounds 1",
         "dgc.py": "--rounds 3",
         "memory.py": "--device cuda",
         "optim.py": "--rounds 3",
@@ -244,7 +244,7 @@ def benchmarks() -> list[Item]:
             kind="benchmarks",
             name=f"benchmarks/{name} {options}",
             commands=[[PYTHON, str(here / name), *options.split()]],
-            limit=100,
+            limit=200,
         )
         for name, options in lines.items()
     ]

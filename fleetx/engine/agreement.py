@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +11,9 @@ from torch import Tensor
 from fleetx.engine.engine import Engine
 from fleetx.plan.error import PlanError
 from fleetx.plan.plan import Plan
+from fleetx.plan.unison import in_unison
 from fleetx.roles.session import world
+from fleetx.roles.world import World
 
 Facts = dict[str, str]
 """What it is, in the user's words -> its value."""
@@ -26,7 +29,90 @@ def agree_on_plan(plan: Plan) -> None:
     _compare("fleet.distributed_model()", facts | _configs(plan))
 
 
-def agree_on_update(engine: Engine) -> None:
+class Agreement:
+    """Compares the update rule and its numbers at the first update, and again now and then.
+
+    What schedulers and scripts change later is compared with growing distance, for the price of a
+    few short messages to the store. They tell of all changes since the first update, so that a
+    difference is noticed even when it is gone again.
+    """
+
+    def __init__(self) -> None:
+        self._updates = 0
+        self._numbers: list[Any] = []
+        self._changes = hashlib.sha256()
+
+    def __call__(self, engine: Engine) -> None:
+        """Before an update; refuses it where workers have drifted apart."""
+        self._updates += 1
+        self._notice(engine)
+        if self._updates == 1:
+            _agree_on_update(engine)
+        elif _is_compared(self._updates):
+            in_unison(partial(self._compare, engine))
+
+    def _notice(self, engine: Engine) -> None:
+        assert engine.job.optimizer is not None
+        numbers = [
+            (at, name, _short(value))
+            for at, group in enumerate(engine.job.optimizer.param_groups)
+            for name, value in group.items()
+            if isinstance(value, float | tuple)
+        ]
+        if numbers != self._numbers and self._numbers:
+            self._changes.update(repr((self._updates, numbers)).encode())
+        self._numbers = numbers
+
+    def _compare(self, engine: Engine) -> None:
+        here = world("distributed_model")
+        if not _is_shared(here):
+            return
+        assert here.meeting is not None
+        assert engine.job.optimizer is not None
+        topics = (self._updates, _compared_before(self._updates))
+        now, before = (f"numbers/{_part(engine)}/{update}" for update in topics)
+        facts = _groups(engine.job.optimizer.param_groups)
+        own = json.dumps([here.identity.index, facts, self._changes.hexdigest()])
+        worker, others, changes = json.loads(here.meeting.first_said(now, own, before))
+        if (others, changes) != (facts, self._changes.hexdigest()):
+            raise PlanError(_drifted(self._updates, worker, others, here.identity.index, facts))
+
+
+def _drifted(update: int, first: int, others: Facts, own: int, facts: Facts) -> str:
+    apart = [name for name in facts if facts[name] != others.get(name)]
+    told = [f"{name} is {others.get(name)} there and {facts[name]} here" for name in apart[:SHOWN]]
+    return (
+        f"workers {first} and {own} have drifted apart: at update {update} "
+        f"{'; '.join(told) or 'their numbers are the same, but were not at an earlier one'}. What "
+        "changes them must be the same on every worker: step schedulers on all of them, and give "
+        "ReduceLROnPlateau, or whatever decides by a measured number, the same number, such as "
+        "fleet.all_reduce(loss.item()) / fleet.worker_num()."
+    )
+
+
+EVERY = 64
+"""Updates between two comparisons, at the most."""
+
+
+def _is_compared(update: int) -> bool:
+    return update % EVERY == 0 or update & (update - 1) == 0
+
+
+def _compared_before(update: int) -> int:
+    return update - EVERY if update > EVERY else update // 2
+
+
+def _short(value: Any) -> Any:
+    """Machines of several kinds may differ in the last digit of a cosine."""
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def _part(engine: Engine) -> str:
+    """Who has the same groups: the workers of a stage; for others strategies may make others."""
+    return str(engine.job.mesh.get_local_rank("pp")) if engine.job.size("pp") > 1 else "0"
+
+
+def _agree_on_update(engine: Engine) -> None:
     """The same for the update rule and its numbers, as they are at the first update."""
     optimizer = engine.job.optimizer
     assert optimizer is not None
@@ -64,8 +150,10 @@ def _numbers(group: Mapping[str, Any]) -> Facts:
     found: Facts = {}
     for name, value in group.items():
         if isinstance(value, Tensor) and value.numel() == 1:
-            found[name] = repr(float(value))
-        elif name == "betas" or isinstance(value, bool | int | float | str | None):
+            found[name] = _short(float(value))
+        elif isinstance(value, float):
+            found[name] = _short(value)
+        elif name == "betas" or isinstance(value, bool | int | str | None):
             found[name] = repr(value)
     return found
 
@@ -78,10 +166,9 @@ def _digest(names: Sequence[str]) -> str:
 def _compare(call: str, facts: Facts) -> None:
     """One small exchange; everybody sees what all said, so everybody complains or nobody does."""
     here = world("distributed_model")
-    if here.meeting is None or here.identity.worker_num == 1:
+    if not _is_shared(here):
         return
-    if not here.identity.is_collective:
-        return  # workers of a job with servers come and go; servers compare what they are told
+    assert here.meeting is not None
     said = [json.loads(own) for own in here.meeting.tell(call, json.dumps(facts))]
     names = dict.fromkeys(name for own in said for name in own)
     apart = [name for name in names if len({own.get(name) for own in said}) > 1]
@@ -93,6 +180,15 @@ def _compare(call: str, facts: Facts) -> None:
             "and drift apart; set the same strategy, the same optimizer and the same numbers on "
             "every worker."
         )
+
+
+def _is_shared(here: World) -> bool:
+    """Whether there are workers that take every step together.
+
+    Those of a job with servers come and go; servers compare what they are told.
+    """
+    alone = here.meeting is None or here.identity.worker_num == 1
+    return here.identity.is_collective and not alone
 
 
 def _difference(name: str, said: list[Facts]) -> str:

@@ -66,9 +66,9 @@ class Engine:
         self.holding = False
         """Whether gradients of earlier batches wait for the batch that ends in an update."""
         self.attached: list[Callable[[Engine], None]] = []
-        self.first: list[Callable[[Engine], None]] = []
+        self.updating: list[Callable[[Engine], None]] = []
         self.finished: list[Callable[[Engine, Tensor | None], None]] = []
-        """Onlookers: when there is an optimizer, before the first update, after every batch."""
+        """Onlookers: when there is an optimizer, before every update, after every batch."""
         self.given: OptimizerSpec | None = None
         """The optimizer as the user described it."""
         self.steered_by: Any = None
@@ -222,14 +222,14 @@ class Engine:
             self._show()
         moved = False
         if self._due:
-            for compare in [] if self.updates else self.first:
-                compare(self)
+            for look in self.updating:
+                look(self)
             with plan_at_work():
                 moved = self.step.update()
                 self.updates += 1
                 self.step.settle(loss)
-        for look in self.finished:
-            look(self, loss)
+        for watch in self.finished:
+            watch(self, loss)
         return moved
 
     def train_batch(self, batch: Any) -> Tensor:

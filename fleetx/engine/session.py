@@ -15,7 +15,7 @@ from fleetx import roles
 from fleetx.config.degrees import degrees_of_cuts
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.config.transpiler import DistributeTranspilerConfig
-from fleetx.engine.agreement import agree_on_plan, agree_on_update
+from fleetx.engine.agreement import Agreement, agree_on_plan
 from fleetx.engine.batches import give_batch_calls
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
@@ -276,7 +276,7 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
     agree_on_plan(plan)
     session.say(at_rest(plan))
     engine = Engine(plan, model, device=roles.device(), mesh=mesh(plan), **given)
-    engine.first.append(agree_on_update)
+    engine.updating.append(Agreement())
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
     return engine

@@ -30,8 +30,8 @@ def in_unison(deed: Callable[[], Result]) -> Result:
         trouble = meeting.trouble()
     except dist.DistError as error:
         raise PlanError(
-            "another worker did not come, or worker 0 is gone, while all of them laid out their "
-            "model; look at the logs of the others."
+            "another worker did not come, or worker 0 is gone, while all of them did the same, "
+            "such as laying out a model; look at the logs of the others."
         ) from error
     if trouble:
         raise PlanError(f"all workers stop, because one cannot go on. {trouble}")

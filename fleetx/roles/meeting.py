@@ -48,6 +48,19 @@ class Meeting:
         self.store.delete_key(keys[self.index])
         return said
 
+    def first_said(self, topic: str, fact: str, before: str = "") -> str:
+        """What the first worker to come here said of the topic; waits for nobody.
+
+        Args:
+            topic: each worker speaks of it once.
+            fact: what this worker says.
+            before: an earlier topic, which the first one forgets.
+        """
+        said: str = self.store.compare_set(f"said/{topic}", "", fact).decode()  # type: ignore[attr-defined]
+        if said == fact and before:
+            self.store.delete_key(f"said/{before}")
+        return said
+
     def await_all(self, call: str) -> None:
         """Return when every worker has made the same call; complain on all of them otherwise."""
         self.held += 1

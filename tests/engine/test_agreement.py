@@ -1,6 +1,8 @@
 """Workers that would drift apart are told who differs in what; a strategy is replaced aloud."""
 
+import itertools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from fleetx import roles
 from fleetx.engine import session
 from fleetx.testing import world
 from tests.engine.training import data, net
+from tests.libraries import transformers
 from tests.strategies.paddle import start
 
 
@@ -72,6 +75,83 @@ def test_workers_that_differ_are_all_told_who_differs_in_what() -> None:
     assert first == second
     for kind, words in EXPECTED.items():
         assert words in first[kind]
+
+
+def steered(kind: str, updates: int) -> str:
+    """What a worker hears whose learning rate goes its own way after the first update."""
+    start()
+    torch.manual_seed(0)
+    model = fleet.distributed_model(net())
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = fleet.distributed_optimizer(base)
+    step = SCHEDULES[kind](optimizer)
+    inputs, targets = data()
+    try:
+        for _ in range(updates):
+            optimizer.minimize(F.cross_entropy(model(inputs), targets))
+            step()
+    except fleet.PlanError as error:
+        return str(error)
+    return ""
+
+
+def plateau(optimizer: Any) -> Callable[[], None]:
+    """As scripts have it: each worker reads the loss of its own batch."""
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    losses = itertools.count(1, 0 if fleet.worker_index() else -1)
+    return lambda: scheduler.step(float(next(losses)))
+
+
+def first_worker_alone(optimizer: Any) -> Callable[[], None]:
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    return scheduler.step if fleet.is_first_worker() else lambda: None
+
+
+def for_a_moment(optimizer: Any) -> Callable[[], None]:
+    """One worker's rate differs in one update, between two comparisons."""
+    done = itertools.count(1)
+
+    def step() -> None:
+        other = fleet.worker_index() == 1 and next(done) == 4
+        optimizer.param_groups[0]["lr"] = 0.2 if other else 0.1
+
+    return step
+
+
+def together(optimizer: Any) -> Callable[[], None]:
+    """A cycle of the rate and of momentum, and a schedule of another library."""
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=200)
+    linear = transformers.get_linear_schedule_with_warmup(optimizer, 10, 200)
+
+    def step() -> None:
+        cycle.step()
+        linear.step()
+
+    return step
+
+
+SCHEDULES = {
+    "plateau": plateau,
+    "first worker alone": first_worker_alone,
+    "for a moment": for_a_moment,
+    "together": together,
+}
+
+
+def test_a_rate_that_goes_its_own_way_later_is_noticed() -> None:
+    pair = world(2, timeout=240)
+    expected = {
+        "plateau": "have drifted apart: at update 4 lr of group 0 is 0.",
+        "first worker alone": "have drifted apart: at update 2 lr of group 0 is 0.",
+        "for a moment": "at update 8 their numbers are the same, but were not at an earlier one",
+    }
+    for kind, words in expected.items():
+        for heard in pair.run(steered, kind, 12):
+            assert words in heard, "every worker must hear it"
+
+
+def test_schedules_that_agree_are_left_alone_however_long() -> None:
+    assert world(2, timeout=240).run(steered, "together", 150) == ["", ""]
 
 
 @world(2)

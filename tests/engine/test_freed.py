@@ -164,8 +164,10 @@ from tests.engine.test_freed import LAYOUTS, SQUARE, WIDTH, made, stack, step
 from tests.strategies.paddle import start
 
 start(**LAYOUTS[sys.argv[1]][0])
-# Room that libraries keep for products, which is nobody's model.
-(torch.ones(4, WIDTH, device="cuda") @ torch.ones(WIDTH, WIDTH, device="cuda")).sum().item()
+# Room that libraries keep for products, one for each thread: this one and that of backward.
+factor = torch.ones(WIDTH, WIDTH, device="cuda", requires_grad=True)
+(torch.ones(4, WIDTH, device="cuda") @ factor).sum().backward()
+del factor
 before = torch.cuda.memory_allocated()
 model = stack()
 given = made(model, LAYOUTS[sys.argv[1]][0])
