@@ -1,4 +1,4 @@
-"""Jobs of one machine, with real processes."""
+"""Jobs of one machine; where a test is about processes themselves, with real ones."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from fleetx.testing.limits import stretched
 from tests.launch.conftest import Gone, Launcher
 
-pytestmark = pytest.mark.real_processes
+real = pytest.mark.real_processes
 
 SHOW = """
 import json, os
@@ -30,6 +30,7 @@ def environment(text: str) -> dict[str, str | None]:
     return found
 
 
+@real
 def test_two_workers_see_their_variables(launcher: Launcher) -> None:
     outcome = launcher.run("--nproc_per_node", "2", launcher.script(SHOW))
     assert outcome.code == 0, outcome.err
@@ -129,6 +130,7 @@ raise ConnectionError("the consequence")
     assert "ValueError: the cause" in outcome.err
 
 
+@real
 def test_a_deaf_peer_is_gone_within_ten_seconds(launcher: Launcher, gone: type[Gone]) -> None:
     script = """
 import os, signal, subprocess, sys, time
@@ -205,6 +207,7 @@ while len(glob.glob("here.*")) < 6: time.sleep(0.05)
     assert len(set(ports)) == 9
 
 
+@real
 @pytest.mark.parametrize(
     ("number", "code", "words"),
     [
@@ -240,6 +243,7 @@ finally:
     assert launcher.log("workerlog.1") == f"{words}at exit\n", "as under python"
 
 
+@real
 def test_signals_of_the_script_are_passed_on(launcher: Launcher) -> None:
     script = """
 import os, signal
@@ -258,6 +262,7 @@ while True: signal.pause()
     assert launcher.log("workerlog.1") == "saved on SIGUSR1\n"
 
 
+@real
 def test_children_of_a_script_end_as_their_parent_expects(launcher: Launcher) -> None:
     script = """
 import multiprocessing, os, signal, time
@@ -276,6 +281,7 @@ os.kill(os.getpid(), signal.SIGTERM)
     assert launcher.log("workerlog.0") == "child -15\n"
 
 
+@real
 def test_workers_die_with_a_killed_launcher(launcher: Launcher, gone: type[Gone]) -> None:
     script = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(100)"
     process = launcher.start(launcher.script(script))
@@ -285,6 +291,7 @@ def test_workers_die_with_a_killed_launcher(launcher: Launcher, gone: type[Gone]
     assert gone.wait([pid]) == []
 
 
+@real
 def test_scripts_run_as_python_runs_them(launcher: Launcher) -> None:
     (launcher.folder / "sub").mkdir()
     (launcher.folder / "sub" / "helper.py").write_text("VALUE = 42")
@@ -325,6 +332,7 @@ def test_modules_run_too(launcher: Launcher) -> None:
     assert "name __main__ ['--x']" in outcome.out
 
 
+@real
 def test_nothing_is_left_in_the_temporary_folder(launcher: Launcher) -> None:
     outcome = launcher.run(launcher.script("raise SystemExit(2)"), TMPDIR=str(launcher.folder))
     assert outcome.code == 2

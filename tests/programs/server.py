@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import fcntl
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -192,9 +193,12 @@ def _take_files(received: list[int], wanted: list[int]) -> None:
 
 def _open_streams(unbuffered: bool) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = out = open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", 1, closefd=False, errors="backslashreplace")  # noqa: SIM115
-    out.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)
+    buffer = 0 if unbuffered else -1
+    streams = [open(number, "wb", buffer, closefd=False) for number in (1, 2)]  # noqa: SIM115
+    out, errors = (io.TextIOWrapper(stream, write_through=unbuffered) for stream in streams)
+    out.reconfigure(line_buffering=os.isatty(1))
+    errors.reconfigure(line_buffering=True, errors="backslashreplace")
+    sys.stdout, sys.stderr = out, errors
 
 
 def _forget_the_past(environment: dict[str, str]) -> None:
