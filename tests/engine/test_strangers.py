@@ -3,7 +3,6 @@
 import copy
 import importlib
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.testing import world
 from tests.engine.training import data, net, spread, weights
+from tests.programs import python
 from tests.strategies.paddle import start
 
 LOCAL = {"localsgd": True, "localsgd_configs": {"k_steps": 2}}
@@ -261,7 +261,7 @@ def test_fleetx_check_stops_with_the_sentence(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     command = [
-        sys.executable,
+        python(),
         "-m",
         "fleetx",
         "check",

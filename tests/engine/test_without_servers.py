@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import nn
 import fleetx as fleet
 from fleetx import static
 from fleetx.testing import world
+from tests.programs import python
 
 ADVICE = re.escape(
     "To train without servers call fleet.init(is_collective=True); to train with "
@@ -67,7 +67,7 @@ def test_the_first_snippet_of_the_page_names_the_command_to_type(tmp_path: Path)
     assert found is not None
     script = tmp_path / "words.py"
     script.write_text(found.group(1))
-    line = [sys.executable, str(script)]
+    line = [python(), str(script)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]

@@ -3,7 +3,6 @@
 import copy
 import json
 import subprocess
-import sys
 import weakref
 from functools import partial
 from pathlib import Path
@@ -33,6 +32,7 @@ from tests.optim.layers import (
     parameters,
     train,
 )
+from tests.programs import python
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -263,7 +263,7 @@ def test_a_new_process_goes_on_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -
     advance(params, optimizer, range(3))
     file = tmp_path / "state.pt"
     torch.save({"params": params, "optimizer": optimizer.state_dict()}, file)
-    subprocess.run([sys.executable, "-c", RESUME, str(file)], check=True)
+    subprocess.run([python(), "-c", RESUME, str(file)], check=True)
     advance(params, optimizer, range(3, 6))
     resumed = torch.load(file)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(params, resumed, strict=True))

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.programs import python
+
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -57,7 +59,7 @@ def test_srun(crew: Any, port: int) -> None:
 
 def test_torchrun(launched: Any) -> None:
     script = str(SCRIPTS / "collect.py")
-    ended = launched([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", script])
+    ended = launched([python(), "-m", "torch.distributed.run", "--nproc_per_node=2", script])
     assert ended.code == 0, ended.err
     check_two_workers(ended.out, "torchrun")
     assert ended.err.count("fleetx: 2 workers on 1 node, found by torchrun; backend") == 1
