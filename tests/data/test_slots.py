@@ -18,6 +18,7 @@ from fleetx.testing import world
 SLOTS = [Slot("label", "float32"), Slot("ids"), Slot("more")]
 
 GENERATOR = """
+import sys
 import fleetx as fleet
 
 class Mine(fleet.MultiSlotDataGenerator):
@@ -28,6 +29,7 @@ class Mine(fleet.MultiSlotDataGenerator):
         return samples
 
 Mine().run_from_stdin()
+assert "torch" not in sys.modules, "which takes longer to load than most files take to read"
 """
 
 
