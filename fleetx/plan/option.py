@@ -124,7 +124,13 @@ def _annotations(cls: Any) -> dict[str, Any]:
 
 def default(cls: type[Config], name: str) -> Any:
     """The value of an option that nobody set."""
-    return getattr(cls(), name)
+    return getattr(_untouched(cls), name)  # type: ignore[arg-type]  # mypy's idea of a hash
+
+
+@cache
+def _untouched(cls: Any) -> Any:
+    """The options as they are when nobody sets one; they cannot change, so one object will do."""
+    return cls()
 
 
 def plain_type(annotation: Any) -> Any:

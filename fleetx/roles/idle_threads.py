@@ -6,6 +6,7 @@ that, because the interpreter has ended, aborts the whole process: a job that ha
 would end with SIGABRT. On a busy machine that happens.
 """
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -19,9 +20,10 @@ def wait_for_idle_threads(limit: float = 2.0) -> bool:
     Returns:
         Whether they are idle; False, too, where the system does not tell.
     """
-    end, calm = time.monotonic() + limit, 0
+    end, calm, pause = time.monotonic() + limit, 0, 0.001
     while calm < 2 and time.monotonic() < end:
-        time.sleep(0.001)  # gives the interpreter to whoever waits for it
+        time.sleep(pause)  # gives the interpreter to whoever waits for it
+        pause = min(2 * pause, 0.02)  # looking around takes time from them on a busy machine
         busy = _busy()
         if busy is None:
             return False
@@ -33,11 +35,12 @@ def _busy() -> bool | None:
     """Whether another thread runs or waits for a processor; None if that cannot be known."""
     own = str(threading.get_native_id())
     try:
-        return any(_state(task) == "R" for task in _THREADS.iterdir() if task.name != own)
+        return any(_state(task) == b"R" for task in os.listdir(_THREADS) if task != own)
     except OSError:
         return None if not _THREADS.exists() else True  # a thread ended just now
 
 
-def _state(task: Path) -> str:
+def _state(task: str) -> bytes:
     """One letter of proc(5); the name before it, in parentheses, may hold anything."""
-    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    with open(f"{_THREADS}/{task}/stat", "rb", buffering=0) as file:
+        return file.read().rpartition(b")")[2].split()[0]

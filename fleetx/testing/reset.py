@@ -5,7 +5,7 @@ import gc
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 SEED = 0
@@ -67,6 +67,8 @@ class Reset:
             # one of which wakes up a hundred times a second.
             del extra
             gc.collect()
+            # What is left stays: modules, for the most part. The next search need not go over it.
+            gc.freeze()
         return _number_of_groups()
 
 
@@ -96,7 +98,7 @@ def _forget_meshes() -> None:
         return
     from torch.distributed.tensor import _redistribute, debug
 
-    for cached in _cached_functions("torch.distributed.tensor"):
+    for cached in _cached_functions("torch.distributed.tensor", len(sys.modules)):
         cached.cache_clear()
     clear: Callable[[], object] = debug._clear_sharding_prop_cache
     clear()
@@ -105,13 +107,17 @@ def _forget_meshes() -> None:
     clear()
 
 
-def _cached_functions(package: str) -> Iterator[Any]:
-    """Functions and methods of a package that remember what they returned."""
+@functools.lru_cache(maxsize=1)
+def _cached_functions(package: str, loaded: int) -> list[Any]:
+    """Functions and methods of a package that remember what they returned.
+
+    Args:
+        package: its name.
+        loaded: how many modules there are: with a new one they are looked for again.
+    """
     modules = [value for name, value in sys.modules.items() if name.startswith(package)]
-    for module in modules:
-        classes = [value for value in vars(module).values() if isinstance(value, type)]
-        for owner in (module, *classes):
-            for value in vars(owner).values():
-                function = getattr(value, "__func__", value)  # of a static or class method
-                if isinstance(function, functools._lru_cache_wrapper):
-                    yield function
+    owners = [value for module in modules for value in vars(module).values()]
+    classes = [owner for owner in owners if isinstance(owner, type)]
+    values = [value for owner in (*modules, *classes) for value in vars(owner).values()]
+    functions = (getattr(value, "__func__", value) for value in values)  # of a class method
+    return [found for found in functions if isinstance(found, functools._lru_cache_wrapper)]
