@@ -43,6 +43,14 @@ def _check_methods(program: Program) -> None:
                 "again in evaluation mode; call the module itself, model(x), or record a second "
                 "program of model.eval() under static.unique_name.guard()."
             )
+        if "handed" in node.meta:
+            raise ProgramError(
+                f"{node.meta['handed']}: the mode of a module (.training) decides here what is "
+                "recorded, outside of a call of the module, so clone(for_test=True) cannot record "
+                "it again in evaluation mode; let a module's forward do it, as "
+                "drop_path(x, 0.1, self.training), or record a second program of model.eval() "
+                "under static.unique_name.guard()."
+            )
 
 
 def _asks(program: Program) -> bool:

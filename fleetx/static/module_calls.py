@@ -1,19 +1,17 @@
 """Calls of the user's own modules, kept so that a clone for tests can record them again."""
 
-import dis
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_map
 
+from fleetx.static.argument_names import is_switched
+from fleetx.static.asked_modes import choosing_line, handing_line
 from fleetx.static.functional_calls import Tensors, owned, owning
 from fleetx.static.regions import DEVICES, autocast_in_force
 from fleetx.static.source_lines import user_line
@@ -144,36 +142,16 @@ def mark(node: fx.Node) -> None:
     if _now.call is not None and _now.keys:
         _now.call.own.setdefault(_now.keys[-1], []).append(node)
         node.meta["in_module"] = True
-    elif (line := _choosing_method()) is not None:
+    elif (line := choosing_line()) is not None:
         node.meta["chosen"] = line
+    elif _is_chosen(node) and (line := handing_line()) is not None:
+        node.meta["handed"] = line
 
 
-def _choosing_method() -> str | None:
-    """The line of a method that runs outside of a call of its module and branches by its mode."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if "training" in frame.f_code.co_names and (line := _branch(frame.f_code)) is not None:
-            owner = frame.f_locals.get("self")
-            if isinstance(owner, nn.Module) and owner.training:
-                return f"{frame.f_code.co_filename}:{line}"
-        frame = frame.f_back
-    return None
-
-
-_BETWEEN = frozenset({"CACHE", "COPY", "TO_BOOL", "UNARY_NOT"})
-
-
-@cache
-def _branch(code: CodeType) -> int | None:
-    """The line where code chooses by an attribute ``training``; to pass it on is no choice."""
-    line, asked = code.co_firstlineno, False
-    for instruction in dis.get_instructions(code):
-        line = (instruction.positions.lineno if instruction.positions else None) or line
-        if asked and "JUMP" in instruction.opname:
-            return line
-        if instruction.opname not in _BETWEEN:
-            asked = instruction.opname == "LOAD_ATTR" and instruction.argval == "training"
-    return None
+def _is_chosen(node: fx.Node) -> bool:
+    """Whether it stays what it is in a clone for tests, which switches some functions itself."""
+    function = node.target if node.op == "call_function" else None
+    return node.op.startswith("call") and not (callable(function) and is_switched(function))
 
 
 @contextmanager
