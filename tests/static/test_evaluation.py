@@ -471,3 +471,95 @@ def test_what_does_not_choose_or_can_be_frozen_is_cloned() -> None:
     static.Executor().run(static.default_startup_program())
     expected = F.relu(model(ROWS)).detach().numpy()
     np.testing.assert_allclose(run(test, out)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+class Frozen(nn.Module):
+    """Its batch norm stays as it was learned elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.bn, self.drop = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
+        self.train()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(self.bn(self.fc(x)))
+        return x * 3 if self.chooses and self.training else x
+
+    chooses = False
+
+    def train(self, mode: bool = True) -> "Frozen":
+        super().train(mode)
+        self.bn.eval()
+        return self
+
+
+class Doubtful(Frozen):
+    """Dropout in tests as well, to see how sure it is; and a flag that its forward reads."""
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+    def train(self, mode: bool = True) -> "Doubtful":
+        super().train(mode)
+        self.drop.train()
+        self.scale = 1.0 if mode else 0.0
+        return self
+
+
+class Merging(Frozen):
+    def train(self, mode: bool = True) -> "Merging":
+        super().train(mode)
+        if not mode:
+            self.fc.weight.data.mul_(2)
+        return self
+
+
+@pytest.mark.parametrize("chooses", [False, True])
+def test_a_batch_norm_that_its_model_keeps_frozen_stays_so(chooses: bool) -> None:
+    model, main = Frozen(), static.default_main_program()
+    model.chooses = chooses
+    out = model(static.data("x", [None, 4]))
+    test, exe = main.clone(for_test=True), static.Executor()
+    static.Optimizer(torch.optim.SGD, lr=0.0).minimize(out.sum())
+    exe.run(static.default_startup_program())
+    feed = {"x": ROWS.numpy() * 9 + 3}
+    exe.run(main, feed, [out])
+    assert int(model.bn.num_batches_tracked or 0) == 0
+    (found,) = exe.run(test, feed, [out])
+    expected = model.eval()(torch.from_numpy(feed["x"])).detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_model_does_when_it_enters_evaluation_mode_is_done_for_the_clone() -> None:
+    model = Doubtful()
+    out = model(static.data("x", [None, 4]))
+    test = static.default_main_program().clone(for_test=True)
+    assert (model.training, model.scale) == (True, 1.0), "the model itself stays as it was"
+    static.Executor().run(static.default_startup_program())
+    assert not run(test, out)[0].any()
+
+    class Kept(Doubtful):
+        def train(self, mode: bool = True) -> "Kept":
+            super().train(mode)
+            self.scale = 1.0
+            return self
+
+    static.reset()
+    out = Kept()(static.data("x", [None, 4]))
+    test = static.default_main_program().clone(for_test=True)
+    static.Executor().run(static.default_startup_program())
+    assert (run(test, out)[0] == 0).any(), "dropout was to stay"
+
+
+def test_a_model_that_writes_into_parameters_when_it_enters_evaluation_mode_is_refused() -> None:
+    model = Merging()
+    before = model.fc.weight.detach().clone()
+    model(static.data("x", [None, 4]))
+    with pytest.raises(ProgramError, match="writes into parameters when the mode changes"):
+        static.default_main_program().clone(for_test=True)
+    assert torch.equal(model.fc.weight, before)
+    assert model.training
