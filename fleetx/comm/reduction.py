@@ -63,7 +63,8 @@ def dealt(
             rounds += 1
             if rounds == 2:
                 counted(bucket.index() + 1)
-        return averages[bucket.index() % len(averages)](bucket.buffer())
+        average = averages[bucket.index() % len(averages)]
+        return average(bucket.buffer())
 
     return reduce
 

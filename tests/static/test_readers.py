@@ -1,7 +1,7 @@
 """Readers: order, ends, errors, and how far ahead they read."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -141,7 +141,7 @@ def test_an_error_of_the_generator_is_raised_again() -> None:
 
 def test_a_generator_that_can_be_read_once_has_one_epoch() -> None:
     x, y = inputs()
-    setters = [
+    setters: list[tuple[Callable[[Any], Any], Callable[[], Iterator[Any]]]] = [
         (lambda loader: partial(loader.set_sample_generator, batch_size=5), samples),
         (lambda loader: loader.set_sample_list_generator, lambda: iter([list(samples())])),
         (lambda loader: loader.set_batch_generator, lambda: iter([[np.ones((2, 2)), [[1], [1]]]])),
