@@ -63,7 +63,7 @@ def dealt(
             rounds += 1
             if rounds == 2:
                 counted(bucket.index() + 1)
-        average = averages[bucket.index() % len(averages)]
+        average: Average = averages[bucket.index() % len(averages)]
         return average(bucket.buffer())
 
     return reduce
