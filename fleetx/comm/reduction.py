@@ -1,6 +1,7 @@
 """Ways to average a buffer over ranks: at once, or in two levels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,6 +43,30 @@ def two_level(
         return _then(work, buffer, sent)
 
     return average
+
+
+def dealt(
+    averages: Sequence[Average], counted: Callable[[int], None]
+) -> Callable[[Any], Future[Tensor]]:
+    """Buckets to averages in turn.
+
+    Args:
+        averages: one for each communicator.
+        counted: told once how many buckets there are. DDP cuts them anew after the first backward,
+            so it is told in the second.
+    """
+    rounds = 0
+
+    def reduce(bucket: Any) -> Future[Tensor]:
+        nonlocal rounds
+        if bucket.is_last():
+            rounds += 1
+            if rounds == 2:
+                counted(bucket.index() + 1)
+        average: Average = averages[bucket.index() % len(averages)]
+        return average(bucket.buffer())
+
+    return reduce
 
 
 def _share(buffer: Tensor, size: int, wire: torch.dtype | None) -> Tensor:

@@ -2,31 +2,31 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from fleetx.engine.engine import Engine
 from fleetx.plan.error import PlanError
+from fleetx.plan.facts import (
+    ADVICE,
+    SHOWN,
+    Facts,
+    differences,
+    of_configs,
+    of_groups,
+    of_names,
+    of_plan,
+    short,
+)
 from fleetx.plan.plan import Plan
 from fleetx.plan.unison import in_unison
 from fleetx.roles.session import world
 from fleetx.roles.world import World
 
-Facts = dict[str, str]
-"""What it is, in the user's words -> its value."""
-SHOWN = 4
-"""Differences that a complaint names."""
-
 
 def agree_on_plan(plan: Plan) -> None:
     """Refuse, on every worker, plans that differ; all workers must call it."""
-    facts = {f"strategy.{name}": repr(value) for name, value in plan.options.items()}
-    facts |= {f"the degree of {axis}": str(ranks) for axis, ranks in plan.mesh.items()}
-    facts |= {f"strategy.{s.name}": "True" for s in plan.strategies if not s.internal}
-    _compare("fleet.distributed_model()", facts | _configs(plan))
+    _compare("fleet.distributed_model()", of_plan(plan))
 
 
 class Agreement:
@@ -48,13 +48,13 @@ class Agreement:
         self._notice(engine)
         if self._updates == 1:
             _agree_on_update(engine)
-        elif _is_compared(self._updates):
+        elif _is_compared(self._updates) and _is_shared(world("distributed_model")):
             in_unison(partial(self._compare, engine))
 
     def _notice(self, engine: Engine) -> None:
         assert engine.job.optimizer is not None
         numbers = [
-            (at, name, _short(value))
+            (at, name, short(value))
             for at, group in enumerate(engine.job.optimizer.param_groups)
             for name, value in group.items()
             if isinstance(value, float | tuple)
@@ -65,13 +65,11 @@ class Agreement:
 
     def _compare(self, engine: Engine) -> None:
         here = world("distributed_model")
-        if not _is_shared(here):
-            return
         assert here.meeting is not None
         assert engine.job.optimizer is not None
         topics = (self._updates, _compared_before(self._updates))
         now, before = (f"numbers/{_part(engine)}/{update}" for update in topics)
-        facts = _groups(engine.job.optimizer.param_groups)
+        facts = of_groups(engine.job.optimizer.param_groups)
         own = json.dumps([here.identity.index, facts, self._changes.hexdigest()])
         worker, others, changes = json.loads(here.meeting.first_said(now, own, before))
         if (others, changes) != (facts, self._changes.hexdigest()):
@@ -102,11 +100,6 @@ def _compared_before(update: int) -> int:
     return update - EVERY if update > EVERY else update // 2
 
 
-def _short(value: Any) -> Any:
-    """Machines of several kinds may differ in the last digit of a cosine."""
-    return f"{value:.6g}" if isinstance(value, float) else value
-
-
 def _part(engine: Engine) -> str:
     """Who has the same groups: the workers of a stage; for others strategies may make others."""
     return str(engine.job.mesh.get_local_rank("pp")) if engine.job.size("pp") > 1 else "0"
@@ -118,49 +111,14 @@ def _agree_on_update(engine: Engine) -> None:
     assert optimizer is not None
     facts = {"the optimizer": type(optimizer).__name__}
     if engine.job.size("pp") == 1:
-        facts |= _groups(optimizer.param_groups)
-        for at, group in enumerate(optimizer.param_groups):
-            names = [engine.names[parameter] for parameter in group["params"]]
-            facts[f"the parameters of group {at}"] = _digest(names)
+        facts |= of_groups(optimizer.param_groups)
+        groups = optimizer.param_groups
+        facts |= of_names([[engine.names[p] for p in group["params"]] for group in groups])
     elif engine.given is not None:
         # Stages hold others, of which strategies may make other groups: as the user gave them.
-        facts |= _groups([group.options for group in engine.given.groups])
+        facts |= of_groups([group.options for group in engine.given.groups])
     # Once more the plan, for a clipping that came with an optimizer.
-    _compare("the first update", facts | _configs(engine.plan))
-
-
-def _groups(groups: Sequence[Mapping[str, Any]]) -> Facts:
-    return {
-        f"{name} of group {at}": value
-        for at, group in enumerate(groups)
-        for name, value in _numbers(group).items()
-    }
-
-
-def _configs(plan: Plan) -> Facts:
-    return {
-        f"{strategy.name}_configs[{name!r}]": repr(value)
-        for strategy in plan.strategies
-        for name, value in strategy.config.values().items()
-    }
-
-
-def _numbers(group: Mapping[str, Any]) -> Facts:
-    """The options of a group that are plain values; the others speak of what this worker holds."""
-    found: Facts = {}
-    for name, value in group.items():
-        if isinstance(value, Tensor) and value.numel() == 1:
-            found[name] = _short(float(value))
-        elif isinstance(value, float):
-            found[name] = _short(value)
-        elif name == "betas" or isinstance(value, bool | int | str | None):
-            found[name] = repr(value)
-    return found
-
-
-def _digest(names: Sequence[str]) -> str:
-    text = "\n".join(names)
-    return f"{len(names)} ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
+    _compare("the first update", facts | of_configs(engine.plan))
 
 
 def _compare(call: str, facts: Facts) -> None:
@@ -170,32 +128,16 @@ def _compare(call: str, facts: Facts) -> None:
         return
     assert here.meeting is not None
     said = [json.loads(own) for own in here.meeting.tell(call, json.dumps(facts))]
-    names = dict.fromkeys(name for own in said for name in own)
-    apart = [name for name in names if len({own.get(name) for own in said}) > 1]
-    if apart:
-        told = "; ".join(_difference(name, said) for name in apart[:SHOWN])
-        more = f" and {len(apart) - SHOWN} more" if len(apart) > SHOWN else ""
-        raise PlanError(
-            f"workers differ where they must agree: {told}{more}. Each would train in its own way "
-            "and drift apart; set the same strategy, the same optimizer and the same numbers on "
-            "every worker."
-        )
+    if apart := differences({str(worker): own for worker, own in enumerate(said)}):
+        raise PlanError(f"workers differ where they must agree: {apart}. {ADVICE}")
 
 
 def _is_shared(here: World) -> bool:
     """Whether there are workers that take every step together.
 
-    Those of a job with servers come and go; servers compare what they are told.
+    Those of a job with servers come and go: there each is held against the first one when it
+    meets the servers (strategies/a_sync.py), and servers hold the rates of an update for which they
+    wait against each other.
     """
     alone = here.meeting is None or here.identity.worker_num == 1
     return here.identity.is_collective and not alone
-
-
-def _difference(name: str, said: list[Facts]) -> str:
-    values: dict[str, list[str]] = {}
-    for worker, own in enumerate(said):
-        values.setdefault(own.get(name, "not set"), []).append(str(worker))
-    told = [
-        f"{value} on worker{'s' * (len(who) > 1)} {', '.join(who)}" for value, who in values.items()
-    ]
-    return f"{name} is {' and '.join(told)}"

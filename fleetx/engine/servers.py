@@ -126,6 +126,15 @@ def settle_workers() -> None:
         carrier.catch_up()
 
 
+def furthest(count: int) -> int:
+    """The largest count of any worker, after a stretch of data; all workers must ask.
+
+    Gives the count back in a job without servers.
+    """
+    connected = worker.running()
+    return count if connected is None else connected.furthest(count)
+
+
 def open_tables() -> None:
     """Let the servers make all tables now, and not when the first batches of their models come.
 

@@ -78,6 +78,7 @@ class Carrier(Joining):
         worker.step += 1
 
     def _dense(self) -> list[list[Floats]]:
+        self.check_options()
         return [group.gradients() for group, _ in self.groups]
 
     def _sparse(self) -> dict[str, Gathered]:

@@ -81,6 +81,10 @@ class GeoCarrier(Carrier):
         return "SGD", {"lr": 0.0}  # servers only add differences up
 
     @override
+    def is_remote(self, group: Mapping[str, Any]) -> bool:
+        return bool(self._modules_of(group))  # rows move by a rule that is made once
+
+    @override
     def open(self, worker: Worker) -> None:
         super().open(worker)
         self._before = [group.values() for group, _ in self.groups]
@@ -131,6 +135,7 @@ class GeoCarrier(Carrier):
     @override
     def deliver(self) -> None:
         worker = self.worker
+        self.check_options()
         for name, gathered in self._sparse().items():
             self._copies[name].train(gathered.batch, gathered.gradients, self.rate(name))
             if gathered.stats is not None:

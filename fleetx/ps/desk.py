@@ -58,6 +58,7 @@ class Desk:
             "create": self._create,
             "describe": self._describe,
             "finish": self._finish,
+            "first_said": self._first_said,
             "heartbeat": lambda claim, said: {},
             "load": lambda claim, said: self._only_once(claim, said, self._load),
             "rest": self._rest,
@@ -109,7 +110,7 @@ class Desk:
         served.pull(claim, frame, body, out)
 
     def _create(self, claim: Claim, said: Message) -> Message:
-        number, served = self._shelf.create(str(said["kind"]), said["spec"])
+        number, served = self._shelf.create(str(said["kind"]), said["spec"], claim.worker)
         return {"table": number, "version": served.version}
 
     def checkpoint(self, *, force: bool = False) -> None:
@@ -156,6 +157,11 @@ class Desk:
     def _finish(self, claim: Claim, said: Message) -> Message:
         self.meetings.finish(claim.worker)
         return {}
+
+    def _first_said(self, claim: Claim, said: Message) -> Message:
+        facts = {str(name): str(value) for name, value in said["facts"].items()}
+        worker, facts = self.meetings.first_said(str(said["topic"]), claim.worker, facts)
+        return {"worker": worker, "facts": facts}
 
     def _rest(self, claim: Claim, said: Message) -> Message:
         self.meetings.rest(claim.worker, bool(said["resting"]))

@@ -1,7 +1,7 @@
 """How a model meets its servers: tables are made, and all workers begin with the same values."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -27,7 +27,11 @@ class Joining:
         modules: list[SparseModule],
         rule: str,
         terms: Terms,
+        *,
+        introduce: Callable[[Worker, int], None] | None = None,
     ) -> None:
+        self._introduce = introduce
+        """Told the worker and the number of this model before its tables are made."""
         self.optimizer, self.names, self.terms, self._rule = optimizer, names, terms, rule
         self.modules = {module.anchor: module for module in modules}
         self.tables = {module.options.name: module for module in reversed(modules)}
@@ -37,6 +41,8 @@ class Joining:
         self._number = 0
         """The how-manieth model of its worker this is; zero before its tables are made."""
         self._offered = False
+        self._begun: list[dict[str, Any]] = []
+        """The options of the groups with which tables were made."""
         self._opening = threading.Lock()
         self._check_rules()
 
@@ -103,6 +109,8 @@ class Joining:
             self._offered = True
 
     def _make(self, worker: Worker) -> None:
+        if self._introduce is not None:
+            self._introduce(worker, len(worker.carriers) + 1)
         worker.pace = self.pace(worker)
         groups: list[tuple[DenseGroup, dict[str, Any]]] = []
         for group in self.optimizer.param_groups:
@@ -111,12 +119,33 @@ class Joining:
                 name = f"dense-{worker.dense_tables}"
                 worker.dense_tables += 1
                 made = DenseGroup(name, dense, self.terms.split, worker.client.servers)
-                made.create(worker.client, *self.dense_rule(group), worker.pace)
+                rule, options = self.dense_rule(group)
+                made.create(worker.client, rule, at_first(options), worker.pace)
                 groups.append((made, group))
             self._open_sparse(worker, group)
         self.groups = groups
+        self._begun = [_fixed(group) for group in self.optimizer.param_groups]
         worker.carriers.append(self)
         self._number = len(worker.carriers)
+
+    def check_options(self) -> None:
+        """Refuse options that changed since the servers were told: pushes bring rates alone."""
+        for at, group in enumerate(self.optimizer.param_groups):
+            if not self.is_remote(group):
+                continue
+            now = _fixed(group)
+            for name, before in self._begun[at].items():
+                if now.get(name) != before:
+                    raise ValueError(
+                        f"{name} of group {at} of the optimizer was {before!r} when the servers "
+                        f"made their tables and is {now.get(name)!r} now, and a push tells them "
+                        f"the learning rate and nothing else; leave {name} as it is, in "
+                        "schedulers that cycle it with cycle_momentum=False"
+                    )
+
+    def is_remote(self, group: Mapping[str, Any]) -> bool:
+        """Whether servers run the rule of a group."""
+        return True
 
     def _offer(self, worker: Worker) -> None:
         """Give the values with which all begin; servers keep those that come first."""
@@ -129,7 +158,7 @@ class Joining:
 
     def rule(self, module: SparseModule, group: Mapping[str, Any]) -> Rule:
         """How the rows of a table move."""
-        return module.options.rule or sparse_rule(self._rule, group)
+        return module.options.rule or sparse_rule(self._rule, at_first(group))
 
     def pace(self, worker: Worker) -> Pace:
         """When pushes become updates on the servers."""
@@ -148,3 +177,19 @@ class Joining:
             handle, arrays = group.table, group.arrays()
             worker.client.read(handle, arrays, step=handle.versions if step is None else step)
             group.put(arrays)
+
+
+def at_first(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a group before any schedule: later pushes bring rates of their own.
+
+    So a worker that is started again from a save has the same tables as the others.
+    """
+    plain = {name: value for name, value in group.items() if name != "initial_lr"}
+    return {**plain, "lr": group.get("initial_lr", group["lr"])}
+
+
+def _fixed(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What servers are told once."""
+    known = (bool, int, float, str, tuple)
+    free = ("lr", "initial_lr", "max_lr", "min_lr")
+    return {k: v for k, v in group.items() if k not in free and isinstance(v, known)}

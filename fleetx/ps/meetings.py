@@ -3,6 +3,7 @@
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 from fleetx.ps.frames import from_json, to_json
 from fleetx.ps.journal import Journal
@@ -24,6 +25,8 @@ class Meetings:
         self._members = members
         self._changed = threading.Condition()
         self._said: dict[tuple[str, int], dict[int, float]] = {}
+        self._first: dict[str, tuple[int, dict[str, str]]] = {}
+        """Topic -> who said something of it first, and what."""
         self._clocks: dict[int, int] = {}
         self.largest_lead = 0
         """The most steps by which a worker was ahead of the slowest when it went on."""
@@ -36,6 +39,10 @@ class Meetings:
     def _note(self, said: dict[str, object]) -> None:
         if "event" in said:
             self._happened(str(said["event"]), int(str(said["worker"])))
+            return
+        if "facts" in said:
+            facts: Any = said["facts"]
+            self._first.setdefault(str(said["topic"]), (int(str(said["worker"])), dict(facts)))
             return
         topic, number = str(said["topic"]), int(str(said["number"]))
         here = self._said.setdefault((topic, number), {})
@@ -63,6 +70,15 @@ class Meetings:
                 self._journal.append(0, [to_json(said)])
             except OSError as error:  # workers must be able to meet and to end all the same
                 logger.warning("%s is in no log: %s", said, error)
+
+    def first_said(
+        self, topic: str, worker: int, facts: dict[str, str]
+    ) -> tuple[int, dict[str, str]]:
+        """Who has said something of a topic first, and what; waits for nobody."""
+        with self._changed:
+            if topic not in self._first:
+                self._log(topic=topic, worker=worker, facts=facts)
+            return self._first[topic]
 
     def _witness(self, event: str, worker: int) -> None:
         """Remember who died: a server that is started again would wait for them."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -58,6 +59,8 @@ class Served(ABC):
         """Version -> the number of the first record of its round."""
         self._plain = table
         self._lost = ""
+        self._apart = ""
+        """What is wrong with the open round: workers want different learning rates."""
 
     @property
     def version(self) -> int:
@@ -72,6 +75,7 @@ class Served(ABC):
             if frame.seq <= self.seen.get(claim.client, 0):
                 return
             self._check_step(claim.worker, frame)
+            self._check_rate(claim.worker, frame)
             said: list[Bytes | Array] = []
             if self.journal is not None:
                 said = [claim.packed(), frame.packed(), body]
@@ -130,6 +134,27 @@ class Served(ABC):
                 "its own, or start all workers and servers anew"
             )
 
+    def _check_rate(self, worker: int, frame: Frame) -> None:
+        """An update for which all workers wait is one step, so it has one learning rate."""
+        if not self._waits(frame):
+            return
+        for other, (theirs, _) in self._rounds.get(frame.step, {}).items():
+            if other != worker and not math.isclose(theirs.rate, frame.rate, rel_tol=1e-6):
+                self._apart = (
+                    f"workers {other} and {worker} have drifted apart: at update {frame.step + 1} "
+                    f"of table {self.spec.name!r} the learning rate is {theirs.rate:.6g} on worker "
+                    f"{other} and {frame.rate:.6g} on worker {worker}, and an update that waits "
+                    "for all workers has one rate. What changes it must be the same on every "
+                    "worker: step schedulers on all of them, and between stretches of data (after "
+                    "fleet.settle_workers()) where shares differ in length; or set "
+                    "strategy.a_sync = True, where each push has the rate of its worker"
+                )
+                raise ValueError(self._apart)
+
+    def _require_one_rate(self) -> None:
+        if self._apart:
+            raise ValueError(self._apart)
+
     def _waits(self, frame: Frame) -> bool:
         """Whether a push is one of a round."""
         return self.spec.pace.workers > 0 and not frame.flags & Flag.FIRST
@@ -163,6 +188,7 @@ class Served(ABC):
         ordered = [pushes[worker] for worker in sorted(pushes)]
         self.apply(ordered[0][0], self.merged([change for _, change in ordered]))
         assert self.version == done + 1, "a round is one update"
+        self._apart = ""
         self.changed.notify_all()
 
     def close_short(self) -> None:
@@ -192,6 +218,7 @@ class Served(ABC):
         waited = 0.0
         while not self.changed.wait_for(ready, POLL):
             self.require_whole()
+            self._require_one_rate()
             self.members.require()
             self.try_close_short()
             waited += POLL

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 Message = dict[str, Any]
 LOG_LIMIT = 1 << 30
 """Bytes of log of one table after which the table is saved and the log begins anew."""
+LONGEST = 120
+"""Characters of a value that a complaint shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,8 @@ class Shelf:
         self._members = members
         self._server, self._servers, self._keeping = server, servers, keeping
         self.tables: list[Served] = []
+        self._makers: list[int] = []
+        """For each table, the worker that asked for it first."""
         self._lock, self._saving = threading.Lock(), threading.Lock()
         self._preload: Path | None = None
         self._preloaded: list[str] | None = None
@@ -56,18 +60,19 @@ class Shelf:
         """Whether tables begin with what a save holds."""
         return self._preload is not None
 
-    def create(self, kind: str, form: Message) -> tuple[int, Served]:
+    def create(self, kind: str, form: Message, worker: int) -> tuple[int, Served]:
         """The table of this name and its number, made at the first call."""
         with self._lock:
             for number, served in enumerate(self.tables):
                 if served.spec.name == form["name"]:
-                    _same(served, kind, form)
+                    _same(served, self._makers[number], form, worker)
                     return number, served
             number = len(self.tables)
-            self.tables.append(self._made(number, kind, form))
+            self.tables.append(self._made(number, kind, form, worker))
+            self._makers.append(worker)
             return number, self.tables[number]
 
-    def _made(self, number: int, kind: str, form: Message) -> Served:
+    def _made(self, number: int, kind: str, form: Message, worker: int) -> Served:
         """A new table; recovery knows of it when all that it begins with is on the disk."""
         place = self._place(number)
         if place is not None:
@@ -77,7 +82,8 @@ class Shelf:
         if self._preload is not None and self._fill(made, self._preload, self._preloaded):
             self._write_down(number, made)  # what was loaded is in no log
         if place is not None:
-            snapshot.write_json(place / "spec.json", {"kind": kind, "spec": form})
+            kept = {"kind": kind, "spec": form, "worker": worker}
+            snapshot.write_json(place / "spec.json", kept)
         return made
 
     def _place(self, number: int) -> Path | None:
@@ -96,6 +102,7 @@ class Shelf:
             served = self._make(kept["kind"], kept["spec"], path.parent)
             restoring.recover(served, path.parent / "saved")
             self.tables.append(served)
+            self._makers.append(kept["worker"])
             logger.warning("table %s is back with %s", served.spec.name, served.describe())
 
     def checkpoint(self, *, force: bool = False) -> None:
@@ -176,12 +183,39 @@ def _check_names(
             )
 
 
-def _same(served: Served, kind: str, form: Message) -> None:
+def _same(served: Served, maker: int, form: Message, worker: int) -> None:
     """Workers must agree on what a table is."""
-    asked = (SparseSpec if kind == "sparse" else DenseSpec).of(form)
-    if asked != served.spec:
+    sparse = isinstance(served, ServedSparse)
+    if sparse == ("blocks" in form):
         raise ValueError(
-            f"table {asked.name!r} exists already and differs: it is {served.spec}, and "
-            f"{asked} was asked for; give one of them another name, or the same options on every "
-            "worker"
+            f"table {served.spec.name!r} holds {'rows' if sparse else 'dense parameters'} for "
+            f"worker {maker}, and worker {worker} asks for the other; give them names of their own"
         )
+    asked = SparseSpec.of(form) if sparse else DenseSpec.of(form)
+    if asked != served.spec:
+        known, wanted = _flat(served.spec.form()), _flat(asked.form())
+        apart = [name for name in known | wanted if known.get(name) != wanted.get(name)]
+        told = "; ".join(
+            f"{name} is {known.get(name, 'not set')} for worker {maker}, which came first, and "
+            f"{wanted.get(name, 'not set')} for worker {worker}"
+            for name in apart
+        )
+        raise ValueError(
+            f"table {asked.name!r} exists already and differs: {told}; give one of them another "
+            "name, or the same options on every worker"
+        )
+
+
+def _flat(form: Message, before: str = "") -> dict[str, str]:
+    """The values of a form by their whole names."""
+    found: dict[str, str] = {}
+    for name, value in form.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = _brief(repr(value))
+    return found
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)"

@@ -124,6 +124,12 @@ class Worker:
         }
         return float(self.client.call(message)["value"])
 
+    def first_said(self, topic: str, facts: dict[str, str]) -> tuple[int, dict[str, str]]:
+        """Who has said something of a topic first, and what; this worker, if nobody has."""
+        message = {"method": "first_said", "topic": topic, "facts": facts}
+        answer = self.client.call(message)
+        return int(answer["worker"]), dict(answer["facts"])
+
     def learn_versions(self) -> None:
         """Ask how far the tables have come.
 
@@ -144,15 +150,16 @@ class Worker:
         self.client.call_all({"method": "rest", "resting": True})
         for carrier in self.carriers:
             carrier.join()  # models that had no batch here; now that nobody waits for our pushes
-        self.step = self._furthest(self.step)
+        self.step = self.furthest(self.step)
         for carrier in self.carriers:
-            carrier.step = self._furthest(carrier.step)
+            carrier.step = self.furthest(carrier.step)
         self.learn_versions()
         self.client.call_all({"method": "rest", "resting": False})
         # Once more, so that nobody begins an update while others still count as resting.
-        self._meetings = self._furthest(self._meetings)
+        self._meetings = self.furthest(self._meetings)
 
-    def _furthest(self, count: int) -> int:
+    def furthest(self, count: int) -> int:
+        """The largest count of any worker; all of them ask, between two stretches of data."""
         self._rests += 1
         return int(self.agree(count, topic=REST, number=self._rests))
 

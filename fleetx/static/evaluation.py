@@ -7,7 +7,7 @@ from torch import fx
 
 from fleetx.static.alignment import aligned
 from fleetx.static.error import ProgramError
-from fleetx.static.interception import record_again
+from fleetx.static.interception import paused, record_again
 from fleetx.static.liveness import place
 from fleetx.static.module_calls import Call
 from fleetx.static.program import Program
@@ -30,7 +30,7 @@ def in_evaluation(program: Program) -> Program:
     copy = program.copied(program.graph.nodes)
     copy.for_test = True
     if program.calls and not program.for_test:
-        _Rewriting(copy).over(program.calls)
+        _Rewriting(copy).over([c for c in program.calls if not c.changes_nothing(paused())])
     return copy
 
 
@@ -42,6 +42,14 @@ def _check_methods(program: Program) -> None:
                 "called outside of a call of the module, so clone(for_test=True) cannot record it "
                 "again in evaluation mode; call the module itself, model(x), or record a second "
                 "program of model.eval() under static.unique_name.guard()."
+            )
+        if "handed" in node.meta:
+            raise ProgramError(
+                f"{node.meta['handed']}: the mode of a module (.training) decides here what is "
+                "recorded, outside of a call of the module, so clone(for_test=True) cannot record "
+                "it again in evaluation mode; let a module's forward do it, as "
+                "drop_path(x, 0.1, self.training), or record a second program of model.eval() "
+                "under static.unique_name.guard()."
             )
 
 
@@ -83,6 +91,8 @@ class _Rewriting:
         if all(v.node in copy.descent for v in variables((call.args, call.kwargs))):
             again = self._recorded(call)
             self._new.update(again.nodes())
+            for node in again.nodes():
+                node.meta["kept_mode"] = True  # what the module's own eval() left in training
             with standing_in(copy, copy.descent):
                 pairs = aligned(call, again)
         else:  # it works on what only training has
@@ -117,7 +127,7 @@ class _Rewriting:
                 return record_again(copy, call)
         except Exception as error:
             raise ProgramError(
-                f"{call.asked}: {call.path} chooses by self.training, so clone(for_test=True) "
+                f"{call.line}: {call.path} chooses by self.training, so clone(for_test=True) "
                 f"records it again in evaluation mode, and that failed: {error} Write what it does "
                 "in evaluation mode as operators of a program too, or record a second program of "
                 "model.eval() under static.unique_name.guard()."
@@ -181,7 +191,7 @@ class _Rewriting:
 
 def _only_in_training(name: str, call: Call) -> str:
     return (
-        f"{call.asked}: {call.path} chooses by self.training, and in evaluation mode it does not "
+        f"{call.line}: {call.path} chooses by self.training, and in evaluation mode it does not "
         f"compute {name!r}, so a clone for tests cannot; fetch what it computes then, such as "
         f"{call.path!r}, or run the program that trains."
     )

@@ -1,13 +1,12 @@
 """From a program to one graph that runs: what is needed, in order, as this run wants it."""
 
-import inspect
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from fleetx.static.argument_names import argument_names
 from fleetx.static.backward import tracked
 from fleetx.static.interception import FACTORIES
 from fleetx.static.liveness import live_nodes, place
@@ -50,7 +49,7 @@ def _freeze(graph: fx.Graph) -> None:
 
 def _bare_norm(node: fx.Node) -> bool:
     """Whether it normalises by the batch for want of running statistics, in tests as well."""
-    names = _argument_names(node.target)
+    names = argument_names(node.target)
     if "running_mean" not in names:
         return False
     given = dict(zip(names, node.args, strict=False)) | node.kwargs
@@ -58,7 +57,7 @@ def _bare_norm(node: fx.Node) -> bool:
 
 
 def _set_argument(node: fx.Node, name: str, value: Any) -> None:
-    names = _argument_names(node.target)
+    names = argument_names(node.target)
     if name in node.kwargs:
         node.kwargs = {**node.kwargs, name: value}
     elif name in names:
@@ -67,30 +66,6 @@ def _set_argument(node: fx.Node, name: str, value: Any) -> None:
             node.args = (*node.args[:at], value, *node.args[at + 1 :])
         else:
             node.kwargs = {**node.kwargs, name: value}
-
-
-_BUILTIN = {
-    "dropout": ("input", "p", "train"),
-    "alpha_dropout": ("input", "p", "train"),
-    "feature_dropout": ("input", "p", "train"),
-    "feature_alpha_dropout": ("input", "p", "train"),
-    "batch_norm": ("input", "weight", "bias", "running_mean", "running_var", "training"),
-    "rrelu": ("input", "lower", "upper", "training"),
-    "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p"),
-    **dict.fromkeys(
-        ("lstm", "gru", "rnn_tanh", "rnn_relu"),
-        ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train"),
-    ),
-}
-"""Arguments of functions in C++ up to the one that says whether they train."""
-
-
-@cache
-def _argument_names(func: Callable[..., Any]) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(func).parameters)
-    except (ValueError, TypeError):
-        return _BUILTIN.get(getattr(func, "__name__", ""), ())
 
 
 def _let_gradients_through(graph: fx.Graph) -> None:

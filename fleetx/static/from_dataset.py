@@ -87,7 +87,11 @@ def train(executor: "Executor", program: Any, dataset: Any, watching: Watching, 
         )
     servers.open_tables()  # also by a worker that has no batch: all meet there
     show = fetching_ahead(chosen, run)
-    return _through(executor, chosen, dataset, watching, period, show)
+    count = _through(executor, chosen, dataset, watching, period, show)
+    # Shares differ in length, and schedules count runs: all go on where the furthest is.
+    clock = chosen.training.clock()
+    clock.ticks = servers.furthest(clock.ticks)
+    return count
 
 
 def infer(executor: "Executor", program: Any, dataset: Any, watching: Watching, period: int) -> int:

@@ -201,7 +201,7 @@ def _outermost(program: Program, module: nn.Module, path: str, args: Any, kwargs
     """Record a call that no other module's forward makes; keep it if it asks for modes."""
     call = Call(module, path, args, kwargs, _recording.sources[-1][1], program.device)
     made = _traced(program, call, args, kwargs)
-    if call.asked is not None:
+    if call.line is not None:
         program.calls.append(call)
     return made
 
@@ -215,7 +215,7 @@ def _traced(program: Program, call: Call, args: Any, kwargs: Any) -> Any:
             def finish(made: Any) -> Any:
                 for part, before in buffers.items():
                     _write_back(program, part, before)
-                return _apart(program, call, made) if call.asked is not None else made
+                return _apart(program, call, made) if call.line is not None else made
 
             return _through(call.module, call.path, args, kwargs, finish)
     finally:
@@ -260,7 +260,7 @@ def record_again(program: Program, call: Call) -> Call:
     again = Call(call.module, call.path, call.args, call.kwargs, call.startup, call.device)
     before, program.device = program.device, call.device
     try:
-        with recording(lambda: program, call.startup), call.as_it_was():
+        with recording(lambda: program, call.startup), call.as_it_was(paused()):
             found = _traced(program, again, call.args, call.kwargs)
     finally:
         program.device = before

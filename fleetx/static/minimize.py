@@ -106,14 +106,15 @@ class Training:
 
     def tick(self, optimizer: torch_optim.Optimizer) -> None:
         """Set the learning rate of this run."""
-        clock = self._clock()
+        clock = self.clock()
         schedule = getattr(self.optimizer, "schedule", None)
         if schedule is not None:
             for group in optimizer.param_groups:
-                group["lr"] = schedule(clock.ticks)
+                group["initial_lr"], group["lr"] = schedule(0), schedule(clock.ticks)
         clock.ticks += 1
 
-    def _clock(self) -> "Training":
+    def clock(self) -> "Training":
+        """The training that counts runs for this one."""
         if self.origin is None:
             return self
         assert self.origin.training is not None

@@ -54,7 +54,8 @@ class Modes:
     def _manner(self, node: fx.Node, path: str, program: Program) -> _Manner:
         if path not in self._base:
             self._base[path] = options_of(program.state.root.get_submodule(path))
-        training = node.meta["training"] and not program.for_test
+        tested = program.for_test and "kept_mode" not in node.meta
+        training = node.meta["training"] and not tested
         return _Manner(training, changed(node.meta.get("options", {}), self._base[path]))
 
     def _twin(self, path: str, manner: _Manner, line: str) -> str:

@@ -1,20 +1,19 @@
 """Calls of the user's own modules, kept so that a clone for tests can record them again."""
 
-import dis
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_map
 
+from fleetx.static.argument_names import is_switched
+from fleetx.static.asked_modes import choosing_line, handing_line
 from fleetx.static.functional_calls import Tensors, owned, owning
+from fleetx.static.own_modes import evaluate, own_mode_line
 from fleetx.static.regions import DEVICES, autocast_in_force
 from fleetx.static.source_lines import user_line
 
@@ -51,23 +50,63 @@ class Call:
         # The containers are the caller's, who may change them before a clone is made.
         self.args, self.kwargs = tree_map(lambda leaf: leaf, (self.args, self.kwargs))
         self._parts = [(part, _attributes(part)) for part in self.module.modules()]
+        self.own_mode = own_mode_line(self.module)
+        """Where a ``train()`` or ``eval()`` of its own is, which may do more than to set flags."""
+
+    @property
+    def line(self) -> str | None:
+        """Why a clone for tests may have to record it again; None where it need not."""
+        return self.asked or self.own_mode
 
     def nodes(self) -> list[fx.Node]:
         """Everything that it recorded, save sizes, which whole programs share."""
         return [node for nodes in self.own.values() for node in nodes]
 
+    def changes_nothing(self, quiet: AbstractContextManager[object]) -> bool:
+        """Whether it was kept for a method of its own that only sets flags, as torch's does."""
+        if self.asked is not None:
+            return False
+        with self._in_evaluation(quiet):
+            return all(
+                not part.training
+                and all(
+                    value is attributes.get(name)
+                    for name, value in vars(part).items()
+                    if not isinstance(value, _CONTAINERS) and name != "training"
+                )
+                for part, attributes in self._parts
+            )
+
     @contextmanager
-    def as_it_was(self) -> Iterator[None]:
-        """Modules and modes of torch as they were then, but in evaluation mode."""
+    def _in_evaluation(self, quiet: AbstractContextManager[object]) -> Iterator[None]:
+        """Modules as they were then, but in evaluation mode; ``quiet`` while they enter it."""
         now = [(part, dict(vars(part))) for part, _ in self._parts]
         try:
             for part, attributes in self._parts:
-                _become(part, {**_copied(attributes), "training": False})
-            with _autocast(self.autocast), torch.set_grad_enabled(self.grad), owning(self.owned):
-                yield
+                _become(part, _copied(attributes) | {"training": False})
+            if self.own_mode is not None:
+                for part, attributes in self._parts:
+                    part.training = attributes["training"]
+                with quiet:
+                    evaluate(self.module)
+            yield
         finally:
             for part, attributes in now:
                 _become(part, attributes)
+
+    @contextmanager
+    def as_it_was(self, quiet: AbstractContextManager[object]) -> Iterator[None]:
+        """Modules and modes of torch as they were then, but in evaluation mode."""
+        with (
+            self._in_evaluation(quiet),
+            _autocast(self.autocast),
+            torch.set_grad_enabled(self.grad),
+            owning(self.owned),
+        ):
+            yield
+
+
+_CONTAINERS = (dict, list, set)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -76,8 +115,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
     """What a module holds, with containers of their own: hooks and children may change."""
-    containers = (dict, list, set)
-    return {k: v.copy() if isinstance(v, containers) else v for k, v in attributes.items()}
+    return {k: v.copy() if isinstance(v, _CONTAINERS) else v for k, v in attributes.items()}
 
 
 def _become(module: nn.Module, attributes: dict[str, Any]) -> None:
@@ -144,36 +182,16 @@ def mark(node: fx.Node) -> None:
     if _now.call is not None and _now.keys:
         _now.call.own.setdefault(_now.keys[-1], []).append(node)
         node.meta["in_module"] = True
-    elif (line := _choosing_method()) is not None:
+    elif (line := choosing_line()) is not None:
         node.meta["chosen"] = line
+    elif _is_chosen(node) and (line := handing_line()) is not None:
+        node.meta["handed"] = line
 
 
-def _choosing_method() -> str | None:
-    """The line of a method that runs outside of a call of its module and branches by its mode."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if "training" in frame.f_code.co_names and (line := _branch(frame.f_code)) is not None:
-            owner = frame.f_locals.get("self")
-            if isinstance(owner, nn.Module) and owner.training:
-                return f"{frame.f_code.co_filename}:{line}"
-        frame = frame.f_back
-    return None
-
-
-_BETWEEN = frozenset({"CACHE", "COPY", "TO_BOOL", "UNARY_NOT"})
-
-
-@cache
-def _branch(code: CodeType) -> int | None:
-    """The line where code chooses by an attribute ``training``; to pass it on is no choice."""
-    line, asked = code.co_firstlineno, False
-    for instruction in dis.get_instructions(code):
-        line = (instruction.positions.lineno if instruction.positions else None) or line
-        if asked and "JUMP" in instruction.opname:
-            return line
-        if instruction.opname not in _BETWEEN:
-            asked = instruction.opname == "LOAD_ATTR" and instruction.argval == "training"
-    return None
+def _is_chosen(node: fx.Node) -> bool:
+    """Whether it stays what it is in a clone for tests, which switches some functions itself."""
+    function = node.target if node.op == "call_function" else None
+    return node.op.startswith("call") and not (callable(function) and is_switched(function))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Feeding from a generator: a thread reads ahead while the program runs."""
 
 import itertools
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,8 @@ from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError
 from fleetx.static.inputs import data
 from fleetx.static.variable import as_variable
+
+logger = logging.getLogger(__name__)
 
 Generator = Callable[[], Iterable[Any]]
 """Called for every epoch."""
@@ -93,6 +96,7 @@ class GeneratorLoader:
     ) -> "GeneratorLoader":
         """Each item is one sample: a tuple with a value for every input."""
         drop = self._drop_last if drop_last is None else drop_last
+        reader = _anew(reader, "set_sample_generator")
 
         def lists() -> Iterator[Any]:
             samples = iter(reader())
@@ -104,6 +108,7 @@ class GeneratorLoader:
 
     def set_sample_list_generator(self, reader: Generator, places: Any = None) -> "GeneratorLoader":
         """Each item is a list of samples that make a batch."""
+        reader = _anew(reader, "set_sample_list_generator")
 
         def batches() -> Iterator[Any]:
             for group in reader():
@@ -114,7 +119,7 @@ class GeneratorLoader:
 
     def set_batch_generator(self, reader: Generator, places: Any = None) -> "GeneratorLoader":
         """Each item is a batch: an array or tensor for every input."""
-        self._generator = reader
+        self._generator = _anew(reader, "set_batch_generator")
         return self
 
     decorate_sample_generator = set_sample_generator
@@ -136,7 +141,8 @@ class GeneratorLoader:
                 "the reader has no generator; call set_batch_generator(), "
                 "set_sample_list_generator() or set_sample_generator() first."
             )
-        for batch in self._generator():
+        at = -1
+        for at, batch in enumerate(self._generator()):  # noqa: B007
             if isinstance(batch, dict):
                 yield batch
                 continue
@@ -147,6 +153,12 @@ class GeneratorLoader:
                     f"{len(self._names)}: {', '.join(self._names)}."
                 )
             yield dict(zip(self._names, values, strict=True))
+        if at < 0:
+            logger.warning(
+                "the reader of %s gave no batch in this epoch: its generator ended at once, or had "
+                "fewer samples than a batch and drop_last=True",
+                ", ".join(self._names),
+            )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Feeds of one epoch."""
@@ -187,6 +199,31 @@ class GeneratorLoader:
         if self._running is None:
             raise ProgramError("the program has a reader that was not started; call start().")
         return self._running.take()  # type: ignore[no-any-return]
+
+
+def _anew(reader: Generator, call: str) -> Generator:
+    """The reader; refuses a generator that can be read once, for every epoch begins anew."""
+    if not callable(reader):
+        raise TypeError(
+            f"{call}() takes a function that is called for every epoch, got {reader!r}, which can "
+            f"be read once at best; pass the function that makes it, such as {call}(batches) for "
+            "def batches(): yield ..."
+        )
+    read: list[Iterator[Any]] = []
+
+    def epoch() -> Iterator[Any]:
+        items, empty = iter(reader()), True
+        for item in items:
+            empty, read[:] = False, [items]
+            yield item
+        if empty and read and read[0] is items:
+            raise ProgramError(
+                f"the function given to {call}() returned the same generator for another epoch, "
+                "and a generator can be read once, so the epoch would be empty; let the function "
+                "make a new one at each call: def batches(): yield ..."
+            )
+
+    return epoch
 
 
 class DataLoader:

@@ -1,16 +1,20 @@
 """Parameter servers as the carrier of a job: synchronous, asynchronous, half-asynchronous, geo."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
+from fleetx.plan.facts import ADVICE, differences, of_groups, of_names, of_plan
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.option import Above, AtLeast, OneOf
@@ -21,11 +25,15 @@ from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
 from fleetx.ps.dense_table import OPTIMIZERS
+from fleetx.ps.joining import at_first
 from fleetx.ps.layout import Split
 from fleetx.ps.remote_optimizer import RemoteOptimizer
 from fleetx.ps.sparse_module import SparseModule
 from fleetx.ps.sparse_spec import Pace
 from fleetx.ps.terms import Terms
+from fleetx.ps.worker import Worker
+
+logger = logging.getLogger(__name__)
 
 Count = Annotated[int, AtLeast(1)]
 Method = Annotated[str, OneOf(("RoundRobin", "HashName"))]
@@ -63,9 +71,11 @@ class ParameterServer(Strategy, name="parameter_server"):
     config: Any
     kind: type[Carrier] = Carrier
     carrier: Carrier | None = None
+    _plan: Plan
 
     @override
     def examine(self, plan: Plan) -> None:
+        self._plan = plan
         if plan.options.get("mode") != "ps":
             raise PlanError(
                 f"strategy.{self.name} = True speaks of parameter servers, and this job has none. "
@@ -121,7 +131,15 @@ class ParameterServer(Strategy, name="parameter_server"):
         assert isinstance(job.optimizer, RemoteOptimizer)
         names: dict[Tensor, str] = {p: name for name, p in job.model.named_parameters()}
         modules = _tables(job.model)
-        carrier = self.chosen()(job.optimizer, names, modules, self._rule.__name__, self.terms())
+        introduce = partial(self._introduce, job.optimizer, names)
+        carrier = self.chosen()(
+            job.optimizer,
+            names,
+            modules,
+            self._rule.__name__,
+            self.terms(),
+            introduce=introduce,
+        )
         self.carrier = carrier
         job.optimizer.deliver = carrier.deliver
 
@@ -147,6 +165,35 @@ class ParameterServer(Strategy, name="parameter_server"):
         return replace(
             step, sync=sync, ready=ready, resume=resume, agree=carrier.agree, update=update
         )
+
+    def _introduce(
+        self, optimizer: Optimizer, names: Mapping[Tensor, str], worker: Worker, number: int
+    ) -> None:
+        """Hold what this worker would train with against what the first one said.
+
+        Workers come and go, so nobody waits for others here. Rates are those before any schedule:
+        who is started again may be elsewhere in it.
+        """
+        self._say_unsplit(worker)
+        groups = optimizer.param_groups
+        said = of_plan(self._plan) | {"the optimizer": self._rule.__name__}
+        said |= of_groups([at_first(group) for group in groups])
+        said |= of_names([[names[p] for p in group["params"]] for group in groups])
+        first, theirs = worker.first_said(f"model {number}", said)
+        here = f"{worker.index}, started again" if first == worker.index else str(worker.index)
+        if apart := differences({str(first): theirs, here: said}):
+            raise PlanError(f"workers differ where they must agree: {apart}. {ADVICE}")
+
+    def _say_unsplit(self, worker: Worker) -> None:
+        """How parameters are spread, where there is one server; known when it is met."""
+        names = ("split_method", "slice_var_up", "min_block_size")
+        kind = type(self.config)
+        chosen = [n for n in names if getattr(self.config, n) != option.default(kind, n)]
+        if worker.client.servers == 1 and chosen and worker.index == 0:
+            flags = [n if self.internal else self.config.spelled(n) for n in chosen]
+            logger.warning(
+                "At rest: %s, because one server holds all parameters.", ", ".join(flags)
+            )
 
     @override
     def exchanges(

@@ -1,5 +1,6 @@
 """Data parallel: every rank holds the whole model, and gradients are averaged during backward."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from typing_extensions import override
 
 from fleetx.comm.backwards import Backwards
 from fleetx.comm.late_buckets import exchange, fill_missing
-from fleetx.comm.reduction import flat, two_level
+from fleetx.comm.reduction import dealt, flat, two_level
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -26,6 +27,8 @@ from fleetx.plan.plan import Plan
 from fleetx.plan.step import Reduce, Step
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import copies, two_levels
+
+logger = logging.getLogger(__name__)
 
 ONE_TENSOR_PER_BUCKET = 1e-6
 """A bucket this small (MB) is closed by the first tensor that enters it."""
@@ -289,11 +292,22 @@ def _reduction(job: Job) -> Reduce | None:
         averages = [flat(group, job.wire) for group in copies(job.mesh, "dp", channels)]
     else:
         return None
+    return dealt(averages, partial(_say_idle, job, channels))
 
-    def reduce(bucket: GradBucket) -> Future[Tensor]:
-        return averages[bucket.index() % len(averages)](bucket.buffer())
 
-    return reduce
+def _say_idle(job: Job, channels: int, buckets: int) -> None:
+    """Communicators that nothing is dealt to; known when there are gradients, said by one."""
+    if buckets < channels and job.mesh.get_rank() == 0:
+        idle = f"{channels - max(1, buckets)} of the {channels} communicators"
+        logger.warning(
+            "At rest: %s of strategy.nccl_comm_num, because the gradients travel in %d bucket%s "
+            "and each goes to one of them; set nccl_comm_num = %d, a smaller fuse_grad_size_in_MB, "
+            "or fuse_all_reduce_ops = False.",
+            idle,
+            buckets,
+            "s" * (buckets != 1),
+            buckets,
+        )
 
 
 def _examine(plan: Plan, others: list[Strategy]) -> None:

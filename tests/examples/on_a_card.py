@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fleetx as fleet
-from fleetx import static
+from fleetx import roles, static
 from fleetx.data.images import View, train_loader
 from fleetx.data.making.layouts import Recipe, make
 from fleetx.data.tokens.loaders import pairs_loader
@@ -125,11 +125,43 @@ def programs() -> None:
         exe.run(main, feed=feed, fetch_list=[cost])
 
 
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "amp": {"amp_configs": {"init_loss_scaling": 2.0**10}},
+    "recompute": {"recompute_configs": {"checkpoints": ["2"]}},
+    "gradient_merge": {"gradient_merge_configs": {"k_steps": 2}},
+    "clip": {},
+    "lars": {},
+}
+"""Those that act in one worker; pipelines ask for NCCL, and sharding for streams of the device."""
+
+
+def strategies() -> None:
+    """Parameters, state and loss scales stay on the card."""
+    for name, configs in STRATEGIES.items():
+        strategy = fleet.DistributedStrategy()
+        setattr(strategy, name, True)
+        for block, values in configs.items():
+            setattr(strategy, block, values)
+        roles.stop()
+        fleet.init(is_collective=True, strategy=strategy)
+        model: Any = fleet.distributed_model(
+            nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8)),
+            criterion=nn.functional.cross_entropy,
+        )
+        rule = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = fleet.distributed_optimizer(rule)
+        for _ in range(2):
+            inputs, targets = torch.randn(4, 6), torch.randint(0, 8, (4,))
+            model.train_batch((inputs.to(fleet.device()), targets.to(fleet.device())))
+        optimizer.load_state_dict(optimizer.state_dict())
+        assert {place(tensor) for tensor in model.parameters()} == {NAME}, name
+
+
 def main() -> None:
     fleet.init(is_collective=True)
     assert str(fleet.device()) == "card:0"
     assert place(nn.Linear(2, 2).to(fleet.device()).weight) == NAME
-    for check in (data_sets, loaders, metrics, rows, programs):
+    for check in (data_sets, loaders, metrics, rows, programs, strategies):
         check()
         print(f"{check.__name__} is where it should be", flush=True)
 

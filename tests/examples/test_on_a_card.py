@@ -32,7 +32,7 @@ def test_batches_rows_feeds_and_metrics_are_on_the_card(tmp_path: Path) -> None:
     script = str(Path(__file__).with_name("on_a_card.py"))
     text = run(tmp_path, python(), CARD, script)
     checks = re.findall(r"(\w+) is where it should be", text)
-    assert checks == ["data_sets", "loaders", "metrics", "rows", "programs"]
+    assert checks == ["data_sets", "loaders", "metrics", "rows", "programs", "strategies"]
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,16 @@ def test_an_example_runs_on_the_card(tmp_path: Path, line: list[str]) -> None:
     ]
     command = fleetrun(*paths[1:]) if paths[0] == "fleetrun" else [python(), *paths[1:]]
     assert "device card:0" in run(tmp_path, *command)
+
+
+def test_the_resnet_example_runs_on_the_card(tmp_path: Path) -> None:
+    """Without float16, whose convolutions take seconds on a processor; on_a_card.py has amp."""
+    made = ["--classes", "4", "--train_images", "4", "--val_images", "2", "--size", "36"]
+    run(tmp_path, python(), "-m", "fleetx", "data", "make", "flowers", *made)
+    script = str(ROOT / "examples" / "resnet" / "train_with_fleet.py")
+    small = ["--model=ResNet18", "--width=8", "--image_shape=3,32,32", "--batch_size=8"]
+    data = ["--data_dir=flowers", "--reader_thread=0", "--num_epochs=1", "--export_format=none"]
+    strategies = ["--use_recompute=True", "--use_lars=True", "--warm_up_epochs=0.5"]
+    text = run(tmp_path, python(), CARD, script, *small, *data, *strategies)
+    assert "device card:0" in text
+    assert "[Epoch 0] loss: " in text

@@ -121,7 +121,35 @@ def net(width: int) -> nn.Module:
     return nn.Sequential(OrderedDict(parts | {"head": nn.Linear(width, 4)}))
 
 
+def gpt2() -> nn.Module:
+    """A model of another library with words, tied weights and outputs by name."""
+    from tests.libraries import transformers
+
+    config = transformers.GPT2Config(
+        vocab_size=1024,
+        n_positions=8,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        use_cache=False,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    made: nn.Module = transformers.GPT2LMHeadModel(config)
+    return made
+
+
+def shufflenet() -> nn.Module:
+    """A model of another library with pictures, branches and batch norm."""
+    from tests.libraries import torchvision
+
+    made: nn.Module = torchvision.models.ShuffleNetV2([1, 1, 1], [8, 8, 16, 32, 32], num_classes=4)
+    return made
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
+    "gpt2": gpt2,
+    "shufflenet": shufflenet,
     "net": lambda: net(128),
     "wide": lambda: net(640),
     "forked": Forked,
@@ -129,16 +157,22 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def batch(model: str, number: int, share: int) -> tuple[Tensor, Tensor]:
+def batch(model: str, number: int, share: int) -> tuple[Any, Tensor]:
     generator = torch.Generator().manual_seed(10 * number + share)
-    if model == "words":
+    if model in ("words", "gpt2"):
         tokens = torch.randint(0, 32, (SAMPLES, 7), generator=generator)
-        return tokens[:, :-1], tokens[:, 1:]
-    inputs = torch.randn(SAMPLES, 8, generator=generator)
+        return _named(model, tokens[:, :-1]), tokens[:, 1:]
+    shape = (3, 32, 32) if model == "shufflenet" else (8,)
+    inputs = torch.randn(SAMPLES, *shape, generator=generator)
     return inputs, torch.randint(0, 4, (SAMPLES,), generator=generator)
 
 
-def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
+def _named(model: str, tokens: Tensor) -> Any:
+    return {"input_ids": tokens} if model == "gpt2" else tokens
+
+
+def criterion(outputs: Any, targets: Tensor) -> Tensor:
+    outputs = getattr(outputs, "logits", outputs)
     return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
@@ -210,7 +244,7 @@ def _listen(model: nn.Module, calls: list[str]) -> None:
 
     def ran(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            calls.append(f"forward {name} {len(args[0])}")
+            calls.append(f"forward {name} {len(args[0]) if args else ''}")
 
         return hook
 

@@ -401,3 +401,165 @@ def test_a_method_that_hands_its_mode_to_a_function_is_frozen() -> None:
     out = Net().forward(static.data("x", [None, 4]))
     test = static.default_main_program().clone(for_test=True)
     assert np.array_equal(run(test, out)[0], ROWS.relu().numpy())
+
+
+def drop_path(x: Tensor, share: float, training: bool) -> Tensor:
+    """As libraries have it."""
+    if share == 0 or not training:
+        return x
+    return x * x.new_empty(x.shape[0], 1).bernoulli_(1 - share) / (1 - share)
+
+
+def handed_over(model: nn.Module, x: Tensor) -> Tensor:
+    return drop_path(model(x), 0.5, model.training)
+
+
+def multiplied(model: nn.Module, x: Tensor) -> Tensor:
+    return model(x) * (2 if model.training else 1)
+
+
+def branched(model: nn.Module, x: Tensor) -> Tensor:
+    if not model.training:
+        x = model(x)
+    else:
+        x = model(x)
+        x *= torch.rand_like(x)
+    return x
+
+
+def through_a_method(model: nn.Module, x: Tensor) -> Tensor:
+    class Net(nn.Module):
+        def features(self, x: Tensor) -> Tensor:
+            return drop_path(x, 0.5, self.training)
+
+    return Net().features(model(x))
+
+
+CHOOSING = [handed_over, multiplied, branched, through_a_method]
+
+
+@pytest.mark.parametrize("choose", CHOOSING)
+def test_a_script_that_chooses_by_the_mode_of_a_module_is_refused_at_the_clone(
+    choose: Callable[[nn.Module, Tensor], Tensor],
+) -> None:
+    choose(nn.Linear(4, 4), static.data("x", [None, 4]))
+    with pytest.raises(ProgramError, match=r"test_evaluation.py:\d+: the mode of a module"):
+        static.default_main_program().clone(for_test=True)
+
+
+def test_the_lines_of_a_script_are_looked_at_too() -> None:
+    script = """
+model = nn.Linear(4, 4)
+x = static.data("x", [None, 4])
+y = drop_path(model(x), 0.5, model.training)
+"""
+    exec(compile(script, "script.py", "exec"), globals() | {"__name__": "script"})
+    with pytest.raises(ProgramError, match=r"script.py:4: the mode of a module"):
+        static.default_main_program().clone(for_test=True)
+
+
+def test_what_does_not_choose_or_can_be_frozen_is_cloned() -> None:
+    model, x = nn.Linear(4, 4), static.data("x", [None, 4])
+    assert model.training
+    print(model.training)
+    out = F.dropout(model(x), 0.5, model.training)
+    if model.training:
+        out = F.dropout(out, 0.5)
+    out = drop_path(out, 0.0, model.training)
+    out = drop_path(F.relu(out), 0.5, model.eval().training)
+    test = static.default_main_program().clone(for_test=True)
+    static.Executor().run(static.default_startup_program())
+    expected = F.relu(model(ROWS)).detach().numpy()
+    np.testing.assert_allclose(run(test, out)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+class Frozen(nn.Module):
+    """Its batch norm stays as it was learned elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.bn, self.drop = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
+        self.train()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(self.bn(self.fc(x)))
+        return x * 3 if self.chooses and self.training else x
+
+    chooses = False
+
+    def train(self, mode: bool = True) -> "Frozen":
+        super().train(mode)
+        self.bn.eval()
+        return self
+
+
+class Doubtful(Frozen):
+    """Dropout in tests as well, to see how sure it is; and a flag that its forward reads."""
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+    def train(self, mode: bool = True) -> "Doubtful":
+        super().train(mode)
+        self.drop.train()
+        self.scale = 1.0 if mode else 0.0
+        return self
+
+
+class Merging(Frozen):
+    def train(self, mode: bool = True) -> "Merging":
+        super().train(mode)
+        if not mode:
+            self.fc.weight.data.mul_(2)
+        return self
+
+
+@pytest.mark.parametrize("chooses", [False, True])
+def test_a_batch_norm_that_its_model_keeps_frozen_stays_so(chooses: bool) -> None:
+    model, main = Frozen(), static.default_main_program()
+    model.chooses = chooses
+    out = model(static.data("x", [None, 4]))
+    test, exe = main.clone(for_test=True), static.Executor()
+    static.Optimizer(torch.optim.SGD, lr=0.0).minimize(out.sum())
+    exe.run(static.default_startup_program())
+    feed = {"x": ROWS.numpy() * 9 + 3}
+    exe.run(main, feed, [out])
+    assert int(model.bn.num_batches_tracked or 0) == 0
+    (found,) = exe.run(test, feed, [out])
+    expected = model.eval()(torch.from_numpy(feed["x"])).detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_model_does_when_it_enters_evaluation_mode_is_done_for_the_clone() -> None:
+    model = Doubtful()
+    out = model(static.data("x", [None, 4]))
+    test = static.default_main_program().clone(for_test=True)
+    assert (model.training, model.scale) == (True, 1.0), "the model itself stays as it was"
+    static.Executor().run(static.default_startup_program())
+    assert not run(test, out)[0].any()
+
+    class Kept(Doubtful):
+        def train(self, mode: bool = True) -> "Kept":
+            super().train(mode)
+            self.scale = 1.0
+            return self
+
+    static.reset()
+    out = Kept()(static.data("x", [None, 4]))
+    test = static.default_main_program().clone(for_test=True)
+    static.Executor().run(static.default_startup_program())
+    assert (run(test, out)[0] == 0).any(), "dropout was to stay"
+
+
+def test_a_model_that_writes_into_parameters_when_it_enters_evaluation_mode_is_refused() -> None:
+    model = Merging()
+    before = model.fc.weight.detach().clone()
+    model(static.data("x", [None, 4]))
+    with pytest.raises(ProgramError, match="writes into parameters when the mode changes"):
+        static.default_main_program().clone(for_test=True)
+    assert torch.equal(model.fc.weight, before)
+    assert model.training

@@ -1,7 +1,8 @@
 """Readers: order, ends, errors, and how far ahead they read."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,3 +137,41 @@ def test_an_error_of_the_generator_is_raised_again() -> None:
             with pytest.raises(ValueError, match="a bad file"):
                 exe.run(fetch_list=[out])
         loader.reset()
+
+
+def test_a_generator_that_can_be_read_once_has_one_epoch() -> None:
+    x, y = inputs()
+    setters: list[tuple[Callable[[Any], Any], Callable[[], Iterator[Any]]]] = [
+        (lambda loader: partial(loader.set_sample_generator, batch_size=5), samples),
+        (lambda loader: loader.set_sample_list_generator, lambda: iter([list(samples())])),
+        (lambda loader: loader.set_batch_generator, lambda: iter([[np.ones((2, 2)), [[1], [1]]]])),
+    ]
+    for setter, make in setters:
+        loader = static.DataLoader.from_generator([x, y])
+        with pytest.raises(TypeError, match="takes a function that is called for every epoch"):
+            setter(loader)(make())
+        once = make()
+        setter(loader)(lambda once=once: once)
+        assert len(list(loader)) == 1
+        with pytest.raises(ProgramError, match="returned the same generator for another epoch"):
+            list(loader)
+        setter(loader)(make)
+        assert [len(list(loader)) for _ in range(2)] == [1, 1]
+
+
+def test_an_epoch_without_a_batch_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = inputs()
+    loader = static.DataLoader.from_generator([x, y])
+    loader.set_sample_generator(samples, batch_size=9)
+    assert list(loader) == []
+    assert "the reader of x, y gave no batch in this epoch" in caplog.text
+
+
+def test_a_stream_may_be_left_and_taken_up_again() -> None:
+    x, y = inputs()
+    loader = static.DataLoader.from_generator([x, y], capacity=1)
+    stream = samples()
+    loader.set_sample_generator(lambda: stream, batch_size=1)
+    for _ in loader:
+        break
+    assert 0 < len(list(loader)) < 4

@@ -66,6 +66,8 @@ class Job:
     So what is learned does not depend on the order in which pushes arrive.
     """
 
+    rate: Any = RATE
+
     def __init__(
         self, endpoints: list[str], mode: str = "sync", worker: int = 0, workers: int = 1
     ) -> None:
@@ -102,7 +104,7 @@ class Job:
         )
         self.score = rows.sum((1, 2)) + static.nn.fc(numbers, 1, name="head").squeeze(1)
         self.test = self.main.clone(for_test=True)
-        optimizer = fleet.distributed_optimizer(static.Optimizer(torch.optim.SGD, lr=RATE))
+        optimizer = fleet.distributed_optimizer(static.Optimizer(torch.optim.SGD, lr=self.rate))
         optimizer.minimize(self.score.mean(), self.startup)
 
     def outputs(self) -> np.ndarray:
@@ -352,6 +354,28 @@ def test_rows_of_the_next_batch_are_fetched_while_one_is_trained(
     # The first one's when it is there; each other's behind the update of the one before it.
     assert fetched[0] in (-1, 1)
     assert sorted(fetched) == [-1, 1, 2, 3, 4]
+
+
+class Scheduled(Job):
+    """The learning rate falls with every run."""
+
+    rate: Any = static.lr.exponential_decay(RATE, 1, 0.5)
+
+
+def scheduled(endpoints: list[str], folder: str) -> int:
+    """How far the schedule of a worker has come."""
+    job = Scheduled(endpoints, "sync", dist.get_rank(), dist.get_world_size())
+    for stretch in (0, 1):
+        job.exe.train_from_dataset(job.main, share(folder, job.worker, stretch))
+    fleet.stop_worker()
+    assert job.main.training is not None
+    return job.main.training.ticks
+
+
+def test_schedules_go_on_together_where_shares_differ_in_length(tmp_path: Path) -> None:
+    """Otherwise the workers would want different rates for the updates of the second stretch."""
+    with team(1, 2) as here:
+        assert world(2).run(scheduled, here.endpoints, str(tmp_path)) == [3 + 5] * 2
 
 
 class Merged(Job):

@@ -32,8 +32,18 @@ class Net(nn.Module):
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
     """Two servers, and this process as the only worker of their job."""
+    yield from served(2, monkeypatch)
+
+
+@pytest.fixture
+def one(monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
+    """The same with one server."""
+    yield from served(1, monkeypatch)
+
+
+def served(servers: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
     monkeypatch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
-    with team(2) as made:
+    with team(servers) as made:
         yield made
         if roles.started():
             fleet.stop_worker()
@@ -205,6 +215,21 @@ def test_the_configuration_of_the_document(here: Team) -> None:
     shares = [each["tables"]["dense-0"]["numbers"] for each in fleet.server_report()]
     assert sum(shares) == sum(p.numel() for p in model.parameters())
     assert min(shares) > 0
+
+
+def test_what_spreads_parameters_rests_where_there_is_one_server(
+    one: Team, caplog: pytest.LogCaptureFixture
+) -> None:
+    init(one)
+    config = fleet.DistributeTranspilerConfig()
+    config.split_method = "HashName"
+    model = Net()
+    wrapped = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), config)
+    model = fleet.distributed_model(model)
+    ids, wanted = data()
+    wrapped.minimize(((model(ids[0]) - wanted[0]) ** 2).mean())
+    lines = [r.getMessage() for r in caplog.records if "At rest" in r.getMessage()]
+    assert lines == ["At rest: split_method, because one server holds all parameters."]
 
 
 @pytest.mark.parametrize(

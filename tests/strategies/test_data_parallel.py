@@ -1,5 +1,7 @@
 """Data parallel: Paddle's trajectories, and options whose effect is counted."""
 
+import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -187,6 +189,31 @@ def channels(count: int) -> int:
         finally:
             dist.all_reduce = real
     return len(used)
+
+
+def said(**settings: Any) -> list[str]:
+    """What is said of communicators while three batches are trained."""
+    heard, ear = list[str](), logging.Handler()
+    ear.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("fleetx").addHandler(ear)
+    try:
+        start(**settings)
+        model = fleet.distributed_model(net())
+        optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in range(3):
+            optimizer.minimize(model(torch.ones(2, 6)).sum())
+    finally:
+        logging.getLogger("fleetx").removeHandler(ear)
+    return [line for line in heard if "nccl_comm_num" in line]
+
+
+def test_communicators_that_nothing_is_dealt_to_are_named_once() -> None:
+    (line,), others = world(2).run(partial(said, nccl_comm_num=2))
+    assert line.startswith("At rest: 1 of the 2 communicators of strategy.nccl_comm_num, because")
+    assert "in 1 bucket and each goes to one of them; set nccl_comm_num = 1" in line
+    assert others == []
+    settings = {"nccl_comm_num": 2, "fuse_all_reduce_ops": False}
+    assert world(2).run(partial(said, **settings)) == [[], []]
 
 
 def test_communicators_are_dealt_round_robin() -> None:
