@@ -20,6 +20,7 @@ from fleetx.engine.batches import give_batch_calls
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
 from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.engine.returned import give_words
 from fleetx.engine.wrappers import refuse_wrapped
 from fleetx.expected import CRITERION, takes
 from fleetx.plan.compose import Request, compose
@@ -155,6 +156,7 @@ def distributed_model(
     laid_out = engine(plan(), model, criterion=criterion, sample=sample)
     session.laid_out.append(weakref.ref(laid_out))
     give_batch_calls(laid_out.job.model, laid_out)
+    give_words(laid_out.job.model)
     for optimizer in [*session.waiting]:
         if _owns(laid_out, optimizer):
             optimizer.bind(laid_out)

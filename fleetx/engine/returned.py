@@ -1,0 +1,66 @@
+"""The class of a module that was distributed: the user's, with words for habits of torch's DDP."""
+
+import copyreg
+from typing import Any
+
+from torch import nn
+from typing_extensions import override
+
+HABITS = {
+    "module": (
+        "fleet.distributed_model() returns your own module and no wrapper like "
+        "DistributedDataParallel, so there is nothing to unwrap: write model instead of "
+        "model.module"
+    ),
+    "no_sync": (
+        "to add up the gradients of 4 batches and exchange them once, set strategy.gradient_merge "
+        "= True and strategy.gradient_merge_configs = {'k_steps': 4, 'avg': True} before "
+        "fleet.init(strategy=strategy), and call optimizer.minimize(loss) for every batch, without "
+        "no_sync(): each fourth one ends in an update"
+    ),
+}
+"""Attributes of a wrapper that a script asks the module for -> what to write instead."""
+
+
+class Returned:
+    """Stands before the user's class; copies and pickles are of that class alone.
+
+    Compiled code is kept by the class of a module and not by its hooks, so that one class for each
+    distributed module keeps torch.compile from running code that it made for a plain one.
+    """
+
+    def __init_subclass__(cls) -> None:
+        """Leave out those of users, which may keep a register of their classes."""
+
+    def __getattr__(self, name: str) -> Any:
+        """What the module itself answers; where it has nothing, words instead of torch's."""
+        try:
+            return super().__getattr__(name)  # type: ignore[misc]
+        except AttributeError as error:
+            if name not in HABITS:
+                raise
+            raise AttributeError(f"{error}; {HABITS[name]}.", name=name, obj=self) from None
+
+    @override
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced = super().__reduce_ex__(protocol)
+        if isinstance(reduced, str):
+            return reduced
+        make, given, *rest = reduced
+        own, plain = type(self), type(self).__bases__[1]
+        if make is copyreg.__newobj__:  # pickle would want the class of the module itself
+            make = plain.__new__
+        given = tuple(plain if value is own else value for value in given)
+        return (plain if make is own else make, given, *rest)
+
+
+def give_words(model: nn.Module) -> None:
+    """Let the module, and no other of its class, answer for what wrappers of torch have."""
+    plain = type(model)
+    if issubclass(plain, Returned):  # of a job before
+        return
+    kept = {name: vars(plain).get(name) for name in ("__module__", "__doc__")}
+    kept["__qualname__"] = plain.__qualname__
+    # Past metaclasses and __setattr__ of users, to which this is no class and no attribute.
+    own = type.__new__(type(plain), plain.__name__, (Returned, plain), kept)
+    object.__setattr__(model, "__class__", own)
