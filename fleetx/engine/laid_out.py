@@ -43,7 +43,7 @@ class LaidOut:
         }
         own: list[tuple[str, Tensor]] = [(path, held) for _, held, path in self._records]
         own += [(path, p) for path, p in model.named_parameters() if id(p) not in spread]
-        self._formats = [(path, parameter, parameter.dtype) for path, parameter in own]
+        self._formats = [(path, p, p.dtype, p.shape) for path, p in own]
         self._names = dict(model.named_parameters(remove_duplicate=False)).keys()
         self._look()
 
@@ -61,13 +61,15 @@ class LaidOut:
                 ]
 
     def check(self) -> None:
-        """Complain of parameters that are gone, new, replaced, or have another format."""
+        """Complain of parameters that are gone, new, replaced, or have another format or shape."""
         if self._differs():
             self._refuse_changed()
             self._look()  # at what came without parameters to train
-        for path, parameter, dtype in self._formats:
+        for path, parameter, dtype, shape in self._formats:
             if parameter.dtype is not dtype:
                 raise RuntimeError(_converted(path, dtype, parameter))
+            if parameter.shape != shape:
+                raise RuntimeError(_resized(path, shape, parameter))
 
     def _differs(self) -> bool:
         return (
@@ -78,7 +80,7 @@ class LaidOut:
 
     def _refuse_changed(self) -> None:
         now = dict(self._model.named_parameters(remove_duplicate=False))
-        held = {id(parameter) for _, parameter, _ in self._formats}
+        held = {id(parameter) for _, parameter, *_ in self._formats}
         left = [place.path for place in self._places if place.strict and place.is_left]
         left += [path for record, p, path in self._records if record.sharded_param is not p]
         trained = [name for name, p in now.items() if p.requires_grad and id(p) not in held]
@@ -127,4 +129,13 @@ def _converted(path: str, dtype: torch.dtype, parameter: Tensor) -> str:
         f"the parameter {path!r} was {dtype} in fleet.distributed_model() and is {parameter.dtype} "
         "now, and what exchanges and moves parameters was made for the former. Convert the model "
         "before fleet.distributed_model(), or set strategy.amp = True to compute in 16 bits."
+    )
+
+
+def _resized(path: str, shape: torch.Size, parameter: Tensor) -> str:
+    return (
+        f"the parameter {path!r} had the shape {list(shape)} in fleet.distributed_model() and has "
+        f"{list(parameter.shape)} now, and what exchanges and moves parameters was made for the "
+        "former. Resize embeddings (resize_token_embeddings) and other layers before "
+        "fleet.distributed_model()."
     )

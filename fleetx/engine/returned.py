@@ -6,6 +6,8 @@ from typing import Any
 from torch import nn
 from typing_extensions import override
 
+_NEW: Any = vars(copyreg)["__newobj__"]
+"""How objects of most classes are made anew."""
 HABITS = {
     "module": (
         "fleet.distributed_model() returns your own module and no wrapper like "
@@ -29,6 +31,7 @@ class Returned:
     distributed module keeps torch.compile from running code that it made for a plain one.
     """
 
+    @override
     def __init_subclass__(cls) -> None:
         """Leave out those of users, which may keep a register of their classes."""
 
@@ -48,7 +51,7 @@ class Returned:
             return reduced
         make, given, *rest = reduced
         own, plain = type(self), type(self).__bases__[1]
-        if make is copyreg.__newobj__:  # pickle would want the class of the module itself
+        if make is _NEW:  # for which pickle wants the class that the module has
             make = plain.__new__
         given = tuple(plain if value is own else value for value in given)
         return (plain if make is own else make, given, *rest)

@@ -39,6 +39,8 @@ class Session:
     strategy: DistributedStrategy
     laid_out: list[weakref.ref[Engine]] = field(default_factory=list)
     """Weakly, because a model that nobody uses any more shall free its memory."""
+    counted: int = 0
+    """How many models were laid out, those that are gone included."""
     waiting: list[DistributedOptimizer] = field(default_factory=list)
     dealt: int | None = None
     """Among how many workers a loader has dealt the data already."""
@@ -278,7 +280,8 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
     agree_on_plan(plan)
     session.say(at_rest(plan))
     engine = Engine(plan, model, device=roles.device(), mesh=mesh(plan), **given)
-    engine.updating.append(Agreement())
+    session.counted += 1
+    engine.updating.append(Agreement(session.counted))
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
     return engine

@@ -51,6 +51,7 @@ DEEDS: dict[str, Deed] = {
     "new parameter": new_parameter,
     "reparametrized": reparametrized,
     "added": lambda model: model.append(nn.Linear(3, 3, bias=False)),
+    "resized": lambda model: setattr(model[4].weight, "data", torch.zeros(5, 16)),
     "removed": lambda model: model.pop(4),
     "filled": lambda model: model.__setitem__(1, nn.Linear(16, 16)),
 }
@@ -61,6 +62,7 @@ SENTENCES = {
     "new parameter": r"replaced: 4\.weight\)",
     "reparametrized": r"new: .*original0.*gone: 4\.weight\)",
     "added": r"new: 5\.weight\)",
+    "resized": r"had the shape \[3, 16\] in .* and has \[5, 16\] now.*Resize embeddings",
     "removed": r"gone: 4\.weight, 4\.bias\)",
     "filled": r"new: 1\.weight, 1\.bias\)",
 }

@@ -14,7 +14,7 @@ import fleetx as fleet
 from fleetx.testing import world
 from tests.engine.training import data, net
 
-KNOWN: list[type] = []
+registered: list[type] = []
 
 
 class Registered(nn.Module):
@@ -22,7 +22,7 @@ class Registered(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        KNOWN.append(cls)
+        registered.append(cls)
 
 
 class Wrapper(Registered):
@@ -68,7 +68,7 @@ def test_habits_of_ddp_are_answered_with_what_to_write_instead() -> None:
 def test_attributes_of_the_users_own_are_left_alone() -> None:
     fleet.init(is_collective=True)
     model: Any = fleet.distributed_model(Wrapper())
-    assert KNOWN == [Wrapper], "no register of the user's has a class more"
+    assert registered == [Wrapper], "no register of the user's has a class more"
     assert model.no_sync() == "mine"
     assert isinstance(model.module, nn.Sequential)
     assert model.training
