@@ -50,6 +50,16 @@ class Here:
             yield self.share((x, torch.randint(0, 3, (BATCH,), generator=generator)))
 
 
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 12), nn.LayerNorm(12), nn.GELU(), nn.Linear(12, 3))
+
+
+def begun(here: Here, **options: Any) -> tuple[Any, Any]:
+    """A model of vectors and its optimizer."""
+    model = here.model(net())
+    return model, here.optimizer(torch.optim.AdamW(model.parameters(), lr=0.01, **options))
+
+
 Loop = Callable[[Here], nn.Module]
 """Trains a model of its own making, and returns it."""
 

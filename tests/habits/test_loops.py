@@ -1,28 +1,15 @@
 """Loops that everybody writes around torch: with fleetx they train what they train without."""
 
-import copy
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import lr_scheduler
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import fleetx as fleet
 from fleetx.testing import world
-from tests.habits.both import STEPS, Here, Loop, same
-
-
-def net() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(6, 12), nn.LayerNorm(12), nn.GELU(), nn.Linear(12, 3))
-
-
-def begun(here: Here, **options: Any) -> tuple[Any, Any]:
-    model = here.model(net())
-    return model, here.optimizer(torch.optim.AdamW(model.parameters(), lr=0.01, **options))
+from tests.habits.both import Here, Loop, begun, same
 
 
 def accumulated(here: Here) -> nn.Module:
@@ -89,135 +76,6 @@ def gradients_by_hand(here: Here) -> nn.Module:
     return model
 
 
-def averaged(here: Here) -> nn.Module:
-    model, optimizer = begun(here)
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
-    for x, y in here.batches():
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        average.update_parameters(model)
-    assert type(average.module) is nn.Sequential
-    x, _ = next(here.batches())
-    average(x).sum().backward()  # a copy is plain: no other worker need call it
-    assert int(average.n_averaged) == STEPS
-    found: nn.Module = average.module
-    return found
-
-
-def averaged_from_before(here: Here) -> nn.Module:
-    plain = net()
-    average = AveragedModel(plain, use_buffers=True)
-    model = here.model(plain)
-    optimizer = here.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    for x, y in here.batches():
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        average.update_parameters(model)
-    assert int(average.n_averaged) == STEPS
-    found: nn.Module = average.module
-    return found
-
-
-def frozen(here: Here) -> nn.Module:
-    plain = net()
-    plain[0].requires_grad_(False)
-    model = here.model(plain)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = here.optimizer(torch.optim.SGD(trained, lr=0.1, momentum=0.9))
-    kept = model[0].weight.detach().clone()
-    for x, y in here.batches():
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert torch.equal(model[0].weight, kept)
-    return model
-
-
-def head_alone(here: Here) -> nn.Module:
-    """The backbone is trained by nobody, but not frozen: torch computes its gradients in vain."""
-    model = here.model(net())
-    optimizer = here.optimizer(torch.optim.SGD(model[-1].parameters(), lr=0.1))
-    for x, y in here.batches():
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model
-
-
-def grouped(here: Here) -> nn.Module:
-    model = here.model(net())
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": 0.3}, {"params": others, "lr": 0.05}]
-    optimizer = here.optimizer(torch.optim.AdamW(groups, lr=0.01, weight_decay=0.0))
-    for x, y in here.batches():
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
-    return model
-
-
-def scheduled(here: Here) -> nn.Module:
-    """A scheduler stepped with each batch, one with each epoch, one that looks at losses."""
-    model = here.model(net())
-    optimizer = here.optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-    each_batch = lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=2 * STEPS + 1)
-    for epoch in range(2):
-        for x, y in here.batches():
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            each_batch.step()
-        assert epoch or optimizer.param_groups[0]["lr"] != 0.1
-    each_epoch = lr_scheduler.SequentialLR(
-        optimizer,
-        [
-            lr_scheduler.LinearLR(optimizer, 0.5, total_iters=1),
-            lr_scheduler.CosineAnnealingLR(optimizer, 2),
-        ],
-        milestones=[1],
-    )
-    plateau = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
-    for _ in range(2):
-        for x, y in here.batches():
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        each_epoch.step()
-        plateau.step(1.0)
-    return model
-
-
-def evaluated_alone(here: Here) -> nn.Module:
-    """One worker measures in between, the others go on."""
-    model, optimizer = begun(here)
-    for at, (x, y) in enumerate(here.batches()):
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        if not here.distributed or fleet.is_first_worker():
-            model.eval()
-            with torch.inference_mode() if at % 2 else torch.no_grad():
-                assert model(x).argmax(-1).shape == y.shape
-            model.train()
-    return model
-
-
-def fixed_statistics(here: Here) -> nn.Module:
-    """Trains in evaluation mode, as fine-tuning with fixed statistics does."""
-    plain = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
-    model = here.model(plain)
-    optimizer = here.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    for x, y in here.batches():
-        model.eval()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model
-
-
 def several_losses(here: Here) -> nn.Module:
     """Of one forward, added up; and of several forwards, each with a backward of its own."""
     model, optimizer = begun(here)
@@ -245,39 +103,31 @@ def closures(here: Here) -> nn.Module:
     return model
 
 
-def saved_and_loaded(here: Here) -> nn.Module:
-    """Goes on from a file in a new model with a new optimizer."""
-    model, optimizer = begun(here)
-    for at, (x, y) in enumerate(here.batches()):
-        if at == 2:
-            kept = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
-            del model, optimizer
-            model, optimizer = begun(here)
-            model.load_state_dict(kept[0])
-            optimizer.load_state_dict(kept[1])
+def fixed_statistics(here: Here) -> nn.Module:
+    """Trains in evaluation mode, as fine-tuning with fixed statistics does."""
+    plain = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
+    model = here.model(plain)
+    optimizer = here.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for x, y in here.batches():
+        model.eval()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
     return model
 
 
-def loaded_before(here: Here) -> nn.Module:
-    """Weights of a plain run, and its optimizer's state, given before anything is distributed."""
-    plain = net()
-    first = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
-    for x, y in Here(distributed=False).batches():
-        first.zero_grad()
-        F.cross_entropy(plain(x), y).backward()
-        first.step()
-    twin = net()
-    twin.load_state_dict(plain.state_dict())
-    optimizer: Any = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
-    optimizer.load_state_dict(first.state_dict())
-    model, optimizer = here.model(twin), here.optimizer(optimizer)
-    for x, y in here.batches():
-        optimizer.zero_grad()
+def evaluated_alone(here: Here) -> nn.Module:
+    """One worker measures in between, the others go on."""
+    model, optimizer = begun(here)
+    for at, (x, y) in enumerate(here.batches()):
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
+        optimizer.zero_grad()
+        if not here.distributed or fleet.is_first_worker():
+            model.eval()
+            with torch.inference_mode() if at % 2 else torch.no_grad():
+                assert model(x).argmax(-1).shape == y.shape
+            model.train()
     return model
 
 
@@ -300,24 +150,16 @@ def adversaries(here: Here) -> nn.Module:
 
 
 LOOPS: list[Loop] = [
-    adversaries,
     accumulated,
     scaled,
     scaled_by_minimize,
     clipped,
     gradients_by_hand,
-    averaged,
-    averaged_from_before,
-    frozen,
-    head_alone,
-    grouped,
-    scheduled,
-    evaluated_alone,
-    fixed_statistics,
     several_losses,
     closures,
-    saved_and_loaded,
-    loaded_before,
+    fixed_statistics,
+    evaluated_alone,
+    adversaries,
 ]
 
 
