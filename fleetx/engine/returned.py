@@ -4,10 +4,12 @@ import copyreg
 from typing import Any
 
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from typing_extensions import override
 
 _NEW: Any = vars(copyreg)["__newobj__"]
 """How objects of most classes are made anew."""
+_LOOKS = ("__doc__", "__deepcopy__")
 HABITS = {
     "module": (
         "fleet.distributed_model() returns your own module and no wrapper like "
@@ -46,11 +48,11 @@ class Returned:
 
     @override
     def __reduce_ex__(self, protocol: Any) -> Any:
-        reduced = super().__reduce_ex__(protocol)
-        if isinstance(reduced, str):
+        reduced, own = super().__reduce_ex__(protocol), type(self)
+        if isinstance(reduced, str) or own.__bases__[0] is not Returned:
             return reduced
         make, given, *rest = reduced
-        own, plain = type(self), type(self).__bases__[1]
+        plain = own.__bases__[1]
         if make is _NEW:  # for which pickle wants the class that the module has
             make = plain.__new__
         given = tuple(plain if value is own else value for value in given)
@@ -59,11 +61,24 @@ class Returned:
 
 def give_words(model: nn.Module) -> None:
     """Let the module, and no other of its class, answer for what wrappers of torch have."""
-    plain = type(model)
-    if issubclass(plain, Returned):  # of a job before
+    known = type(model)
+    if issubclass(known, Returned):  # of a job before
         return
-    kept = {name: vars(plain).get(name) for name in ("__module__", "__doc__")}
-    kept["__qualname__"] = plain.__qualname__
-    # Past metaclasses and __setattr__ of users, to which this is no class and no attribute.
-    own = type.__new__(type(plain), plain.__name__, (Returned, plain), kept)
-    object.__setattr__(model, "__class__", own)
+    # Torch, too, puts a class before the user's, and counts on being the first and the user's next.
+    own = _before(known, FSDPModule, _own(known.__mro__[2])) if _is_spread(model) else _own(known)
+    object.__setattr__(model, "__class__", own)  # past those of users
+
+
+def _own(plain: type) -> type:
+    return _before(plain, Returned, plain)
+
+
+def _before(like: type, first: type, second: type) -> type:
+    """A class that looks like another; metaclasses of users shall not hear of it."""
+    kept = {name: value for name, value in vars(like).items() if name in _LOOKS}
+    kept |= {"__module__": like.__module__, "__qualname__": like.__qualname__}
+    return type.__new__(type(like), like.__name__, (first, second), kept)
+
+
+def _is_spread(model: nn.Module) -> bool:
+    return isinstance(model, FSDPModule) and type(model).__bases__[0] is FSDPModule

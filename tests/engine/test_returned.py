@@ -77,6 +77,24 @@ def test_attributes_of_the_users_own_are_left_alone() -> None:
     optimizer.minimize(F.cross_entropy(model(inputs), targets))
 
 
+@world(2)
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_model_that_is_spread_has_them_too(stage: int) -> None:
+    strategy = fleet.DistributedStrategy()
+    strategy.sharding = True
+    strategy.sharding_configs = {"stage": stage}
+    fleet.init(is_collective=True, strategy=strategy)
+    model: Any = fleet.distributed_model(net())
+    with pytest.raises(AttributeError, match="write model instead"):
+        _ = model.module
+    part = model[:2]  # which torch makes by calling the class
+    assert len(part) == 2
+    assert part[0] is model[0]
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    inputs, targets = data(8)
+    optimizer.minimize(F.cross_entropy(model(inputs), targets))
+
+
 def copies(model: nn.Module) -> list[nn.Module]:
     file = io.BytesIO()
     torch.save(model, file)
