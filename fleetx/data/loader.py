@@ -83,6 +83,8 @@ class DistributedLoader:
         self._given = 0
         self._order: Order | None = None
         self._filling = Filling()
+        self._told = 0
+        """The epoch of which a sampler that deals by itself heard last, from here."""
         _warn_of_deaf_workers(loader)
 
     @property
@@ -103,6 +105,7 @@ class DistributedLoader:
         """Run the next epoch, or the rest of one that was loaded."""
         if self._is_running:  # the last iteration was left before its end
             self.set_epoch(self.epoch + 1)
+        self._hear_epoch()
         self._is_running = True
         self._tell_epoch()
         order, self._order = self._order, None
@@ -169,7 +172,14 @@ class DistributedLoader:
             return {"order": None, "lengths": None}
         return self._share.order_state()
 
+    def _hear_epoch(self) -> None:
+        """A script may have told the sampler, as those of torch do: it deviates from 0, 1, 2."""
+        for part in _parts_of(self.loader):
+            if isinstance(part, DistributedSampler) and part.epoch != self._told:
+                self.set_epoch(part.epoch)
+
     def _tell_epoch(self) -> None:
+        self._told = self.epoch
         for part in _parts_of(self.loader):
             if callable(tell := getattr(part, "set_epoch", None)):
                 tell(self.epoch)

@@ -35,9 +35,13 @@ class Agreement:
     What schedulers and scripts change later is compared with growing distance, for the price of a
     few short messages to the store. They tell of all changes since the first update, so that a
     difference is noticed even when it is gone again.
+
+    Args:
+        model: which of the job's models it is, in the order in which all workers lay them out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: int) -> None:
+        self._model = model
         self._updates = 0
         self._numbers: list[Any] = []
         self._changes = hashlib.sha256()
@@ -68,7 +72,7 @@ class Agreement:
         assert here.meeting is not None
         assert engine.job.optimizer is not None
         topics = (self._updates, _compared_before(self._updates))
-        now, before = (f"numbers/{_part(engine)}/{update}" for update in topics)
+        now, before = (f"numbers/{self._model}/{_part(engine)}/{update}" for update in topics)
         facts = of_groups(engine.job.optimizer.param_groups)
         own = json.dumps([here.identity.index, facts, self._changes.hexdigest()])
         worker, others, changes = json.loads(here.meeting.first_said(now, own, before))

@@ -157,9 +157,11 @@ class Engine:
 
     def begin(self) -> None:
         """Count a batch and arm or hold its reduction; nothing when it has begun already."""
-        if self.open or self.step is None:
+        if self.open:
             return
         self._laid_out.check()
+        if self.step is None:
+            return
         self._due, self._ready = self.step.due(), False
         self.step.sync(self._due)
         self.open = True

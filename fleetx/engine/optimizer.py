@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn, cast
 
 import torch
@@ -187,15 +188,28 @@ class DistributedOptimizer(Optimizer):
         """Take back what ``state_dict`` returned, here or in a run without fleetx.
 
         Strategies begin anew with the state of a run that had none. Anything else must be complete
-        and of the same layout; workers along the axis dp may be more or fewer.
+        and of the same layout; workers along the axis dp may be more or fewer. All workers must
+        call it: what does not fit one of them is refused by all, before anything changes.
         """
-        engine = self._bound("load_state_dict")
+        job = self._bound("load_state_dict").job
+        job.together(partial(self._check, state_dict))  # one may have the file of another
+        job.together(partial(self._load, state_dict))
+
+    def take(self, state_dict: Mapping[str, Any]) -> None:
+        """The same on this worker alone, for whoever hears how the others fare."""
+        self._check(state_dict)
+        self._load(state_dict)
+
+    def _check(self, state_dict: Mapping[str, Any]) -> None:
         expect("optimizer.load_state_dict", "state_dict", state_dict, _STATE)
         if "layout" in state_dict:
             check_same(state_dict["layout"], self._layout)
             check_order(state_dict["layout"], self._layout)
             self.check_strategies(state_dict.get("strategies", {}))
         check_fits(self._inner, state_dict)
+
+    def _load(self, state_dict: Mapping[str, Any]) -> None:
+        engine = self._bound("load_state_dict")
         self._own["load_state_dict"](cast(dict[str, Any], dict(state_dict)))
         # Gradients of batches that the state does not know must not get into its next update.
         forget_gradients(engine.job.model)

@@ -20,6 +20,7 @@ from fleetx.engine.batches import give_batch_calls
 from fleetx.engine.engine import Engine
 from fleetx.engine.grad_clip import GradClip
 from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.engine.returned import give_words
 from fleetx.engine.wrappers import refuse_wrapped
 from fleetx.expected import CRITERION, takes
 from fleetx.plan.compose import Request, compose
@@ -38,6 +39,8 @@ class Session:
     strategy: DistributedStrategy
     laid_out: list[weakref.ref[Engine]] = field(default_factory=list)
     """Weakly, because a model that nobody uses any more shall free its memory."""
+    counted: int = 0
+    """How many models were laid out, those that are gone included."""
     waiting: list[DistributedOptimizer] = field(default_factory=list)
     dealt: int | None = None
     """Among how many workers a loader has dealt the data already."""
@@ -155,6 +158,7 @@ def distributed_model(
     laid_out = engine(plan(), model, criterion=criterion, sample=sample)
     session.laid_out.append(weakref.ref(laid_out))
     give_batch_calls(laid_out.job.model, laid_out)
+    give_words(laid_out.job.model)
     for optimizer in [*session.waiting]:
         if _owns(laid_out, optimizer):
             optimizer.bind(laid_out)
@@ -276,7 +280,8 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
     agree_on_plan(plan)
     session.say(at_rest(plan))
     engine = Engine(plan, model, device=roles.device(), mesh=mesh(plan), **given)
-    engine.updating.append(Agreement())
+    session.counted += 1
+    engine.updating.append(Agreement(session.counted))
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
     return engine

@@ -75,7 +75,7 @@ class WorkerState:
             *way, name = path.removeprefix(STRATEGIES + MARK).split(MARK)
             branch = reduce(getitem, way, state["strategies"])
             branch[name] = _spread(branch[name], held[name])
-        self._optimizer.load_state_dict(state)
+        self._optimizer.take(state)
         self._optimizer.zero_grad()  # of batches before; what waits for an update to come stays
         return _given(tensors)
 

@@ -513,3 +513,22 @@ def test_an_epoch_without_a_batch_is_told(caplog: pytest.LogCaptureFixture) -> N
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
     assert all("epoch 0 had no batch: Stream gave worker 0 nothing" in text for text in said)
+
+
+def test_a_script_may_tell_the_sampler_of_torch_which_epoch_it_is() -> None:
+    """As scripts of DDP do, and do at the epoch with which they go on."""
+    sampler: Any = DistributedSampler(Numbers(8), num_replicas=1, rank=0, seed=3)
+    plain = DataLoader(Numbers(8), batch_size=4, sampler=sampler)
+    expected = []
+    for epoch in (5, 6, 7):
+        sampler.set_epoch(epoch)
+        expected.append([batch.tolist() for batch in plain])
+    sampler.set_epoch(0)
+    loader = distributed_loader(plain)
+    found = []
+    for epoch in (5, 6):
+        sampler.set_epoch(epoch)
+        found.append([batch.tolist() for batch in loader])
+    found.append([batch.tolist() for batch in loader])
+    assert found == expected
+    assert loader.epoch == 8

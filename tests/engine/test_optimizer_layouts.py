@@ -1,5 +1,6 @@
 """The state of an optimizer belongs to its layout; another one is refused in a sentence."""
 
+import copy
 import re
 from typing import Any
 
@@ -89,3 +90,22 @@ def test_replicas_take_the_state_of_one_of_them() -> None:
     state = optimizer.state_dict()
     state["layout"]["mesh"]["dp"] = 7
     optimizer.load_state_dict(state)
+
+
+def file_of_another(culprit: int) -> str:
+    """What a worker hears when one of them loads the file of another."""
+    _, optimizer = begin(sharding=True)
+    state, before = optimizer.state_dict(), copy.deepcopy(optimizer.state_dict()["param_groups"])
+    if fleet.worker_index() == culprit:
+        state["layout"]["place"] = [0, 1 - culprit, 0]
+    state["param_groups"][0]["lr"] = 7.0
+    with pytest.raises(ValueError, match="worker") as caught:
+        optimizer.load_state_dict(state)
+    assert optimizer.state_dict()["param_groups"] == before, "nothing is loaded by anybody"
+    return str(caught.value)
+
+
+def test_the_file_of_another_worker_is_refused_by_all() -> None:
+    own, other = (world(2).run(file_of_another, 1)[index] for index in (1, 0))
+    assert own.startswith("the state is that of another worker")
+    assert other == f"all workers stop, because one cannot go on. worker 1: ValueError: {own}"

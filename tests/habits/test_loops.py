@@ -1,0 +1,169 @@
+"""Loops that everybody writes around torch: with fleetx they train what they train without."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim import lr_scheduler
+
+import fleetx as fleet
+from fleetx.testing import world
+from tests.habits.both import Here, Loop, begun, same
+
+
+def accumulated(here: Here) -> nn.Module:
+    model, optimizer = begun(here)
+    for at, (x, y) in enumerate(here.batches()):
+        (F.cross_entropy(model(x), y) / 2).backward()
+        if at % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+def scaled(here: Here) -> nn.Module:
+    model, optimizer = begun(here)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for x, y in here.batches():
+        scaler.scale(F.cross_entropy(model(x), y)).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert scaler.get_scale() == 256.0
+    return model
+
+
+def scaled_by_minimize(here: Here) -> nn.Module:
+    """The same without a look at the gradients, and with a batch that overflows."""
+    model, optimizer = begun(here)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for at, (x, y) in enumerate(here.batches()):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y) * (float("inf") if at == 1 else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == 128.0
+    return model
+
+
+def clipped(here: Here) -> nn.Module:
+    model, optimizer = begun(here)
+    for at, (x, y) in enumerate(here.batches()):
+        F.cross_entropy(model(x), y).backward()
+        if at % 2:
+            assert clip_grad_norm_(model.parameters(), 0.05) > 0.05
+        else:
+            clip_grad_value_(model.parameters(), 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def gradients_by_hand(here: Here) -> nn.Module:
+    """Reads, scales and replaces gradients between backward and step."""
+    model, optimizer = begun(here)
+    for x, y in here.batches():
+        F.cross_entropy(model(x), y).backward()
+        for parameter in model.parameters():
+            parameter.grad = parameter.grad / (parameter.grad.norm() + 1e-3)
+        optimizer.step()
+        model.zero_grad(set_to_none=False)
+        assert all(not p.grad.any() for p in model.parameters())
+    return model
+
+
+def several_losses(here: Here) -> nn.Module:
+    """Of one forward, added up; and of several forwards, each with a backward of its own."""
+    model, optimizer = begun(here)
+    for x, y in here.batches():
+        out = model(x)
+        loss = F.cross_entropy(out, y) + 0.1 * out.pow(2).mean()
+        loss.backward()
+        (0.5 * model(x + 0.1).pow(2).mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def closures(here: Here) -> nn.Module:
+    model, optimizer = begun(here)
+    for x, y in here.batches():
+
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        assert optimizer.step(closure) > 0
+    return model
+
+
+def fixed_statistics(here: Here) -> nn.Module:
+    """Trains in evaluation mode, as fine-tuning with fixed statistics does."""
+    plain = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
+    model = here.model(plain)
+    optimizer = here.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for x, y in here.batches():
+        model.eval()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def evaluated_alone(here: Here) -> nn.Module:
+    """One worker measures in between, the others go on."""
+    model, optimizer = begun(here)
+    for at, (x, y) in enumerate(here.batches()):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if not here.distributed or fleet.is_first_worker():
+            model.eval()
+            with torch.inference_mode() if at % 2 else torch.no_grad():
+                assert model(x).argmax(-1).shape == y.shape
+            model.train()
+    return model
+
+
+def adversaries(here: Here) -> nn.Module:
+    """Two models, each with an optimizer and a rate of its own; one trains the other."""
+    maker, judge = here.model(nn.Linear(6, 6)), here.model(nn.Linear(6, 1))
+    making = here.optimizer(torch.optim.SGD(maker.parameters(), lr=0.05))
+    judging = here.optimizer(torch.optim.SGD(judge.parameters(), lr=0.2))
+    slower = lr_scheduler.ExponentialLR(judging, 0.5)
+    for x, _ in here.batches():
+        made = maker(x)
+        judging.zero_grad()
+        (F.softplus(-judge(x)).mean() + F.softplus(judge(made.detach())).mean()).backward()
+        judging.step()
+        slower.step()
+        making.zero_grad()
+        F.softplus(-judge(made)).mean().backward()
+        making.step()
+    return nn.ModuleList([maker, judge])
+
+
+LOOPS: list[Loop] = [
+    accumulated,
+    scaled,
+    scaled_by_minimize,
+    clipped,
+    gradients_by_hand,
+    several_losses,
+    closures,
+    fixed_statistics,
+    evaluated_alone,
+    adversaries,
+]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_of_torch_trains_the_same(loop: Loop, workers: int) -> None:
+    world(workers).run(same, loop)

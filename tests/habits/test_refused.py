@@ -1,0 +1,98 @@
+"""What loops of torch do that cannot work with several workers: stopped, with what to write."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fleetx as fleet
+from fleetx import roles
+from fleetx.testing import world
+from tests.habits.both import Here
+
+MERGE = {"gradient_merge": True, "gradient_merge_configs": {"k_steps": 2}}
+
+
+def begun(**settings: Any) -> tuple[Any, Any]:
+    roles.stop()
+    strategy = fleet.DistributedStrategy()
+    for name, value in settings.items():
+        setattr(strategy, name, value)
+    fleet.init(is_collective=True, strategy=strategy)
+    torch.manual_seed(0)
+    model = fleet.distributed_model(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))
+    return model, fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def batch() -> Any:
+    return next(Here(distributed=True).batches())
+
+
+@world(2)
+def test_lbfgs_is_refused() -> None:
+    model, _ = begun()
+    with pytest.raises(TypeError, match=r"LBFGS, which runs forward .* use a first-order"):
+        fleet.distributed_optimizer(torch.optim.LBFGS(model.parameters()))
+
+
+@world(2)
+def test_two_backwards_of_one_forward_are_refused() -> None:
+    model, optimizer = begun()
+    x, y = batch()
+    out = model(x)
+    F.cross_entropy(out, y).backward(retain_graph=True)
+    out.pow(2).mean().backward()
+    with pytest.raises(fleet.PlanError, match="add the losses up and call backward once"):
+        optimizer.step()
+
+
+@world(2)
+def test_layers_that_are_frozen_or_thawed_later_are_refused() -> None:
+    """Those of an adversary too, which loops freeze while the other one learns."""
+    model, optimizer = begun()
+    x, y = batch()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    model[0].requires_grad_(False)
+    with pytest.raises(fleet.PlanError, match=r"freeze and thaw before fleet\.distributed_model"):
+        model(x)
+
+
+@world(2)
+def test_a_group_that_is_added_later_is_refused() -> None:
+    model, optimizer = begun()
+    with pytest.raises(ValueError, match=r"give the optimizer all groups before"):
+        optimizer.add_param_group({"params": list(nn.Linear(2, 2).parameters())})
+    assert len(list(model.parameters())) == 4
+
+
+@world(2)
+def test_a_scaler_or_a_backward_past_a_plan_that_scales_is_refused() -> None:
+    model, optimizer = begun(**MERGE)
+    x, y = batch()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(F.cross_entropy(model(x), y)).backward()
+    with pytest.raises(RuntimeError, match=r"call optimizer\.backward\(loss\)"):
+        scaler.step(optimizer)
+
+
+@world(2)
+def test_an_optimizer_that_fleet_never_got_is_refused_with_a_flag() -> None:
+    model, _ = begun(**MERGE)
+    own = torch.optim.AdamW(model.parameters(), lr=0.1)
+    x, y = batch()
+    F.cross_entropy(model(x), y).backward()
+    with pytest.raises(fleet.PlanError, match=r"strategy\.gradient_merge.*distributed_optimizer"):
+        own.step()
+
+
+@world(2)
+def test_a_forward_through_a_part_of_the_model_is_refused() -> None:
+    model, optimizer = begun()
+    x, y = batch()
+    loss = F.cross_entropy(model[2](model[0](x)), y)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="not one of its methods or submodules"):
+        optimizer.step()
