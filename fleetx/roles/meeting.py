@@ -56,7 +56,7 @@ class Meeting:
             fact: what this worker says.
             before: an earlier topic, which the first one forgets.
         """
-        said: str = self.store.compare_set(f"said/{topic}", "", fact).decode()  # type: ignore[attr-defined]
+        said = self.store.compare_set(f"said/{topic}", "", fact).decode()
         if said == fact and before:
             self.store.delete_key(f"said/{before}")
         return said

@@ -29,6 +29,9 @@ class Store(Protocol):
     def add(self, key: str, amount: int, /) -> int:
         """Count, and return the count."""
 
+    def compare_set(self, key: str, expected: str, value: str, /) -> bytes:
+        """Leave a message in place of the expected one, "" for none; read what is there now."""
+
     def delete_key(self, key: str, /) -> bool:
         """Remove a message."""
 

@@ -34,8 +34,9 @@ def flattened(program: Program, outputs: Sequence[fx.Node], device: torch.device
 
 
 def needed(program: Program, outputs: Sequence[fx.Node]) -> set[fx.Node]:
-    """What a run computes: save in tests, also what only writes into buffers."""
-    return live_nodes(program.graph, outputs, with_state=not program.for_test)
+    """What a run computes: save in tests, also what only writes into buffers; in training, all."""
+    stateful, trains = not program.for_test, program.training is not None
+    return live_nodes(program.graph, outputs, with_state=stateful, with_acts=stateful and trains)
 
 
 def _freeze(graph: fx.Graph) -> None:

@@ -13,6 +13,7 @@ def live_nodes(
     *,
     stop: Collection[fx.Node] = (),
     with_state: bool = False,
+    with_acts: bool = False,
 ) -> set[fx.Node]:
     """Everything that ``outputs`` depend on.
 
@@ -22,12 +23,16 @@ def live_nodes(
         stop: nodes that are given, so that nothing before them is needed.
         with_state: also what writes into buffers, such as running statistics, and random numbers
             that are drawn whatever is fed.
+        with_acts: also layers that change their own buffers or draw random numbers, whether or not
+            somebody uses what they return: heads whose loss is left out, for example.
     """
     found: set[fx.Node] = set()
     _need(outputs, found, stop)
     if with_state:
         drawn = [n for n in graph.nodes if n.meta.get("kept") and not n.all_input_nodes]
         _need(drawn, found, stop)
+    if with_acts:
+        _need([node for node in graph.nodes if node.meta.get("acts")], found, stop)
     writers = [(node, base) for node in graph.nodes if (base := written(node)) is not None]
     while True:
         places = {where for node in found if (where := place(node)) is not None}

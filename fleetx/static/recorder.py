@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import is_tensor_method_or_property
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -41,6 +42,12 @@ GRADIENTS = frozenset({"register_hook", "retain_grad", "register_post_accumulate
 DRAWS = frozenset({torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal})
 """Drawn in every run, needed or not: numbers that are drawn later are then those of eager code."""
 
+DROPOUTS = frozenset(
+    {"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "rrelu"}
+    | {"feature_alpha_dropout", "feature_dropout", "native_dropout", "bernoulli"}
+)
+"""Drawn in every run of training, for what is fed."""
+
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
@@ -65,7 +72,8 @@ def record(program: Program, func: Callable[..., Any], args: Any, kwargs: Any) -
     if is_tensor_method_or_property(func):
         made = emit(program, "call_method", name, args, kwargs, found=found)
     else:
-        made = emit(program, "call_function", func, args, kwargs, found=found, kept=func in DRAWS)
+        meta = {"kept": func in DRAWS, "acts": name in DROPOUTS}
+        made = emit(program, "call_function", func, args, kwargs, found=found, **meta)
     same = in_place and args and isinstance(args[0], Variable) and found is args[0].fake
     return args[0] if same else made
 
@@ -103,6 +111,7 @@ def record_module(program: Program, module: nn.Module, path: str, args: Any, kwa
     def call(*args: Any, **kwargs: Any) -> Any:
         return torch.func.functional_call(module, state, args, kwargs)
 
+    versions = [tensor._version for tensor in state.values()]
     with one_operator():
         with _known_momentum(module):
             found = _on_fakes(program, call, args, kwargs)
@@ -110,11 +119,17 @@ def record_module(program: Program, module: nn.Module, path: str, args: Any, kwa
             "training": module.training,
             "in_place": getattr(module, "inplace", False) is True,
             "options": options_of(module),
+            "acts": versions != [tensor._version for tensor in state.values()] or _draws(module),
         }
     made = emit(program, "call_module", path, args, kwargs, found=found, **meta)
     if isinstance(made, Variable):
         program.names.setdefault(path, made.node)
     return made
+
+
+def _draws(module: nn.Module) -> bool:
+    """Whether a call takes random numbers."""
+    return module.training and isinstance(module, _DropoutNd | nn.RReLU)
 
 
 @contextmanager

@@ -78,6 +78,11 @@ def densenet() -> nn.Module:
     return torchvision.models.DenseNet(8, (2, 2), 8, num_classes=10, memory_efficient=True)
 
 
+def googlenet() -> nn.Module:
+    """Has heads that count batches and draw random numbers, whether or not a loss uses them."""
+    return torchvision.models.GoogLeNet(num_classes=10, init_weights=False)
+
+
 def vit() -> nn.Module:
     """Replays its blocks."""
     model = timm.create_model(
@@ -99,6 +104,7 @@ MODELS: dict[Callable[[], nn.Module], Callable[[], Feeds]] = {
     wavlm: sound,
     bert: words,
     densenet: images,
+    googlenet: images,
     vit: images,
 }
 

@@ -52,9 +52,10 @@ TINY: dict[str, Any] = {
 }
 """What configurations of transformers call their sizes; each takes those that it has."""
 OTHERWISE = {
+    "transformers ibert": "decides by numbers",
+    "transformers jetmoe": "decides by numbers",
     "transformers longformer": "decides by numbers",
-    "transformers led": "decides by numbers",
-    "transformers beit": "has a path for compilers that rounds otherwise",
+    "transformers olmo_hybrid": "has a path for compilers that rounds otherwise",
 }
 """Models that are not expected to be equal, and why."""
 
@@ -156,7 +157,10 @@ def trained_by_hand(family: str) -> tuple[nn.Module, Feeds, nn.Module, list[floa
         if size > LARGEST:
             pytest.skip(f"has {size / 1e6:.0f} million parameters")
         model, feeds = MAKERS[library](name)
-        model, twin = model.train(), copy.deepcopy(model).train()
+        model.train()
+        with torch.no_grad():  # some make layers at their first call, with random numbers
+            squared(model, *(torch.from_numpy(value) for value in feeds[0].values()))
+        twin = copy.deepcopy(model)
         losses = by_hand(twin, squared, feeds)
     except Exception as error:
         pytest.skip(f"eager mode does not train it: {type(error).__name__}: {str(error)[:80]}")
