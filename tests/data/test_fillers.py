@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
     DistributedSampler,
     IterableDataset,
     SequentialSampler,
@@ -27,20 +26,9 @@ from fleetx.data import distributed_loader
 from fleetx.data.fillers import current
 from fleetx.metrics import AUC, MAE, Accuracy
 from fleetx.testing import world
+from tests.data.numbers import Numbers
 
 SIZES = [1, 3, 6, 7]
-
-
-class Numbers(Dataset[int]):
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    @override
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 class Blank(Numbers):

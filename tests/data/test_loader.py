@@ -13,7 +13,6 @@ from torch import distributed as dist
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
     DistributedSampler,
     IterableDataset,
     RandomSampler,
@@ -26,20 +25,9 @@ from typing_extensions import override
 
 from fleetx.data import DistributedLoader, distributed_loader
 from fleetx.testing import world
+from tests.data.numbers import Numbers
 
 COUNT, BATCH = 43, 3
-
-
-class Numbers(Dataset[int]):
-    def __init__(self, count: int = COUNT) -> None:
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    @override
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 class Noisy(Numbers):
@@ -107,32 +95,34 @@ class Backwards(Sampler[int]):
 
 
 def sequential(batch: int) -> DataLoader[int]:
-    return DataLoader(Numbers(), batch)
+    return DataLoader(Numbers(COUNT), batch)
 
 
 def shuffled(batch: int) -> DataLoader[int]:
-    return DataLoader(Numbers(), batch, shuffle=True)
+    return DataLoader(Numbers(COUNT), batch, shuffle=True)
 
 
 def shuffled_by_generator(batch: int) -> DataLoader[int]:
-    return DataLoader(Numbers(), batch, shuffle=True, generator=torch.Generator().manual_seed(5))
+    return DataLoader(
+        Numbers(COUNT), batch, shuffle=True, generator=torch.Generator().manual_seed(5)
+    )
 
 
 def weighted(batch: int) -> DataLoader[int]:
     weights = [1.0 + i for i in range(COUNT)]
-    return DataLoader(Numbers(), batch, sampler=WeightedRandomSampler(weights, 60))
+    return DataLoader(Numbers(COUNT), batch, sampler=WeightedRandomSampler(weights, 60))
 
 
 def custom(batch: int) -> DataLoader[int]:
-    return DataLoader(Numbers(), batch, sampler=Backwards())
+    return DataLoader(Numbers(COUNT), batch, sampler=Backwards())
 
 
 def dropping(batch: int) -> DataLoader[int]:
-    return DataLoader(Numbers(), batch, shuffle=True, drop_last=True)
+    return DataLoader(Numbers(COUNT), batch, shuffle=True, drop_last=True)
 
 
 def with_processes(batch: int) -> DataLoader[int]:
-    return DataLoader(Numbers(), batch, shuffle=True, num_workers=2, persistent_workers=True)
+    return DataLoader(Numbers(COUNT), batch, shuffle=True, num_workers=2, persistent_workers=True)
 
 
 MAKERS = [sequential, shuffled, shuffled_by_generator, weighted, custom, dropping]
@@ -204,7 +194,7 @@ def test_one_worker_is_the_plain_loader(make: Callable[[int], DataLoader[int]]) 
 def test_whole_batches_of_a_batch_sampler_are_dealt(size: int, uneven: str) -> None:
     def buckets(_: int) -> DataLoader[int]:
         random.seed(dist.get_rank())
-        return DataLoader(Numbers(), batch_sampler=Buckets())
+        return DataLoader(Numbers(COUNT), batch_sampler=Buckets())
 
     random.seed(0)
     plain = list(Buckets())
@@ -223,7 +213,9 @@ def test_drop_leaves_out_the_last() -> None:
 @pytest.mark.parametrize("size", [1, 2])
 def test_without_automatic_batching(size: int) -> None:
     def single(_: int) -> DataLoader[int]:
-        return DataLoader(Numbers(), batch_size=None, sampler=SequentialSampler(Numbers()))
+        return DataLoader(
+            Numbers(COUNT), batch_size=None, sampler=SequentialSampler(Numbers(COUNT))
+        )
 
     def run() -> list[int]:
         return list(distributed_loader(single(0)))
@@ -234,13 +226,13 @@ def test_without_automatic_batching(size: int) -> None:
 
 def test_a_distributed_sampler_deals_by_itself() -> None:
     def run() -> tuple[Any, Any]:
-        sampler: DistributedSampler[int] = DistributedSampler(Numbers(), seed=1)
-        ours = read(distributed_loader(DataLoader(Numbers(), BATCH, sampler=sampler)))
-        sampler = DistributedSampler(Numbers(), seed=1)
+        sampler: DistributedSampler[int] = DistributedSampler(Numbers(COUNT), seed=1)
+        ours = read(distributed_loader(DataLoader(Numbers(COUNT), BATCH, sampler=sampler)))
+        sampler = DistributedSampler(Numbers(COUNT), seed=1)
         theirs = []
         for epoch in range(2):
             sampler.set_epoch(epoch)
-            theirs += read(DataLoader(Numbers(), BATCH, sampler=sampler), 1)
+            theirs += read(DataLoader(Numbers(COUNT), BATCH, sampler=sampler), 1)
         return ours, theirs
 
     for ours, theirs in world(2).run(run):
@@ -306,7 +298,7 @@ def test_augmentation_differs_by_rank() -> None:
 
 def test_epochs_advance_and_reach_sampler_and_dataset() -> None:
     sampler = Backwards()
-    loader = distributed_loader(DataLoader(Numbers(), BATCH, sampler=sampler))
+    loader = distributed_loader(DataLoader(Numbers(COUNT), BATCH, sampler=sampler))
     read(loader)
     assert loader.epoch == 2
     for _ in loader:
@@ -408,7 +400,7 @@ def test_what_is_repeated_is_said_once() -> None:
 
 def test_settings_are_kept() -> None:
     loader = DataLoader(
-        Numbers(),
+        Numbers(COUNT),
         BATCH,
         num_workers=1,
         prefetch_factor=3,
@@ -458,8 +450,8 @@ class OwnIteration(DataLoader[int]):
     ("make", "kind", "match"),
     [
         (lambda: [1, 2], TypeError, "Pass a torch.utils.data.DataLoader"),
-        (lambda: OwnIteration(Numbers()), TypeError, "__iter__ of its own"),
-        (lambda: DataLoader(Numbers(), sampler=NoLength()), ValueError, "has no length"),
+        (lambda: OwnIteration(Numbers(COUNT)), TypeError, "__iter__ of its own"),
+        (lambda: DataLoader(Numbers(COUNT), sampler=NoLength()), ValueError, "has no length"),
         (lambda: DataLoader(Numbers(0)), ValueError, "no sample"),
         (lambda: DataLoader(Numbers(2), 4, drop_last=True), ValueError, "leaves nothing"),
     ],
@@ -482,8 +474,8 @@ def test_other_bad_input() -> None:
 
 def test_random_batches_from_torch() -> None:
     def batched(_: int) -> DataLoader[int]:
-        sampler = BatchSampler(RandomSampler(Numbers()), 4, drop_last=True)
-        return DataLoader(Numbers(), batch_sampler=sampler)
+        sampler = BatchSampler(RandomSampler(Numbers(COUNT)), 4, drop_last=True)
+        return DataLoader(Numbers(COUNT), batch_sampler=sampler)
 
     ranks = world(2).run(shared, batched, uneven="drop")
     seen = flat(flat(epochs[0]) for epochs in ranks)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fleetx import static
 from fleetx.static import ProgramError
-from tests.static.training import Feeds, assert_same_training
+from tests.static.training import assert_same_training, classify, rows
 
 
 def block() -> nn.Sequential:
@@ -32,21 +31,6 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.use(self, self.first(x))
-
-
-def rows(steps: int = 2) -> Feeds:
-    rng = np.random.default_rng(0)
-    return [
-        {
-            "x": rng.standard_normal((6 + step, 4), dtype=np.float32),
-            "y": rng.integers(0, 2, 6 + step),
-        }
-        for step in range(steps)
-    ]
-
-
-def classify(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y)
 
 
 def nested(net: Net, x: Tensor, reentrant: bool) -> Tensor:

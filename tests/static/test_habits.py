@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from fleetx import static
 from fleetx.static import ProgramError
-from tests.static.training import Feeds, assert_same_training
+from tests.static.training import assert_same_training, classify, rows
 
 Use = Callable[[nn.Module, Tensor], Tensor]
 
@@ -27,21 +27,6 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.use(self.layer, self.first(x))
-
-
-def rows(steps: int = 2) -> Feeds:
-    rng = np.random.default_rng(0)
-    return [
-        {
-            "x": rng.standard_normal((6 + step, 4), dtype=np.float32),
-            "y": rng.integers(0, 2, 6 + step),
-        }
-        for step in range(steps)
-    ]
-
-
-def classify(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y)
 
 
 def check(use: Use, layer: nn.Module | None = None) -> None:

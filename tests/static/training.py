@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fleetx import static
 
@@ -33,6 +34,21 @@ def words(steps: int, length: int = 7, batch: int = 4, classes: int = 4) -> Feed
         }
         for step in range(steps)
     ]
+
+
+def rows(steps: int = 2) -> Feeds:
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "x": rng.standard_normal((6 + step, 4), dtype=np.float32),
+            "y": rng.integers(0, 2, 6 + step),
+        }
+        for step in range(steps)
+    ]
+
+
+def classify(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y)
 
 
 def declared(feed: dict[str, np.ndarray]) -> tuple[static.Variable, static.Variable]:
