@@ -63,7 +63,7 @@ class Shell(nn.Module):
     def _run(self, received: Sequence[Tensor], micro_batch: int, inputs: Mapping[str, Any]) -> Any:
         stages, number = vars(self)["_stages"], vars(self)["_number"]
         given = {name.removeprefix(PREFIX): value for name, value in inputs.items()}
-        found = stages.call(number, travelling.received(received), given)
+        found = stages.call(number, received, given)
         if not self._is_last:
             return travelling.sent(found, vars(self)["_sent"])
         loss, scaled = self.criterion(found, micro_batch)
@@ -132,7 +132,7 @@ class Stage(pipelining.PipelineStage):
             self.before_backward(last_backward)
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
         except Exception as error:  # raised when the batch is over
-            self.shell.failure = self.shell.failure or error
+            self.shell.failure = self.shell.failure or _own(error)
             self.bwd_cache[bwd_chunk_id] = (None,) * len(self._received)
 
     @override
@@ -141,7 +141,7 @@ class Stage(pipelining.PipelineStage):
             try:
                 super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
             except Exception as error:  # raised when the batch is over
-                self.shell.failure = error
+                self.shell.failure = _own(error)
         else:  # there may be nothing to go on with
             self.backward_state.pop(bwd_chunk_id, None)
             self.dw_runner.pop(bwd_chunk_id, None)
@@ -167,8 +167,15 @@ class Stage(pipelining.PipelineStage):
     def _answer(self, known: Described, grad: Tensor | None) -> Tensor | None:
         if not known[2]:
             return None
-        return described(known, self.device).detach() if grad is None else grad
+        return described(known, self.device).detach() if grad is None else grad.contiguous()
 
 
 def _nothing_is_left() -> Callable[[], None]:
     return lambda: None
+
+
+def _own(error: Exception) -> Exception:
+    """What a backward raised, without what torch puts around it."""
+    cause = error.__cause__
+    wrapped = "Failed to run stage backward" in str(error)
+    return cause if wrapped and isinstance(cause, Exception) else error

@@ -31,17 +31,6 @@ def _in_order(value: Tensor) -> Tensor:
     return value if plain else value.clone(memory_format=torch.contiguous_format)
 
 
-def received(values: Sequence[Tensor]) -> list[Tensor]:
-    """The same values, whose gradients go back in the same way."""
-    return [_answered(value) if value.requires_grad else value for value in values]
-
-
-def _answered(value: Tensor) -> Tensor:
-    seen = value.view_as(value)
-    seen.register_hook(Tensor.contiguous)
-    return seen
-
-
 def stand_in(
     values: Sequence[Tensor], outgoing: Sequence[Described], device: torch.device
 ) -> tuple[Tensor, ...]:
