@@ -172,7 +172,7 @@ COMPLETE = frozenset({F.batch_norm, F.instance_norm, F.multi_head_attention_forw
 """Functions that write to their arguments, or that consist of others which would mix tensors."""
 
 
-PICKS_ANYWHERE = torch.__version__ >= (2, 12)
+PICKS_ANYWHERE = torch.__version__ >= "2.12"
 """Whether torch has a backward for an index of numbers that is not in the first dimension."""
 
 
@@ -226,7 +226,7 @@ def _lacks_gradient(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
 
 
 def _flattening(
-    mesh: DeviceMesh, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    mesh: DeviceMesh, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Call it, with complete tensors where torch cannot flatten a dimension that is cut.
 

@@ -23,7 +23,7 @@ PREFIX = "given_"
 _LOSS: Described = [[], "float32", True]
 """What the last stage returns to its schedule; the type of the loss itself is known too late."""
 
-SPLITS_BACKWARD = torch.__version__ >= (2, 13)
+SPLITS_BACKWARD = torch.__version__ >= "2.13"
 """Whether torch splits a backward rightly: before, weights that a stage uses twice came out wrong,
 and values without gradients stopped it."""
 

@@ -90,7 +90,7 @@ def _with_states_of_lstms() -> Iterator[None]:
         decompositions.one_layer_lstm = original
 
 
-_REPAIRED = nullcontext if torch.__version__ >= (2, 13) else _with_states_of_lstms
+_REPAIRED = nullcontext if torch.__version__ >= "2.13" else _with_states_of_lstms
 
 
 class Shapes:
