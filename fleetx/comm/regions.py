@@ -172,6 +172,10 @@ COMPLETE = frozenset({F.batch_norm, F.instance_norm, F.multi_head_attention_forw
 """Functions that write to their arguments, or that consist of others which would mix tensors."""
 
 
+PICKS_ANYWHERE = torch.__version__ >= "2.12"
+"""Whether torch has a backward for an index of numbers that is not in the first dimension."""
+
+
 class _Mixing(TorchFunctionMode):
     """Lets plain tensors of the user's code take part as replicated ones.
 
@@ -197,7 +201,7 @@ class _Mixing(TorchFunctionMode):
         spread = sum(map(_is_spread, leaves))
         if not spread:
             return func(*args, **kwargs)
-        if func in COMPLETE:
+        if func in COMPLETE or _lacks_gradient(func, args):
             return whole(self._mesh, func, *args, **kwargs)
         if spread < len(leaves):
             _refuse_lost_gradient(func, args, kwargs, leaves)
@@ -210,7 +214,34 @@ class _Mixing(TorchFunctionMode):
             return attention(self._mesh, *args, **kwargs)
         if func is F.dropout and self._mesh.device_type == "cpu":
             return dropout(self._mesh, *args, **kwargs)
+        return _flattening(self._mesh, func, args, kwargs)
+
+
+def _lacks_gradient(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether it picks by numbers in a later dimension, for which 2.11 has no backward."""
+    if func is not Tensor.__getitem__ or PICKS_ANYWHERE or not isinstance(args[1], tuple):
+        return False
+    first, *others = args[1]
+    return not isinstance(first, Tensor) and any(isinstance(index, Tensor) for index in others)
+
+
+def _flattening(
+    mesh: DeviceMesh, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call it, with complete tensors where torch cannot flatten a dimension that is cut.
+
+    2.11 cannot where a dimension lies before it, as that of samples before positions, and so a
+    linear layer cannot, either.
+    """
+    try:
         return func(*args, **kwargs)
+    except RuntimeError as error:
+        if "Attempted to flatten multiple dimensions" not in str(error):
+            raise
+    args, kwargs = tree_map_only(
+        DTensor, lambda tensor: placed(tensor, mesh, Replicate()), (args, kwargs)
+    )
+    return func(*args, **kwargs)
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:

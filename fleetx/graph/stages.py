@@ -9,18 +9,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import pipelining
 from torch.utils._pytree import tree_leaves, tree_map
-from typing_extensions import override
 
 from fleetx.comm.messages import Described, describe, described, spread, tell
-from fleetx.graph import travelling
 from fleetx.graph.joining import grows, joined
 from fleetx.graph.parts import Part, run
-
-Criterion = Callable[[Any, int], tuple[Tensor, Tensor]]
-"""Outputs and the number of their micro-batch -> the plain loss, and what to differentiate."""
-
-_PREFIX = "given_"
-"""Before the names of model inputs, which must not meet the arguments of a schedule."""
+from fleetx.graph.stage import PREFIX, Criterion, Stage
 
 SHAPES_KEPT = 8
 """Shapes of batches whose runners are kept, because each has receive buffers of its own."""
@@ -196,7 +189,7 @@ class Stages:
             lambda leaf: leaf.chunk(count)[0] if isinstance(leaf, Tensor) else leaf, dict(inputs)
         )
         wires = self._wires(share, backward)
-        stages = [_Stage(self, stage, wires[stage], wires[stage + 1]) for stage in self.mine()]
+        stages = [Stage(self, stage, wires[stage], wires[stage + 1]) for stage in self.mine()]
         schedule = _schedule(self._schedule, stages, count, backward)
         return _Runner(stages, schedule, count, self._in_force)
 
@@ -244,94 +237,6 @@ class Stages:
         return [describe(value) for value in sent]
 
 
-class _Shell(nn.Module):
-    """What torch sees of one stage: the model with the part that belongs to it."""
-
-    criterion: Criterion
-    losses: list[Tensor]
-    failure: Exception | None
-    """What went wrong in the batch; it is raised when all ranks are through with it."""
-
-    def __init__(self, stages: Stages, number: int, sent: list[Described]) -> None:
-        super().__init__()
-        vars(self).update(_stages=stages, _number=number, _sent=sent, losses=[], failure=None)
-
-    @override
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        stages: Stages = vars(self)["_stages"]
-        return stages.parameters(vars(self)["_number"])
-
-    @override
-    def forward(self, *received: Tensor, micro_batch: Tensor, **inputs: Any) -> Any:
-        stages, last = (
-            vars(self)["_stages"],
-            vars(self)["_number"] == vars(self)["_stages"].count - 1,
-        )
-        if self.failure is None:
-            try:
-                return self._run(received, int(micro_batch), inputs, last)
-            except Exception as error:  # raised when the batch is over
-                self.failure = error
-        made = travelling.stand_in(received, vars(self)["_sent"], stages.device)
-        return made[0] if last else made
-
-    def _run(
-        self, received: Sequence[Tensor], micro_batch: int, inputs: Mapping[str, Any], last: bool
-    ) -> Any:
-        stages, number = vars(self)["_stages"], vars(self)["_number"]
-        given = {name.removeprefix(_PREFIX): value for name, value in inputs.items()}
-        found = stages.call(number, travelling.received(received), given)
-        if not last:
-            return travelling.sent(found)
-        loss, scaled = self.criterion(found, micro_batch)
-        self.losses.append(loss.detach())
-        return scaled
-
-
-class _Stage(pipelining.PipelineStage):
-    """torch's stage, which says when a backward pass begins."""
-
-    before_backward: Callable[[bool], None]
-
-    def __init__(
-        self, stages: Stages, number: int, received: list[Described], sent: list[Described]
-    ) -> None:
-        last = number == stages.count - 1
-        self.shell = _Shell(stages, number, [[[], "float32", True]] if last else sent)
-        self._received = received
-        super().__init__(
-            self.shell,
-            number,
-            stages.count,
-            stages.device,
-            input_args=tuple(described(known, "meta") for known in received),
-            output_args=(torch.zeros((), device="meta", requires_grad=True),)
-            if last
-            else tuple(described(known, "meta") for known in sent),
-            group=stages.group,
-        )
-
-    @override
-    def backward_one_chunk(
-        self,
-        bwd_chunk_id: int,
-        loss: Any = None,
-        full_backward: bool = True,
-        last_backward: bool = False,
-    ) -> Any:
-        self.before_backward(last_backward)
-        try:
-            return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
-        except Exception as error:
-            if not full_backward:
-                raise
-            self.shell.failure = self.shell.failure or error
-            zeros = (described(known, self.device).detach() for known in self._received)
-            wanted = (known[2] for known in self._received)
-            grads = zip(zeros, wanted, strict=True)
-            self.bwd_cache[bwd_chunk_id] = tuple(zero if want else None for zero, want in grads)
-
-
 class _Runner:
     """A schedule for batches of one shape."""
 
@@ -339,7 +244,7 @@ class _Runner:
     """For evaluation: whether outputs of micro-batches make up those of a batch; None: untried."""
 
     def __init__(
-        self, stages: list[_Stage], schedule: Any, count: int, parts: Sequence[Part]
+        self, stages: list[Stage], schedule: Any, count: int, parts: Sequence[Part]
     ) -> None:
         self._stages, self._schedule, self._count = stages, schedule, count
         # Found again by their identity, which no others may have meanwhile.
@@ -357,7 +262,7 @@ class _Runner:
             stage.shell.losses.clear()
             stage.shell.failure = None
         numbers = torch.arange(self._count)
-        given = {f"{_PREFIX}{name}": value for name, value in inputs.items()}
+        given = {f"{PREFIX}{name}": value for name, value in inputs.items()}
         self._schedule.step(target=numbers, micro_batch=numbers, return_outputs=False, **given)
         return [loss for stage in self._stages for loss in stage.shell.losses]
 
@@ -371,7 +276,7 @@ def _text(failure: Exception | None) -> str | None:
     return None if failure is None else f"{type(failure).__name__}: {failure}"
 
 
-def _schedule(mode: str, stages: list[_Stage], count: int, backward: bool) -> Any:
+def _schedule(mode: str, stages: list[Stage], count: int, backward: bool) -> Any:
     # The loss is computed inside the last stage, which may return anything.
     loss = (lambda scaled, number: scaled) if backward else None
     if len(stages) == 1 and mode != "zero-bubble":

@@ -5,23 +5,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fleetx.comm.messages import Described, described
+from fleetx.comm.messages import Described, describe, described
 
 
-def sent(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def sent(values: Sequence[Tensor], outgoing: Sequence[Described]) -> tuple[Tensor, ...]:
     """As a message holds them: one element after the other, whatever views they are."""
-    return tuple(value.contiguous() for value in values)
+    for value, known in zip(values, outgoing, strict=True):
+        shape, kind, _ = describe(value)
+        if [shape, kind] != known[:2]:
+            raise ValueError(
+                f"a stage would send a {kind} of the shape {shape}, and the next one waits for a "
+                f"{known[1]} of the shape {known[0]}, as the first batch of this shape gave; let "
+                "what a stage returns depend on nothing but the shapes of its inputs."
+            )
+    return tuple(_in_order(value) for value in values)
 
 
-def received(values: Sequence[Tensor]) -> list[Tensor]:
-    """The same values, whose gradients go back in the same way."""
-    return [_answered(value) if value.requires_grad else value for value in values]
+def _in_order(value: Tensor) -> Tensor:
+    """No view, and with the strides of a new tensor, those of dimensions of one element too.
 
-
-def _answered(value: Tensor) -> Tensor:
-    seen = value.view_as(value)
-    seen.register_hook(Tensor.contiguous)
-    return seen
+    Schedules that split a backward let go of what was sent, which is not possible with a view.
+    """
+    usual = torch.empty(value.shape, device="meta").stride()
+    plain = value.stride() == usual and not value._is_view()
+    return value if plain else value.clone(memory_format=torch.contiguous_format)
 
 
 def stand_in(

@@ -16,6 +16,10 @@ from fleetx.plan.step import Step
 from fleetx.plan.unison import in_unison
 
 T = TypeVar("T")
+_ELSEWHERE = (
+    "the update is not possible in another pipeline, with which this one exchanges gradients, so "
+    "all of them stop; the workers of that one say why."
+)
 
 
 @dataclass(kw_only=True)
@@ -91,6 +95,24 @@ class Job:
             return [fact]
         group, stages = self.mesh["pp"].get_group(), range(self.size("pp"))
         return [tell(fact, source=stage, group=group, device=self.device) for stage in stages]
+
+    def anywhere(self, fact: bool) -> bool:
+        """Whether it is so on any of the ranks that update together, which must all ask."""
+        assert self.step is not None, "nobody asks before the plan is folded"
+        return bool(self.step.agree(torch.tensor(float(fact), device=self.device)))
+
+    def hindrance(self, own: str) -> str:
+        """What is wrong with an update here, or else on another rank; every rank must call it.
+
+        Stages hold different parameters, so one of them may find what the others do not. Ranks
+        without a pipeline keep what they found themselves, which costs no exchange.
+        """
+        if self.size("pp") == 1:
+            return own
+        if not self.anywhere(bool(own)):
+            return ""
+        said = [text for text in self.of_all_stages(own) if text]
+        return own or (said[0] if said else _ELSEWHERE)
 
     def size(self, axis: str) -> int:
         """The number of ranks along a mesh axis."""

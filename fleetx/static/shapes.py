@@ -1,13 +1,14 @@
 """Shapes of variables: fake tensors with free dimensions, and what was assumed about those."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
+from torch._decomp import decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -73,6 +74,25 @@ def _without_mkldnn() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
+@contextmanager
+def _with_states_of_lstms() -> Iterator[None]:
+    """Before 2.13, what torch runs on fakes for an LSTM gives its states a dimension too many."""
+    original: Any = decompositions.one_layer_lstm
+
+    def one_layer(*args: Any, **kwargs: Any) -> Any:
+        outputs, states = original(*args, **kwargs)
+        return outputs, tuple(state[0] if state.dim() == 3 else state for state in states)
+
+    decompositions.one_layer_lstm = one_layer
+    try:
+        yield
+    finally:
+        decompositions.one_layer_lstm = original
+
+
+_REPAIRED = nullcontext if torch.__version__ >= "2.13" else _with_states_of_lstms
+
+
 class Shapes:
     """The fake world of one program and its clones: no numbers, but sizes, formats and views."""
 
@@ -136,6 +156,7 @@ class Shapes:
                 self.mode,
                 enable_python_dispatcher(),
                 _without_mkldnn(),
+                _REPAIRED(),
             ):
                 yield
         finally:

@@ -104,9 +104,12 @@ class DataParallel(Strategy, name="data_parallel"):
         group, parameters = job.mesh["dp"].get_group(), list(job.model.parameters())
         trained = [p.requires_grad for p in parameters]
 
+        def thawed() -> bool:
+            return trained != [p.requires_grad for p in parameters]
+
         def sync(armed: bool) -> None:
             step.sync(armed)
-            if trained != [p.requires_grad for p in parameters]:
+            if thawed():
                 raise PlanError(_THAWED)
 
         def agree(flag: Tensor) -> Tensor:
@@ -122,10 +125,10 @@ class DataParallel(Strategy, name="data_parallel"):
 
         stateful = next(job.model.buffers(), None) is not None
         settle_all = settle if stateful else step.settle
-        common = replace(step, sync=sync, agree=agree, settle=settle_all)
+        common = replace(step, agree=agree, settle=settle_all)
         if self._replica is None or self._backwards is None:
-            return _late(common, job)
-        return _early(common, job, self._replica, self._backwards)
+            return _late(common, job, thawed)
+        return _early(replace(common, sync=sync), job, self._replica, self._backwards)
 
     @override
     def at_update(self, job: Job) -> tuple[str, ...]:
@@ -245,25 +248,30 @@ def _early(step: Step, job: Job, replica: DistributedDataParallel, backwards: Ba
     return replace(step, sync=sync, reduce=reduce, ready=ready, update=update)
 
 
-def _late(step: Step, job: Job) -> Step:
+def _late(step: Step, job: Job, thawed: Callable[[], bool]) -> Step:
     """Average the gradients after the backward pass."""
     reduce = step.reduce or _reduction(job) or _plainly(job)
     may_miss = job.option("find_unused_parameters", bool)
     trained: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
+    found = ""
 
-    def missing() -> bool:
-        return not may_miss and any(p.grad is None for p in trained)
+    def trouble() -> str:
+        if thawed():
+            return _THAWED
+        return _UNUSED if not may_miss and any(p.grad is None for p in trained) else ""
 
     def ready(due: bool) -> bool:
-        if due and missing():  # another backward may bring them
-            return False
+        nonlocal found
         if due:
+            found = job.hindrance(trouble())
+            if found:  # another backward may bring what is missing
+                return False
             _exchange(job, trained, reduce)
         return step.ready(due)
 
     def update() -> bool:
-        if missing():
-            raise PlanError(_UNUSED)
+        if found:
+            raise PlanError(found)
         return step.update()
 
     return replace(step, reduce=reduce, ready=ready, update=update)

@@ -230,7 +230,7 @@ class Pipeline(Strategy, name="pipeline"):
         )
 
     def _flow(self, job: Job, stages: "Stages") -> Callable[[Step, Any], Tensor]:
-        def drive(step: Step, batch: Any) -> Tensor:
+        def flow(step: Step, batch: Any) -> Tensor:
             inputs, targets = batch
             count, criterion = self.config.micro_batches(_samples(inputs)), _criterion(job)
             shares, due = _shares(targets, count), self._armed
@@ -249,7 +249,7 @@ class Pipeline(Strategy, name="pipeline"):
                 self._homes.add_up()
             return loss
 
-        return drive
+        return flow if job.size("pp") == job.mesh.size() else _told_to_others(flow, job)
 
     def _flow_forward(self, job: Job, stages: "Stages") -> Callable[[Any], Any]:
         def evaluate(inputs: Any) -> Any:
@@ -313,6 +313,25 @@ class Pipeline(Strategy, name="pipeline"):
             f"Stages are cut at {where} and run in the order {self.config.schedule_mode} "
             "(pipeline_configs).",
         )
+
+
+def _told_to_others(flow: Callable[[Step, Any], Tensor], job: Job) -> Callable[[Step, Any], Tensor]:
+    """Let the pipelines that update with this one stop where it fails, on all its ranks."""
+
+    def drive(step: Step, batch: Any) -> Tensor:
+        try:
+            loss = flow(step, batch)
+        except Exception:
+            job.anywhere(True)
+            raise
+        if job.anywhere(False):
+            raise RuntimeError(
+                "this batch failed in another pipeline, with which this one exchanges gradients, "
+                "so all of them stop; the workers of that one say why."
+            )
+        return loss
+
+    return drive
 
 
 def _criterion(job: Job) -> Callable[[Any, Any], Tensor]:

@@ -1,7 +1,7 @@
 """Sharding: parameters, gradients and optimizer state are spread over ranks (ZeRO 1 to 3)."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -333,20 +333,22 @@ def _checked(step: Step, job: Job, group: dist.ProcessGroup) -> Step:
     What a unit exchanges is the gradients that it has, one after the other, so one rank's gradient
     of one parameter would be added to another rank's of the next.
     """
-    names = {id(parameter): name for name, parameter in job.model.named_parameters()}
     reached = Reached(job.model.parameters())
-    may_miss = job.option("find_unused_parameters", bool)
+    trouble = partial(_trouble, reached, job, group)
+    noted = ""
 
     def check() -> None:
-        missing = reached.missing()
-        told = ", ".join(repr(names[id(parameter)]) for parameter in missing[:3])
-        if missing and not may_miss:
-            raise PlanError(_UNUSED.format(told))
-        if may_miss and not reached.same_on_all(missing, group, job.device):
-            raise PlanError(_DIFFERENT.format(told or "nothing"))
+        nonlocal noted
+        noted = noted or trouble()
+        told, noted = job.hindrance(noted), ""
+        if told:
+            raise PlanError(told)
 
     def due() -> bool:
-        if reached:  # by a batch that ended without an update
+        nonlocal noted
+        if reached and job.size("pp") > 1:  # a stage may have been reached that others were not
+            noted = noted or trouble()
+        elif reached:  # by a batch that ended without an update
             check()
         return step.due()
 
@@ -355,6 +357,22 @@ def _checked(step: Step, job: Job, group: dist.ProcessGroup) -> Step:
         return step.update()
 
     return replace(step, due=due, update=update)
+
+
+def _trouble(reached: Reached, job: Job, group: dist.ProcessGroup) -> str:
+    """What is wrong with the parameters that batches since the last look have left out."""
+    missing, may_miss = reached.missing(), job.option("find_unused_parameters", bool)
+    told = ", ".join(_names(job.model, missing[:3])) if missing else "nothing"
+    if missing and not may_miss:
+        return _UNUSED.format(told)
+    if may_miss and not reached.same_on_all(missing, group, job.device):
+        return _DIFFERENT.format(told)
+    return ""
+
+
+def _names(model: nn.Module, parameters: Sequence[Tensor]) -> list[str]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [repr(names[id(parameter)]) for parameter in parameters]
 
 
 def _settled(step: Step, job: Job, group: dist.ProcessGroup) -> Callable[[Tensor | None], None]:

@@ -270,7 +270,8 @@ WITH_LINE: dict[Callable[[Model, Tensor], Tensor], str] = {
     autograd_function: "gradients are switched",
     half: "autocast is switched",
     other_kernels: "the kernels of attention are switched",
-    kept: "what backward keeps is switched",
+    # Before 2.13, torch keeps the inputs with a function of its own, without gradients, first.
+    kept: "(what backward keeps is|gradients are) switched",
     kept_reentrant: "gradients are switched",
     new_buffer: "the attribute 'mean' of a module is set",
     counter: "the attribute 'calls' of a module is set",
