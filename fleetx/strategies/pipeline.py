@@ -114,6 +114,20 @@ class Pipeline(Strategy, name="pipeline"):
         return "micro-batches run one after the other"
 
     @override
+    def rests(self) -> Mapping[str, str]:
+        if self.config.schedule_mode != "zero-bubble":
+            return {}
+        from fleetx.graph.stage import SPLITS_BACKWARD  # loads torch's pipelining
+
+        if SPLITS_BACKWARD:
+            return {}
+        why = (
+            f"torch {torch.__version__} gives wrong gradients to weights that a stage uses twice "
+            "when it splits a backward, so each stays whole, with its bubbles; torch 2.13 splits it"
+        )
+        return {"pipeline_configs['schedule_mode'] = 'zero-bubble'": why}
+
+    @override
     def stages(self, plan: Plan) -> int:
         return plan.mesh["pp"] * self.config.chunks if plan.mesh["pp"] > 1 else 1
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fleetx as fleet
 from fleetx.testing import world
 from tests.strategies.test_pipeline_values import numbers, of, same, spread, start
 
@@ -110,3 +111,15 @@ def test_a_loss_of_many_numbers_is_refused_by_all() -> None:
     model = spread(of(Uneven), lambda outputs, _: outputs)
     with pytest.raises((ValueError, RuntimeError), match="begins at one number"):
         model.train_batch((numbers(8, 4), numbers(8, 4)))
+
+
+def test_a_backward_that_is_not_split_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy = fleet.DistributedStrategy()
+    strategy.pipeline = True
+    strategy.pipeline_configs = {"split": ["layers.2"], "schedule_mode": "zero-bubble"}
+    strategy.hybrid_configs = {"pp_degree": 2}
+    for splits, said in ((True, False), (False, True)):
+        monkeypatch.setattr("fleetx.graph.stage.SPLITS_BACKWARD", splits)
+        text = strategy.explain(workers=2)
+        assert ("At rest: pipeline_configs['schedule_mode'] = 'zero-bubble'" in text) is said
+        assert "pipeline           changes" in text
