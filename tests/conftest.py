@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -60,6 +61,15 @@ def pytest_collection_finish() -> None:
     """Keep what is loaded by now out of every later search for garbage: it is most of the heap."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _no_job_is_left() -> Iterator[None]:
+    """What a test began in this process ends with it, whichever test comes next."""
+    yield
+    roles = sys.modules.get("fleetx.roles.session")
+    if roles is not None and roles.started():
+        roles.stop()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

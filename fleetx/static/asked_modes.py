@@ -1,11 +1,14 @@
-"""Lines outside of calls of modules that choose by the mode of one, found in their code.
+"""Lines outside of calls of modules that choose by the mode of one, found in their source.
 
-What they chose is recorded like everything else, and a clone for tests cannot run them again.
+What they chose is recorded like everything else, and a clone for tests cannot run them again. Code
+without a source, such as that of an interactive session, tells nothing.
 """
 
-import dis
+import ast
+import itertools
+import linecache
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import CodeType, FrameType
@@ -15,11 +18,10 @@ from torch import nn
 
 from fleetx.static.source_lines import OURS
 
-_BETWEEN = frozenset({"CACHE", "COPY", "TO_BOOL", "UNARY_NOT"})
-_NAMES = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF"})
-_TAKING = ("CALL", "BINARY_OP", "COMPARE_OP")
 Extent = tuple[tuple[int, int], tuple[int, int]]
-"""Where an expression begins and ends: lines, and places in them."""
+"""Where code begins and ends: lines, and places in them."""
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_TAKING = (ast.Call, ast.BinOp, ast.Compare)
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,14 @@ class _Ask:
     """A place of some code that reads an attribute ``training``."""
 
     line: int
+    function: int
+    """The line in which the function begins that it belongs to; 0 at the top."""
     taker: Extent | None
     """The innermost call or operator that is given it."""
     owner: tuple[str, ...]
     """Names that lead to whose it is; empty where an expression does."""
-    chosen: range
-    """Offsets of the code that runs only in training, if a branch follows."""
-    branch: bool
+    chosen: tuple[Extent, ...]
+    """What runs by the choice, if it decides a branch."""
 
 
 def choosing_line() -> str | None:
@@ -52,8 +55,9 @@ def handing_line() -> str | None:
     while frame is not None:
         code = frame.f_code
         if "training" in code.co_names and not code.co_filename.startswith(OURS):
-            for ask in _asks(code):
-                if (_takes(ask, frame) or frame.f_lasti in ask.chosen) and _trains(ask, frame):
+            running = _running(frame)
+            for ask in _asks(code.co_filename):
+                if _decides(ask, running) and _trains(ask, frame):
                     return f"{code.co_filename}:{ask.line}"
         frame = frame.f_back
     return None
@@ -61,16 +65,27 @@ def handing_line() -> str | None:
 
 def _chosen(frame: FrameType) -> int | None:
     """Where a method that runs outside of a call of its module branches by its mode."""
-    owner = frame.f_locals.get("self")
+    owner, code = frame.f_locals.get("self"), frame.f_code
     if isinstance(owner, nn.Module) and owner.training:
-        return next((ask.line for ask in _asks(frame.f_code) if ask.branch), None)
+        own = (ask for ask in _asks(code.co_filename) if ask.function == code.co_firstlineno)
+        return next((ask.line for ask in own if ask.chosen), None)
     return None
 
 
-def _takes(ask: _Ask, frame: FrameType) -> bool:
-    """Whether what runs now was given the mode."""
+def _decides(ask: _Ask, running: Extent) -> bool:
+    """Whether what runs now was given the mode, or was chosen by it."""
+    within = (one[0] <= running[0] and running[1] <= one[1] for one in ask.chosen)
+    return ask.taker == running or any(within)
+
+
+def _running(frame: FrameType) -> Extent:
     line, last, column, end = _positions(frame.f_code)[frame.f_lasti // 2]
-    return ask.taker == ((line, column), (last, end))
+    return (line or 0, column or 0), (last or 0, end or 0)
+
+
+@cache
+def _positions(code: CodeType) -> list[tuple[int | None, ...]]:
+    return list(code.co_positions())
 
 
 def _trains(ask: _Ask, frame: FrameType) -> bool:
@@ -85,71 +100,60 @@ def _trains(ask: _Ask, frame: FrameType) -> bool:
 
 
 @cache
-def _positions(code: CodeType) -> list[tuple[Any, ...]]:
-    return list(code.co_positions())
+def _asks(file: str) -> tuple[_Ask, ...]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # not Python, such as the cell of a notebook with commands
+        return ()
+    return tuple(_found(tree, []))
 
 
-@cache
-def _asks(code: CodeType) -> tuple[_Ask, ...]:
-    return tuple(_found(list(dis.get_instructions(code))))
+def _found(node: ast.AST, around: list[ast.AST]) -> Iterator[_Ask]:
+    """The asks below a node, given what is around it, the outermost first."""
+    match node:
+        case ast.Attribute(attr="training", ctx=ast.Load()):
+            yield _ask(node, around)
+    for child in ast.iter_child_nodes(node):
+        yield from _found(child, [*around, node])
 
 
-def _found(code: list[dis.Instruction]) -> Iterator[_Ask]:
-    for at, instruction in enumerate(code):
-        extent = _extent(instruction)
-        reads = instruction.opname == "LOAD_ATTR" and instruction.argval == "training"
-        if reads and extent is not None:
-            jump = _jump(code, at)
-            chosen = range(0) if jump is None else _taken(code, jump)
-            taker = _taker(code, extent)
-            yield _Ask(extent[0][0], taker, _owner(code, at), chosen, jump is not None)
+def _ask(node: ast.Attribute, around: Sequence[ast.AST]) -> _Ask:
+    functions = [at for at, outer in enumerate(around) if isinstance(outer, _FUNCTIONS)]
+    inside = around[functions[-1] + 1 :] if functions else around
+    takers = [outer for outer in inside if isinstance(outer, _TAKING)]
+    return _Ask(
+        line=node.lineno,
+        function=_first_line(around[functions[-1]]) if functions else 0,
+        taker=_extent(takers[-1]) if takers else None,
+        owner=_owner(node.value),
+        chosen=tuple(_extent(part) for part in _parts_chosen([*inside, node])),
+    )
 
 
-def _extent(instruction: dis.Instruction) -> Extent | None:
-    at = instruction.positions
-    if at is None or at.lineno is None or at.end_lineno is None:
-        return None
-    return (at.lineno, at.col_offset or 0), (at.end_lineno, at.end_col_offset or 0)
+def _parts_chosen(path: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """What runs or does not by a choice that asks at the end of the path."""
+    for outer, inner in itertools.pairwise(path):
+        if isinstance(outer, ast.If | ast.While) and inner is outer.test:
+            yield from (*outer.body, *outer.orelse)
+        elif isinstance(outer, ast.IfExp) and inner is outer.test:
+            yield from (outer.body, outer.orelse)
+        elif isinstance(outer, ast.BoolOp):
+            yield from outer.values[1 + [*outer.values].index(inner) :]  # type: ignore[arg-type]
 
 
-def _taker(code: list[dis.Instruction], asked: Extent) -> Extent | None:
-    """The smallest call or operator around an expression."""
-    found: Extent | None = None
-    for instruction in code:
-        extent = _extent(instruction)
-        if extent is None or not instruction.opname.startswith(_TAKING):
-            continue
-        around = extent[0] <= asked[0] and asked[1] <= extent[1]
-        if around and (found is None or (found[0] <= extent[0] and extent[1] <= found[1])):
-            found = extent
-    return found
+def _first_line(function: ast.AST) -> int:
+    """As code objects count it: with decorators."""
+    decorators = getattr(function, "decorator_list", [])
+    return min(getattr(node, "lineno", 0) for node in (function, *decorators))
 
 
-def _jump(code: list[dis.Instruction], at: int) -> int | None:
-    """The branch that is decided by what was read here; an assertion is none."""
-    for following in range(at + 1, len(code)):
-        if code[following].opname not in _BETWEEN:
-            asserts = code[following + 1].opname == "LOAD_ASSERTION_ERROR"
-            return following if "JUMP" in code[following].opname and not asserts else None
-    return None
+def _extent(node: ast.AST) -> Extent:
+    at: Any = node
+    return (at.lineno, at.col_offset), (at.end_lineno, at.end_col_offset)
 
 
-def _taken(code: list[dis.Instruction], jump: int) -> range:
-    """What runs by the choice: up to where the branch leads, and what is there instead of it."""
-    begin, end = code[jump].offset, int(code[jump].argval)
-    before = [one for one in code if one.offset < end]
-    if before[-1].opname == "JUMP_FORWARD":
-        end = int(before[-1].argval)
-    return range(begin, max(begin, end))
-
-
-def _owner(code: list[dis.Instruction], at: int) -> tuple[str, ...]:
-    names: list[str] = []
-    for instruction in reversed(code[:at]):
-        if instruction.opname in _NAMES:
-            return (instruction.argval, *reversed(names))
-        if instruction.opname == "LOAD_ATTR":
-            names.append(instruction.argval)
-        elif instruction.opname != "CACHE":
-            break
-    return ()
+def _owner(node: ast.AST) -> tuple[str, ...]:
+    if isinstance(node, ast.Attribute):
+        before = _owner(node.value)
+        return (*before, node.attr) if before else ()
+    return (node.id,) if isinstance(node, ast.Name) else ()

@@ -1,5 +1,6 @@
 """Clones for tests: what ``model.eval()`` computes, of models that nobody here wrote."""
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -447,13 +448,14 @@ def test_a_script_that_chooses_by_the_mode_of_a_module_is_refused_at_the_clone(
         static.default_main_program().clone(for_test=True)
 
 
-def test_the_lines_of_a_script_are_looked_at_too() -> None:
-    script = """
+def test_the_lines_of_a_script_are_looked_at_too(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""
 model = nn.Linear(4, 4)
 x = static.data("x", [None, 4])
 y = drop_path(model(x), 0.5, model.training)
-"""
-    exec(compile(script, "script.py", "exec"), globals() | {"__name__": "script"})
+""")
+    runpy.run_path(str(script), globals())
     with pytest.raises(ProgramError, match=r"script.py:4: the mode of a module"):
         static.default_main_program().clone(for_test=True)
 
