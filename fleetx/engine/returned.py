@@ -4,8 +4,9 @@ import copyreg
 from typing import Any
 
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from typing_extensions import override
+
+from fleetx.engine.wrappers import of_fsdp
 
 _NEW: Any = vars(copyreg)["__newobj__"]
 """How objects of most classes are made anew."""
@@ -65,7 +66,10 @@ def give_words(model: nn.Module) -> None:
     if issubclass(known, Returned):  # of a job before
         return
     # Torch, too, puts a class before the user's, and counts on being the first and the user's next.
-    own = _before(known, FSDPModule, _own(known.__mro__[2])) if _is_spread(model) else _own(known)
+    if known.__bases__[0] in of_fsdp("FSDPModule"):
+        own = _before(known, known.__bases__[0], _own(known.__mro__[2]))
+    else:
+        own = _own(known)
     object.__setattr__(model, "__class__", own)  # past those of users
 
 
@@ -78,7 +82,3 @@ def _before(like: type, first: type, second: type) -> type:
     kept = {name: value for name, value in vars(like).items() if name in _LOOKS}
     kept |= {"__module__": like.__module__, "__qualname__": like.__qualname__}
     return type.__new__(type(like), like.__name__, (first, second), kept)
-
-
-def _is_spread(model: nn.Module) -> bool:
-    return isinstance(model, FSDPModule) and type(model).__bases__[0] is FSDPModule
