@@ -78,6 +78,7 @@ def be_rank(rank: int, size: int, channels: Channels, listener: socket.socket) -
             request = connection.recv_bytes()
         except EOFError:
             os._exit(0)
+        reset.settle()
         connection.send_bytes(_serve(request, reset))
 
 

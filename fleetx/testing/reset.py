@@ -22,7 +22,18 @@ class Reset:
         self._environment = dict(os.environ)
         self._folder = os.getcwd()
         self._threads = torch.get_num_threads()
+        self._loaded = 0
         self()
+
+    def settle(self) -> None:
+        """Before a call: keep modules that were loaded out of every later search for garbage.
+
+        Not right after a call, of which something may still be held that shall be found later.
+        """
+        if len(sys.modules) > self._loaded:
+            gc.collect()
+            gc.freeze()
+            self._loaded = len(sys.modules)
 
     def __call__(self) -> int | None:
         """Reset everything; how many groups were ever made, None if the default one is gone."""
@@ -67,8 +78,6 @@ class Reset:
             # one of which wakes up a hundred times a second.
             del extra
             gc.collect()
-            # What is left stays: modules, for the most part. The next search need not go over it.
-            gc.freeze()
         return _number_of_groups()
 
 

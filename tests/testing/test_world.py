@@ -361,3 +361,16 @@ def test_kept_ranks_rest_between_calls() -> None:
         assert time.monotonic() < deadline, "gloo's threads would take time from other tests"
         time.sleep(0.01)
     assert world(2).run(os.getpid) == pids
+
+
+def groups_of_a_job() -> int:
+    """Train with a group of the job's own, in a cycle, as models and their hooks are."""
+    group = dist.new_group()
+    model: list[object] = [torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2)), group]
+    model.append(model)
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_threads_of_groups_end_with_the_call_that_made_them() -> None:
+    counts = [world(2).run(groups_of_a_job)[0] for _ in range(8)]
+    assert max(counts) <= counts[1] + 3, "each group has three threads, which wake up all the time"
