@@ -300,12 +300,13 @@ def _reduction(job: Job) -> Reduce | None:
         averages = [flat(group, job.wire) for group in copies(job.mesh, "dp", channels)]
     else:
         return None
-    return dealt(averages, partial(_say_idle, job, channels))
+    # DDP keeps it where no search for garbage comes, so that it must not hold the job.
+    return dealt(averages, partial(_say_idle, channels, job.mesh.get_rank() == 0))
 
 
-def _say_idle(job: Job, channels: int, buckets: int) -> None:
+def _say_idle(channels: int, is_first: bool, buckets: int) -> None:
     """Communicators that nothing is dealt to; known when there are gradients, said by one."""
-    if buckets < channels and job.mesh.get_rank() == 0:
+    if buckets < channels and is_first:
         idle = f"{channels - max(1, buckets)} of the {channels} communicators"
         logger.warning(
             "At rest: %s of strategy.nccl_comm_num, because the gradients travel in %d bucket%s "

@@ -49,6 +49,8 @@ CLIP = {"clip": True}
 LAYOUTS: dict[str, tuple[dict[str, Any], float]] = {
     "dp": ({}, 4),
     "dp, lars, amp": ({"lars": True, "amp": True, **CLIP}, 4),
+    "dp, pure amp": ({"amp": True, "amp_configs": {"use_pure_fp16": True}}, 4),
+    "dp, communicators": ({"nccl_comm_num": 2}, 4),
     "localsgd": ({"localsgd": True}, 4),
     "stage 1": (shard(1), 2),
     "stage 2": (shard(2), 2),
