@@ -53,6 +53,9 @@ class Session:
     unbegun: list[Callable[[], Engine | None]] = field(default_factory=list)
     """What begins programs, whose engines are made when they first train, or returns None."""
 
+    programs: Any = None
+    """What the last ``minimize`` of a static program made."""
+
     said: set[str] = field(default_factory=set)
     """What users were told already; a job with several models says it once."""
 
@@ -127,6 +130,12 @@ def init(
             _replace_strategy(_session, strategy, "init")
     else:
         _session = Session(chosen)
+        roles.at_stop(_forget)
+
+
+def _forget() -> None:
+    global _session  # noqa: PLW0603
+    _session = None
 
 
 @takes("fleet.distributed_model", criterion=CRITERION | None)

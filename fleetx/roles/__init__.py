@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from fleetx.roles.session import (
         NotInitializedError,
+        at_stop,
         device,
         identity,
         refuse_without_servers,
@@ -59,6 +60,7 @@ __all__ = [
     "WorkerUtil",
     "all_reduce",
     "alone",
+    "at_stop",
     "barrier_worker",
     "detect",
     "device",

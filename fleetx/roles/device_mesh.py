@@ -2,17 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from fleetx.expected import MAPPING, takes
 from fleetx.roles.session import world
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-
-_kept: dict[str, Any] = {}
-"""The running job, and its meshes by their axes."""
 
 
 @takes("fleet.mesh", axes=MAPPING.such_as("a dict of lengths by axis, such as {'dp': 2}"))
@@ -28,9 +24,7 @@ def mesh(axes: Mapping[str, int]) -> "DeviceMesh":
 
     here = world("mesh")
     check_axes(axes, here.identity.worker_num)
-    if _kept.get("world") is not here:
-        _kept.update(world=here, meshes={})
-    meshes: dict[tuple[tuple[str, int], ...], DeviceMesh] = _kept["meshes"]
+    meshes: dict[tuple[tuple[str, int], ...], DeviceMesh] = here.meshes
     if (key := tuple(axes.items())) not in meshes:
         names, lengths = tuple(axes), tuple(axes.values())
         meshes[key] = init_device_mesh(here.device.type, lengths, mesh_dim_names=names)

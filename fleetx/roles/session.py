@@ -4,7 +4,8 @@ import atexit
 import logging
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -30,6 +31,7 @@ class _Session:
     """What the role maker said, before the peers were asked; a second start must say the same."""
     world: World
     handler: logging.Handler | None
+    at_stop: list[Callable[[], None]] = field(default_factory=list)
 
 
 _running: list[_Session] = []
@@ -66,11 +68,18 @@ def started() -> bool:
     return bool(_running)
 
 
+def at_stop(forget: Callable[[], None]) -> None:
+    """Let `stop` call this: whoever keeps something of the job lets it go with the job."""
+    _running[0].at_stop.append(forget)
+
+
 def stop() -> None:
     """Forget the identity and destroy the groups that `start` made."""
     atexit.unregister(stop)
     while _running:
         session = _running.pop()
+        for forget in session.at_stop:
+            forget()
         if session.world.group is not None:
             wait_for_idle_threads()
         close_world(session.world)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,8 @@ class World:
     """The backend of torch's default group."""
     owned: bool = False
     """Whether torch's default group is ours to destroy."""
+    meshes: dict[tuple[tuple[str, int], ...], Any] = field(default_factory=dict)
+    """Device meshes by their axes; they go with the job, and their groups' threads with them."""
 
 
 def open_world(found: Identity) -> World:

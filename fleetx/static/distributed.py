@@ -38,10 +38,6 @@ class Programs:
     startup: Program
 
 
-# One process takes part in one job, as in the engine's session.
-_programs: list[Programs] = []
-
-
 class ProgramOptimizer:
     """What ``fleet.distributed_optimizer`` returns for a ``static.Optimizer``."""
 
@@ -130,7 +126,8 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
             matching(loss.program, entry)
     made = minimize_program(optimizer, loss, startup, plan=plan, **options)
     _begin_later(loss.program)
-    _programs[:] = [Programs(loss.program, startup or default_startup_program())]
+    programs = Programs(loss.program, startup or default_startup_program())
+    session.current("minimize").programs = programs
     return made
 
 
@@ -203,9 +200,10 @@ def _begin_later(program: Program) -> None:
 
 
 def _last(name: str) -> Programs:
-    if not _programs:
+    found: Programs | None = session.current(name).programs
+    if found is None:
         raise PlanError(
             f"fleet.{name} is there after minimize(); call fleet.distributed_optimizer(optimizer)"
             ".minimize(loss) first."
         )
-    return _programs[-1]
+    return found

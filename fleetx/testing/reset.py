@@ -29,8 +29,11 @@ class Reset:
         """Before a call: keep modules that were loaded out of every later search for garbage.
 
         Not right after a call, of which something may still be held that shall be found later.
+        What was held when the last modules were loaded gets its chance here, too: a group among
+        it would keep its threads for good.
         """
         if len(sys.modules) > self._loaded:
+            gc.unfreeze()
             gc.collect()
             gc.freeze()
             self._loaded = len(sys.modules)
