@@ -36,7 +36,7 @@ import fleetx as fleet
 from fleetx.comm.local import local
 from fleetx.engine import session
 from fleetx.engine.engine import Engine
-from fleetx.strategies.recompute import Recompute
+from fleetx.strategies.recompute.strategy import Recompute
 from fleetx.testing import world
 
 FLOAT = 4

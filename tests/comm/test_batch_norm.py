@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
 
-from fleetx.comm.batch_norm import merge, normalise, statistics, track
+from fleetx.strategies.sync_batch_norm.batch_norm import merge, normalise, statistics, track
 from fleetx.testing import world
 
 SHAPES = {"1d": (12, 3), "1d with length": (12, 3, 5), "2d": (12, 3, 4, 2), "3d": (12, 3, 2, 3, 2)}

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional as F
 
-from fleetx.comm.cut_parameters import (
+from fleetx.strategies.tensor_parallel.cut_parameters import (
     accept_whole_tensors,
     cut_parameter,
     moved_buffers,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fleetx.comm.host_copies import HostCopies, movable
+from fleetx.strategies.recompute.host_copies import HostCopies, movable
 
 DEVICES = [
     "cpu",

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.futures import Future
 
-from fleetx.comm.late_buckets import LateBucket, exchange, fill_missing
+from fleetx.strategies.data_parallel.late_buckets import LateBucket, exchange, fill_missing
 from fleetx.comm.reduction import flat
 from fleetx.testing import world
 

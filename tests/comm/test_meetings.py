@@ -1,6 +1,6 @@
 """When replicas meet."""
 
-from fleetx.comm.meetings import Meetings
+from fleetx.strategies.localsgd.sync_schedule import Meetings
 
 
 def test_meetings_after_each_update_first_and_later_by_the_interval() -> None:

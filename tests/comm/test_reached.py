@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fleetx.comm.reached import Reached
+from fleetx.strategies.sharding.reached import Reached
 
 
 def test_parameters_of_whole_numbers_and_frozen_ones_are_missed_by_nobody() -> None:

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional as F
 
-from fleetx.comm.regions import Border, as_spread, attention, placed
+from fleetx.strategies.tensor_parallel.regions import Border, as_spread, attention, placed
 from fleetx.testing import world
 
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from fleetx.comm.shared_randomness import SharedRandomness, common_seed
+from fleetx.strategies.tensor_parallel.shared_randomness import SharedRandomness, common_seed
 from fleetx.testing import world
 
 

@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn import functional as F
 
-from fleetx.comm.shown_parameters import plain_parameters, settled_parameters
+from fleetx.strategies.tensor_parallel.parameter_views import plain_parameters, settled_parameters
 from fleetx.testing import world
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fleetx.comm import sparse
+from fleetx.strategies.dgc import sparse
 from fleetx.comm.reduction import flat
 from fleetx.testing import world
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from fleetx.graph import parts, trace
+from fleetx.strategies.pipeline import parts, trace
 
 
 class Block(nn.Module):

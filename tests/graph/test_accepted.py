@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fleetx.graph.accepted import Accepted
+from fleetx.strategies.pipeline.accepted_inputs import Accepted
 
 X, MASK = torch.ones(2, 3), torch.ones(2, 1)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fleetx.graph import balance, parts, trace
+from fleetx.strategies.pipeline import balance, parts, trace
 from tests.graph.models import GPT, ResNet, all_whole, check, nothing_whole
 
 

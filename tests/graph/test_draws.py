@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fleetx.graph.draws import Draws
+from fleetx.strategies.recompute.random_draws import Draws
 
 DEVICE = torch.device("cpu")
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fleetx.graph.failures import weights_read
+from fleetx.strategies.sharding.failures import weights_read
 
 
 class Tied(nn.Module):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fleetx.graph.joining import grows, joined
+from fleetx.strategies.pipeline.joined_outputs import grows, joined
 
 
 def outputs(kind: str, samples: int) -> Any:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fleetx.graph import parts, trace
+from fleetx.strategies.pipeline import parts, trace
 from fleetx.plan.forward import replace_forward
 from tests.graph.models import (
     GPT,

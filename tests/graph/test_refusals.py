@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from fleetx.graph import parts, trace
+from fleetx.strategies.pipeline import parts, trace
 from tests.graph.models import Block, all_whole, check, nothing_whole
 
 

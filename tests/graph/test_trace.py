@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrizations
 
-from fleetx.graph import parts, trace
+from fleetx.strategies.pipeline import parts, trace
 from tests.graph.models import GPT, Block, ResNet, all_whole, check, nothing_whole, run_all
 
 

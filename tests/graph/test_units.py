@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fleetx.graph.units import Unit, by_anchors, by_size, is_compound, without_shared
+from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, is_compound, without_shared
 from fleetx.plan.forward import replace_forward
 
 KIB = 1024

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from fleetx.optim.loss_scaling import Growth, LossScale, advance_, unscale_
+from fleetx.strategies.amp.loss_scaling import Growth, LossScale, advance_, unscale_
 from fleetx.testing import world
 from tests.optim.layers import DEVICES
 

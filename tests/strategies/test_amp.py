@@ -17,13 +17,13 @@ from torch.optim import Optimizer
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.optim import loss_scaling
+from fleetx.strategies.amp import loss_scaling
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.job import Job
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import REGISTRY, Strategy
-from fleetx.strategies import amp
-from fleetx.strategies.amp import Amp
+from fleetx.strategies.amp import strategy
+from fleetx.strategies.amp.strategy import Amp
 from fleetx.testing import world
 from tests.engine.training import OPTIMIZERS, data, net, spread, weights
 from tests.optim.formats import formats
@@ -161,7 +161,7 @@ def test_workers_agree_even_if_gradients_were_never_mixed() -> None:
     x, y = share()
     before = weights(model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fleetx.strategies.amp.unscale_", spoiled)
+        patch.setattr("fleetx.strategies.amp.strategy.unscale_", spoiled)
         optimizer.backward(F.cross_entropy(model(x), y))
     optimizer.step()
     assert torch.equal(weights(model), before)
@@ -315,7 +315,7 @@ def test_gradients_are_checked_once_per_update(configs: dict[str, Any]) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(REGISTRY, "pairs_for_amp", Pairs)
-        patch.setattr("fleetx.strategies.amp.unscale_", counted)
+        patch.setattr("fleetx.strategies.amp.strategy.unscale_", counted)
         model, optimizer = job(net(), also="pairs_for_amp", **configs)
         start = weights(model)
         after = train(model, optimizer, 4)
@@ -464,7 +464,7 @@ def test_what_is_slow_is_said(
 ) -> None:
     said = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(amp.logger, "warning", lambda text, *details: said.append(text % details))
+        patch.setattr(strategy.logger, "warning", lambda text, *details: said.append(text % details))
         job(module, **configs)
     assert len(said) == (message is not None)
     if message is not None:

@@ -18,10 +18,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import fleetx as fleet
 from fleetx import roles
 from fleetx.engine import session
-from fleetx.graph.draws import Draws
+from fleetx.strategies.recompute.random_draws import Draws
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
-from fleetx.strategies.recompute import Recompute, segments
+from fleetx.strategies.recompute.strategy import Recompute, segments
 from fleetx.testing import world
 from tests.engine.training import spread, weights
 

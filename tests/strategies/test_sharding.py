@@ -23,7 +23,7 @@ from fleetx.engine.engine import plain_step
 from fleetx.plan.compose import compose
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
-from fleetx.strategies.sharding import Sharding
+from fleetx.strategies.sharding.strategy import Sharding
 from fleetx.testing import world
 from tests.layouts import transformer
 from tests.strategies.paddle import golden, optimizer_of
