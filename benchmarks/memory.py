@@ -34,7 +34,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 import fleetx as fleet
 from fleetx.comm.local import local
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.engine.engine import Engine
 from fleetx.strategies.recompute.strategy import Recompute
 from fleetx.testing import world

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     )
     from fleetx.data.slot_dataset import InMemoryDataset, QueueDataset, train_from_dataset
     from fleetx.data.slots import Slot
-    from fleetx.engine.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
-    from fleetx.engine.layout import (
+    from fleetx.api.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
+    from fleetx.api.layout import (
         data_index,
         data_num,
         full_state_dict,
         load_full_state_dict,
     )
-    from fleetx.engine.optimizer import DistributedOptimizer
-    from fleetx.engine.servers import (
+    from fleetx.api.optimizer import DistributedOptimizer
+    from fleetx.api.servers import (
         init_server,
         init_worker,
         run_server,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         shrink,
         stop_worker,
     )
-    from fleetx.engine.session import distributed_model, distributed_optimizer, init
+    from fleetx.api.session import distributed_model, distributed_optimizer, init
     from fleetx.io import load_inference_model, load_vars
     from fleetx.io.jobs import load_persistables, save_inference_model, save_persistables
     from fleetx.metrics.gathering import gather_for_metrics
@@ -171,26 +171,26 @@ _HOMES = {
     "QueueDataset": "fleetx.data.slot_dataset",
     "train_from_dataset": "fleetx.data.slot_dataset",
     "Slot": "fleetx.data.slots",
-    "ClipGradByGlobalNorm": "fleetx.engine.grad_clip",
-    "ClipGradByNorm": "fleetx.engine.grad_clip",
-    "ClipGradByValue": "fleetx.engine.grad_clip",
-    "DistributedOptimizer": "fleetx.engine.optimizer",
-    "data_index": "fleetx.engine.layout",
-    "data_num": "fleetx.engine.layout",
-    "init_server": "fleetx.engine.servers",
-    "init_worker": "fleetx.engine.servers",
-    "run_server": "fleetx.engine.servers",
-    "server_report": "fleetx.engine.servers",
-    "settle_workers": "fleetx.engine.servers",
-    "shrink": "fleetx.engine.servers",
-    "stop_worker": "fleetx.engine.servers",
+    "ClipGradByGlobalNorm": "fleetx.api.grad_clip",
+    "ClipGradByNorm": "fleetx.api.grad_clip",
+    "ClipGradByValue": "fleetx.api.grad_clip",
+    "DistributedOptimizer": "fleetx.api.optimizer",
+    "data_index": "fleetx.api.layout",
+    "data_num": "fleetx.api.layout",
+    "init_server": "fleetx.api.servers",
+    "init_worker": "fleetx.api.servers",
+    "run_server": "fleetx.api.servers",
+    "server_report": "fleetx.api.servers",
+    "settle_workers": "fleetx.api.servers",
+    "shrink": "fleetx.api.servers",
+    "stop_worker": "fleetx.api.servers",
     "DistributeTranspilerConfig": "fleetx.config.transpiler",
-    "distributed_model": "fleetx.engine.session",
-    "distributed_optimizer": "fleetx.engine.session",
-    "full_state_dict": "fleetx.engine.layout",
+    "distributed_model": "fleetx.api.session",
+    "distributed_optimizer": "fleetx.api.session",
+    "full_state_dict": "fleetx.api.layout",
     "gather_for_metrics": "fleetx.metrics.gathering",
-    "init": "fleetx.engine.session",
-    "load_full_state_dict": "fleetx.engine.layout",
+    "init": "fleetx.api.session",
+    "load_full_state_dict": "fleetx.api.layout",
     "minimize": "fleetx.static.distributed",
     "load_inference_model": "fleetx.io",
     "load_persistables": "fleetx.io.jobs",

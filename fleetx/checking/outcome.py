@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fleetx.engine.engine import Engine
-from fleetx.engine.weights import whole_state
+from fleetx.api.weights import whole_state
 from fleetx.plan.plan import Plan
 
 

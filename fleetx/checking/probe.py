@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fleetx import roles
 from fleetx.checking.eager import gathered, of_all_workers
 from fleetx.checking.outcome import Outcome, differing, digest, flat_weights
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.engine.engine import Engine
 
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 from fleetx.data.slots import Ragged, Records, Slot, parse
 from fleetx.data.swap import swap
 from fleetx.data.team import find_device
-from fleetx.engine.stretch import train_through
+from fleetx.api.data_pass import train_through
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
 

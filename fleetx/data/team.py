@@ -103,9 +103,9 @@ def _team_of_job() -> Team | None:
 
 def _data_group() -> dist.ProcessGroup | None:
     """The data axis, where some workers see the same samples."""
-    if "fleetx.engine.session" not in sys.modules:
+    if "fleetx.api.session" not in sys.modules:
         return None
-    from fleetx.engine.layout import data_group
+    from fleetx.api.layout import data_group
 
     return data_group()
 

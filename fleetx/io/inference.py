@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from typing_extensions import override
 
-from fleetx.engine import servers
+from fleetx.api import servers
 from fleetx.expected import PATH, expect
 from fleetx.io.files import Folder, written_together
 from fleetx.io.persistables import checked

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fleetx.engine import servers
+from fleetx.api import servers
 from fleetx.io import inference, persistables
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.executor import Executor

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fleetx.engine.weights import spread_like
+from fleetx.api.weights import spread_like
 from fleetx.io.training_state import MARK, to_state, to_tensors
 from fleetx.plan.strategy import REGISTRY
 from fleetx.roles.collectives import util

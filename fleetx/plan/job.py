@@ -56,6 +56,9 @@ class Job:
     criterion: Callable[[Any, Any], Tensor] | None = None
     """Outputs and targets -> loss, for batches that are given as a whole."""
 
+    keep_outputs: bool = False
+    """Whether somebody wants the outputs of the batches that train, which take memory."""
+
     sample: Any = None
     """Inputs of one small batch, for strategies that look at shapes or measure."""
 

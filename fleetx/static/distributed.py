@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fleetx import roles
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.engine.engine import Engine
-from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.plan import Plan
@@ -27,7 +27,7 @@ from fleetx.static.stages import check_order
 from fleetx.static.variable import as_variable
 
 if TYPE_CHECKING:
-    from fleetx.engine.grad_clip import GradClip
+    from fleetx.api.grad_clip import GradClip
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,12 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
     numbers, devices = numbered_by_device(loss.program.graph)
     plan = session.plan(obeyed=OBEYED, stages=len(devices))
     _refuse_capture(plan)
-    stages = max(strategy.stages(plan) for strategy in plan.strategies)
+    stages = plan.stages()
     if stages > 1:
         check_order(numbers, devices, loss.node)
         _check_stages(devices, stages, plan)
-    for strategy in plan.strategies:
-        for entry in strategy.cuts():
-            matching(loss.program, entry)
+    for entry in plan.cuts():
+        matching(loss.program, entry)
     made = minimize_program(optimizer, loss, startup, plan=plan, **options)
     _begin_later(loss.program)
     programs = Programs(loss.program, startup or default_startup_program())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from fleetx.engine import servers
-from fleetx.engine.stretch import train_through
+from fleetx.api import servers
+from fleetx.api.data_pass import train_through
 from fleetx.static.compiled import CompiledProgram
 from fleetx.static.current import default_main_program
 from fleetx.static.error import ProgramError

@@ -12,7 +12,7 @@ from torch import optim as torch_optim
 from torch.utils._pytree import tree_map
 
 from fleetx.engine.engine import Engine
-from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.expected import a, expect
 from fleetx.plan.plan import Plan
 from fleetx.static.backward import GRADIENT, check_loss, trainable
@@ -24,7 +24,7 @@ from fleetx.static.program import Program
 from fleetx.static.variable import Variable
 
 if TYPE_CHECKING:
-    from fleetx.engine.grad_clip import GradClip
+    from fleetx.api.grad_clip import GradClip
     from fleetx.static.training_run import TrainingRun
 
 Entries = Iterable[Tensor | str]

@@ -10,7 +10,7 @@ from fleetx.expected import NUMBER, Kind, expect
 from fleetx.plan.error import PlanError
 
 if TYPE_CHECKING:
-    from fleetx.engine.grad_clip import GradClip
+    from fleetx.api.grad_clip import GradClip
     from fleetx.static.program import Program
 
 Schedule = Callable[[int], float]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fleetx.engine.engine import Engine
-from fleetx.engine.weights import load_whole_state, whole
+from fleetx.api.weights import load_whole_state, whole
 from fleetx.plan.plan import Plan
 from fleetx.roles.collectives import util
 from fleetx.static.state import State

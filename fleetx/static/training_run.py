@@ -10,10 +10,11 @@ from typing_extensions import override
 
 from fleetx import roles
 from fleetx.comm.messages import spread as spread_over
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.engine.engine import Engine
-from fleetx.engine.weights import whole
+from fleetx.api.weights import whole
 from fleetx.plan.plan import Plan
+from fleetx.plan.step import Driven
 from fleetx.static.alone import LoneMesh, lone_plan
 from fleetx.static.backward import GRADIENT
 from fleetx.static.error import ProgramError
@@ -48,12 +49,10 @@ class TrainingRun(Run):
         _check_sole(program)
         super().__init__(program, plan, device)
         self._training = training
-        self._outputs: list[tuple[Tensor, ...]] = []
-        """What was computed, once for each micro-batch."""
-        cuts = tuple(name for strategy in plan.strategies for name in strategy.cuts())
-        staged = max(strategy.stages(plan) for strategy in plan.strategies) > 1
-        own = spreads(plan)
-        self.lowered = Lowered(program, cuts=cuts, by_device=staged, own=own, build=self._build)
+        staged, own = plan.stages() > 1, spreads(plan)
+        self.lowered = Lowered(
+            program, cuts=plan.cuts(), by_device=staged, own=own, build=self._build
+        )
         self.lowered.choose(program, self._first(program), device=device)
         if own:
             self._look_ahead(program)
@@ -83,9 +82,14 @@ class TrainingRun(Run):
                     f"the executor computes on {self.device}, but fleet.init() gave this worker "
                     f"{roles.device()}; make it with static.Executor(), which takes that."
                 )
-            return session.engine(plan, self.lowered, criterion=self._criterion)
+            return session.engine(plan, self.lowered, criterion=_loss_of, keep_outputs=True)
         return Engine(
-            plan, self.lowered, device=self.device, mesh=LoneMesh(), criterion=self._criterion
+            plan,
+            self.lowered,
+            device=self.device,
+            mesh=LoneMesh(),
+            criterion=_loss_of,
+            keep_outputs=True,
         )
 
     def on(self, device: torch.device) -> "TrainingRun":
@@ -96,11 +100,6 @@ class TrainingRun(Run):
                 "its optimizer has state there; use one place for all executors that train it."
             )
         return self
-
-    def _criterion(self, outputs: Any, targets: Any) -> Tensor:
-        self._outputs.append(outputs)
-        loss: Tensor = outputs[0]
-        return loss
 
     def _only_trained(self) -> AbstractContextManager[Any]:
         """Gradients for what moves; other programs may train other parts of the parameters."""
@@ -123,18 +122,17 @@ class TrainingRun(Run):
     @override
     def _once(self, program: Program, form: Form, feeds: tuple[Any, ...]) -> list[Any]:
         self.lowered.choose(program, form.nodes, device=self.device)
-        self._outputs = []
+        outputs: list[Any] = []
         with self._only_trained():
-            values = self._step(feeds, form.provided)
-        values |= zip(form.computed, self._results(form), strict=True)
+            values = self._step(feeds, form.provided, outputs)
+        values |= zip(form.computed, self._results(form, outputs), strict=True)
         if program.state.spread is not None:
             program.state.spread.moved()
             values |= self._kept(set(form.provided) - values.keys())
         return [values[name] for name in form.names]
 
-    def _results(self, form: Form) -> Sequence[Any]:
+    def _results(self, form: Form, found: Sequence[Any]) -> Sequence[Any]:
         """The fetches of all micro-batches, on all workers of a pipeline."""
-        found, self._outputs = self._outputs, []
         if len(found) == 1 and self._pipeline is None:
             return found[0][1:]
         pairs = zip(form.nodes[1:], list(zip(*found, strict=True))[1:], strict=False)
@@ -145,20 +143,23 @@ class TrainingRun(Run):
         shown: tuple[Tensor, ...] = spread_over(made, source=last, group=group, device=self.device)
         return shown
 
-    def _step(self, feeds: tuple[Any, ...], provided: Sequence[str]) -> dict[str, Any]:
+    def _step(
+        self, feeds: tuple[Any, ...], provided: Sequence[str], outputs: list[Any]
+    ) -> dict[str, Any]:
         """One batch; between backward and update the gradients can be seen."""
-        engine, training = self.engine, self._training
-        assert engine.step is not None
+        training = self._training
         training.tick(self.optimizer)
         found: dict[str, Any] = {}
         if training.rate_name in provided:
             found[training.rate_name] = training.rate(self.optimizer)
-        loss = engine.drive(((feeds,), ()))
-        if gradients := [name for name in provided if name.endswith(GRADIENT)]:
-            found |= self._gradients(gradients)
-        engine.finish(loss)
-        if not engine.holding:
-            self.optimizer.zero_grad()
+        gradients = [name for name in provided if name.endswith(GRADIENT)]
+
+        def before_update(driven: Driven) -> None:
+            outputs.extend(driven.outputs)
+            if gradients:
+                found.update(self._gradients(gradients))
+
+        self.engine.train_batch(((feeds,), ()), before_update=before_update)
         return found
 
     def _gradients(self, names: Sequence[str]) -> dict[str, Tensor]:
@@ -173,6 +174,12 @@ class TrainingRun(Run):
         """Parameters and buffers as they are after the update."""
         own = {n: value for n, value in self.lowered.state_dict().items() if n in names}
         return dict(whole(self.engine, own)) if names else {}
+
+
+def _loss_of(outputs: Any, targets: Any) -> Tensor:
+    """A program computes its own loss, the first of what it returns."""
+    loss: Tensor = outputs[0]
+    return loss
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import servers, session
+from fleetx.api import servers, session
 from fleetx.nn import SparseEmbedding
 from fleetx.ps import joining
 from fleetx.ps import worker as workers

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.ps.carrier_async import AsyncCarrier
 from fleetx.ps.client import Client
 from tests.promise.answers import AUTO, SERVERS, Answer, Changes, Refused

@@ -9,7 +9,7 @@ from torch import nn
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.nn import SGD, SparseEmbedding, Uniform
 from fleetx.ps import worker as workers
 from fleetx.testing import world

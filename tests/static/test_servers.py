@@ -20,7 +20,7 @@ from typing_extensions import override
 import fleetx as fleet
 from fleetx import roles, static
 from fleetx.data.slots import Slot
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.nn import SGD, ShowClickEntry, SparseEmbedding, Uniform
 from fleetx.nn import load_inference_model as load_model
 from fleetx.testing import world

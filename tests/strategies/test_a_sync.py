@@ -10,7 +10,7 @@ from torch import nn
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.nn import SparseEmbedding
 from fleetx.ps.hashing import Ids
 from tests.ps.team import TOKEN, Team, team

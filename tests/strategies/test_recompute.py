@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.strategies.recompute.random_draws import Draws
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job

@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 import fleetx as fleet
 from fleetx import roles
 from fleetx.comm.local import local
-from fleetx.engine import session
-from fleetx.engine.engine import plain_step
+from fleetx.api import session
+from fleetx.plan.plain_step import plain_step
 from fleetx.plan.compose import compose
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job

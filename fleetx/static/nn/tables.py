@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fleetx.engine.servers import has_servers
+from fleetx.api.servers import has_servers
 from fleetx.nn import SparseEmbedding
 from fleetx.ps.entries import Entry, ShowClickEntry
 from fleetx.ps.initializers import Initializer as Rows

@@ -21,7 +21,7 @@ from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.option import AtLeast
 from fleetx.plan.plan import Plan
-from fleetx.plan.step import Step
+from fleetx.plan.step import Driven, Step
 from fleetx.plan.strategy import Strategy
 
 logger = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class _Run:
         self.step.sync(armed)
         self._due, self._driven, self._moved = armed, False, False
 
-    def drive(self, whole: Step, batch: Any) -> Tensor:
+    def drive(self, whole: Step, batch: Any) -> Driven:
         """Run a batch; with its update, if it is captured."""
         self._driven = True
         if self._places and self._places != self._look():
@@ -177,7 +177,7 @@ class _Run:
         if kind.captured is None:
             kind.captured = self._capture(whole, leaves, spec)
         self._moved = self._due
-        return self._replay(kind.captured, leaves)
+        return Driven(self._replay(kind.captured, leaves))
 
     def ready(self, due: bool) -> bool:
         """Show gradients, unless the captured step has used them already."""
@@ -213,7 +213,7 @@ class _Run:
         update_unless(flag, self._optimizer, update)
         return True
 
-    def _as_usual(self, whole: Step, batch: Any) -> Tensor:
+    def _as_usual(self, whole: Step, batch: Any) -> Driven:
         if self._open is not None and not self._due:
             self._open.runs += 1
         with self._recorder.beside():
@@ -250,7 +250,7 @@ class _Run:
         before = [parameter.grad for parameter in self._parameters]
 
         def work() -> Tensor:
-            loss = self.step.drive(whole, batch)
+            loss = self.step.drive(whole, batch).loss
             if self._due:
                 self.step.ready(True)
                 with self._rates_on_device():

@@ -24,7 +24,7 @@ from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.plan import Plan
-from fleetx.plan.step import Reduce, Step
+from fleetx.plan.step import Reduce, Step, largest_over
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import copies, two_levels
 
@@ -112,11 +112,6 @@ class DataParallel(Strategy, name="data_parallel"):
             if thawed():
                 raise PlanError(_THAWED)
 
-        def agree(flag: Tensor) -> Tensor:
-            flag = step.agree(flag).detach().clone()
-            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
-            return flag
-
         def settle(loss: Tensor | None) -> None:
             step.settle(loss)
             # Running statistics are those of the first rank, on every rank and at any time, so
@@ -125,7 +120,7 @@ class DataParallel(Strategy, name="data_parallel"):
 
         stateful = next(job.model.buffers(), None) is not None
         settle_all = settle if stateful else step.settle
-        common = replace(step, agree=agree, settle=settle_all)
+        common = replace(step, agree=largest_over(step.agree, group), settle=settle_all)
         if self._replica is None or self._backwards is None:
             return _late(common, job, thawed)
         return _early(replace(common, sync=sync), job, self._replica, self._backwards)

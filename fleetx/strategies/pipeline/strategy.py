@@ -21,7 +21,7 @@ from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job, arguments
 from fleetx.plan.option import AtLeast, OneOf
 from fleetx.plan.plan import Plan
-from fleetx.plan.step import Step
+from fleetx.plan.step import Drive, Driven, Step, largest_over
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import carries
 
@@ -224,11 +224,6 @@ class Pipeline(Strategy, name="pipeline"):
             self._armed = armed
             step.sync(armed)
 
-        def agree(flag: Tensor) -> Tensor:
-            flag = step.agree(flag).detach().clone()
-            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
-            return flag
-
         def total(number: Tensor) -> Tensor:
             number = step.total(number).detach().clone()
             dist.all_reduce(number, group=group)
@@ -239,18 +234,21 @@ class Pipeline(Strategy, name="pipeline"):
             drive=self._flow(job, stages),
             evaluate=self._flow_forward(job, stages),
             sync=sync,
-            agree=agree,
+            agree=largest_over(step.agree, group),
             total=total,
         )
 
-    def _flow(self, job: Job, stages: "Stages") -> Callable[[Step, Any], Tensor]:
-        def flow(step: Step, batch: Any) -> Tensor:
+    def _flow(self, job: Job, stages: "Stages") -> Drive:
+        def flow(step: Step, batch: Any) -> Driven:
             inputs, targets = batch
             count, criterion = self.config.micro_batches(_samples(inputs)), _criterion(job)
             shares, due = _shares(targets, count), self._armed
+            kept: list[Any] = []
 
             def scaled(outputs: Any, number: int) -> tuple[Tensor, Tensor]:
                 loss = criterion(outputs, shares[number])
+                if job.keep_outputs:
+                    kept.append(outputs)
                 return loss, step.scale(loss / count)
 
             loss = stages.train(
@@ -261,7 +259,7 @@ class Pipeline(Strategy, name="pipeline"):
             )
             if due:
                 self._homes.add_up()
-            return loss
+            return Driven(loss, kept)
 
         return flow if job.size("pp") == job.mesh.size() else _told_to_others(flow, job)
 
@@ -279,18 +277,22 @@ class Pipeline(Strategy, name="pipeline"):
         self._accepted.check(found)
         return found
 
-    def _accumulate(self, job: Job) -> Callable[[Step, Any], Tensor]:
+    def _accumulate(self, job: Job) -> Drive:
         """One rank alone: the same micro-batches, one after the other."""
 
-        def drive(step: Step, batch: Any) -> Tensor:
+        def drive(step: Step, batch: Any) -> Driven:
             inputs, targets = batch
+            kept: list[Any] = []
             count = self.config.micro_batches(_samples(inputs))
             total = torch.zeros((), device=job.device)
             for share, wanted in zip(_shares(inputs, count), _shares(targets, count), strict=True):
-                loss = _criterion(job)(job.call(share), wanted)
+                outputs = job.call(share)
+                loss = _criterion(job)(outputs, wanted)
                 step.scale(loss / count).backward()
                 total += loss.detach() / count
-            return total
+                if job.keep_outputs:
+                    kept.append(outputs)
+            return Driven(total, kept)
 
         return drive
 
@@ -329,12 +331,12 @@ class Pipeline(Strategy, name="pipeline"):
         )
 
 
-def _told_to_others(flow: Callable[[Step, Any], Tensor], job: Job) -> Callable[[Step, Any], Tensor]:
+def _told_to_others(flow: Drive, job: Job) -> Drive:
     """Let the pipelines that update with this one stop where it fails, on all its ranks."""
 
-    def drive(step: Step, batch: Any) -> Tensor:
+    def drive(step: Step, batch: Any) -> Driven:
         try:
-            loss = flow(step, batch)
+            driven = flow(step, batch)
         except Exception:
             job.anywhere(True)
             raise
@@ -343,7 +345,7 @@ def _told_to_others(flow: Callable[[Step, Any], Tensor], job: Job) -> Callable[[
                 "this batch failed in another pipeline, with which this one exchanges gradients, "
                 "so all of them stop; the workers of that one say why."
             )
-        return loss
+        return driven
 
     return drive
 

@@ -14,8 +14,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
 from fleetx.comm.held_gradients import records, sharded, waiting
-from fleetx.strategies.sharding.reached import Reached
+from fleetx.comm.reached import Reached
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
+from fleetx.strategies.sharding.same_missing import same_on_all
 from fleetx.strategies.sharding.failures import weights_read
 from fleetx.graph.meta import said
 from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, without_shared
@@ -27,7 +28,7 @@ from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, AtLeast, Below, OneOf, Unset
 from fleetx.plan.plan import Plan
-from fleetx.plan.step import Step
+from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import data_group
 
@@ -219,15 +220,10 @@ class Sharding(Strategy, name="sharding"):
             step.sync(armed)
             job.model.set_requires_gradient_sync(armed)  # type: ignore[operator]
 
-        def agree(flag: Tensor) -> Tensor:
-            flag = step.agree(flag).detach().clone()
-            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
-            return flag
-
         return replace(
             _checked(step, job, group),
             sync=sync if self._waits else step.sync,
-            agree=agree,
+            agree=largest_over(step.agree, group),
             settle=_settled(step, job, group),
         )
 
@@ -333,7 +329,7 @@ def _checked(step: Step, job: Job, group: dist.ProcessGroup) -> Step:
     What a unit exchanges is the gradients that it has, one after the other, so one rank's gradient
     of one parameter would be added to another rank's of the next.
     """
-    reached = Reached(job.model.parameters())
+    reached = Reached(job.model.parameters(), frozen=True)  # one may be thawed later
     trouble = partial(_trouble, reached, job, group)
     noted = ""
 
@@ -362,10 +358,11 @@ def _checked(step: Step, job: Job, group: dist.ProcessGroup) -> Step:
 def _trouble(reached: Reached, job: Job, group: dist.ProcessGroup) -> str:
     """What is wrong with the parameters that batches since the last look have left out."""
     missing, may_miss = reached.missing(), job.option("find_unused_parameters", bool)
+    reached.forget()
     told = ", ".join(_names(job.model, missing[:3])) if missing else "nothing"
     if missing and not may_miss:
         return _UNUSED.format(told)
-    if may_miss and not reached.same_on_all(missing, group, job.device):
+    if may_miss and not same_on_all(reached, missing, group, job.device):
         return _DIFFERENT.format(told)
     return ""
 

@@ -22,7 +22,7 @@ from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast, OneOf
-from fleetx.plan.step import Step
+from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import carries
 
@@ -107,12 +107,7 @@ class TensorParallel(Strategy, name="tensor_parallel"):
             return step
         group = job.mesh["tp"].get_group()
 
-        def agree(flag: Tensor) -> Tensor:
-            flag = step.agree(flag).detach().clone()
-            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
-            return flag
-
-        return replace(step, agree=agree)
+        return replace(step, agree=largest_over(step.agree, group))
 
     @override
     def exchanges(

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fleetx.comm.nested import mapped
 from fleetx.engine.engine import Engine
-from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.expected import a, expect
 from fleetx.plan.error import PlanError
 

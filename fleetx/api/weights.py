@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fleetx.comm.messages import describe, described, tell
 from fleetx.engine.engine import Engine
-from fleetx.engine.extra_state import extra_states, is_extra, load_extra_states
+from fleetx.api.extra_state import extra_states, is_extra, load_extra_states
 
 
 @torch.no_grad()

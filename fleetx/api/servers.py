@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from fleetx import roles
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.engine.engine import Engine
 from fleetx.ps import safetensors_file, snapshot, worker
 from fleetx.ps.channel import Access

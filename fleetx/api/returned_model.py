@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 from typing_extensions import override
 
-from fleetx.engine.wrappers import of_fsdp
+from fleetx.api.wrappers import of_fsdp
 
 _NEW: Any = vars(copyreg)["__newobj__"]
 """How objects of most classes are made anew."""

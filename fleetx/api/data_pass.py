@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from fleetx.engine import servers
+from fleetx.api import servers
 from fleetx.expected import FUNCTION, ITERABLE, WHOLE, takes
 
 Batch = TypeVar("Batch")

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from fleetx import roles
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.engine.engine import Engine
-from fleetx.engine.weights import load_whole_state, whole_state
+from fleetx.api.weights import load_whole_state, whole_state
 from fleetx.expected import MAPPING, takes
 from fleetx.plan.error import PlanError
 from fleetx.plan.mesh import data_place
