@@ -33,10 +33,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 import fleetx as fleet
-from fleetx.comm.local import local
 from fleetx.api import session
+from fleetx.comm.local import local
 from fleetx.engine.engine import Engine
-from fleetx.strategies.recompute.strategy import Recompute
+from fleetx.strategies.recompute import Recompute
 from fleetx.testing import world
 
 FLOAT = 4

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from fleetx.strategies.layerwise.lamb_optimizer import Lamb
-from fleetx.strategies.layerwise.lars_optimizer import Lars
+from fleetx.optim.lamb import Lamb
+from fleetx.optim.lars import Lars
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Width and number of the blocks of ResNet50."""

@@ -24,7 +24,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import fleetx as fleet
-from fleetx.strategies.layerwise.lars_optimizer import Lars
+from fleetx.optim.lars import Lars
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Width and number of the blocks of ResNet50."""

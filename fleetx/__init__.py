@@ -4,18 +4,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fleetx.applications.train_configs import parse_train_configs
-    from fleetx.checking.eager import check
-    from fleetx.config.block import BuildStrategy, ExecutionStrategy
-    from fleetx.config.distributed_strategy import DistributedStrategy
-    from fleetx.config.transpiler import DistributeTranspilerConfig
-    from fleetx.data import DistributedLoader, distributed_loader
-    from fleetx.data.multi_slot_generator import (
-        MultiSlotDataGenerator,
-        MultiSlotStringDataGenerator,
-    )
-    from fleetx.data.slot_dataset import InMemoryDataset, QueueDataset, train_from_dataset
-    from fleetx.data.slots import Slot
     from fleetx.api.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
     from fleetx.api.layout import (
         data_index,
@@ -34,6 +22,18 @@ if TYPE_CHECKING:
         stop_worker,
     )
     from fleetx.api.session import distributed_model, distributed_optimizer, init
+    from fleetx.applications.train_configs import parse_train_configs
+    from fleetx.checking.eager import check
+    from fleetx.config.block import BuildStrategy, ExecutionStrategy
+    from fleetx.config.distributed_strategy import DistributedStrategy
+    from fleetx.config.transpiler import DistributeTranspilerConfig
+    from fleetx.data import DistributedLoader, distributed_loader
+    from fleetx.data.multi_slot_generator import (
+        MultiSlotDataGenerator,
+        MultiSlotStringDataGenerator,
+    )
+    from fleetx.data.slot_dataset import InMemoryDataset, QueueDataset, train_from_dataset
+    from fleetx.data.slots import Slot
     from fleetx.io import load_inference_model, load_vars
     from fleetx.io.jobs import load_persistables, save_inference_model, save_persistables
     from fleetx.metrics.gathering import gather_for_metrics

@@ -14,13 +14,15 @@ ROOMS = [
     *("roles", "launch", "comm", "optim", "graph", "ps", "nn"),
     "plan",
     "strategies",
-    *("config", "auto", "engine"),
+    *("config", "auto", "engine", "api"),
     "checking",
     *("static", "io"),
     *("data", "metrics", "applications", "evaluate"),
     "compat",
 ]
 FREE = {"testing"}  # the pool for tests stands beside all rooms
+DOORS = {PACKAGE / "optim" / "lars.py", PACKAGE / "optim" / "lamb.py"}
+"""Public names of what lives further right; these files hold nothing but an import."""
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py"))
 
 
@@ -44,7 +46,7 @@ def test_every_folder_is_a_known_room() -> None:
 
 def test_a_room_imports_only_from_its_left() -> None:
     for path in SOURCES:
-        if path.parent == PACKAGE or room(path) in FREE:
+        if path.parent == PACKAGE or room(path) in FREE or path in DOORS:
             continue
         allowed = {*ROOMS[: ROOMS.index(room(path)) + 1]}
         for name in imported(path):
@@ -53,10 +55,30 @@ def test_a_room_imports_only_from_its_left() -> None:
                 assert parts[1] in allowed, f"{path} must not import {name}"
 
 
+def test_doors_only_import() -> None:
+    for path in DOORS:
+        docstring, *rest = ast.parse(path.read_text()).body
+        assert isinstance(docstring, ast.Expr)
+        assert [type(node) for node in rest] == [ast.ImportFrom, ast.Assign], path
+
+
 def test_no_strategy_imports_another() -> None:
+    for path in (PACKAGE / "strategies").glob("[!_]*/**/*.py"):
+        own = f"fleetx.strategies.{path.relative_to(PACKAGE / 'strategies').parts[0]}"
+        names = [name for name in imported(path) if name.startswith("fleetx.strategies")]
+        others = [name for name in names if f"{name}.".removeprefix(f"{own}.") == f"{name}."]
+        assert not others, f"{path} must not import {others}"
     for path in (PACKAGE / "strategies").glob("[!_]*.py"):
         others = [name for name in imported(path) if name.startswith("fleetx.strategies")]
         assert not others, f"{path} must not import {others}"
+
+
+def test_nobody_else_looks_into_a_strategy() -> None:
+    for path in SOURCES:
+        if room(path) in {"strategies", *FREE} or path in DOORS:
+            continue
+        inside = [name for name in imported(path) if name.startswith("fleetx.strategies.")]
+        assert not inside, f"{path} must not import {inside}"
 
 
 def test_the_environment_is_read_in_launch_and_roles_alone() -> None:

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from typing_extensions import override
 
+from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.comm.nested import mapped
 from fleetx.engine.engine import Engine
-from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.expected import a, expect
 from fleetx.plan.error import PlanError
 

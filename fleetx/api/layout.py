@@ -7,8 +7,8 @@ from torch.distributed import ProcessGroup
 
 from fleetx import roles
 from fleetx.api import session
-from fleetx.engine.engine import Engine
 from fleetx.api.weights import load_whole_state, whole_state
+from fleetx.engine.engine import Engine
 from fleetx.expected import MAPPING, takes
 from fleetx.plan.error import PlanError
 from fleetx.plan.mesh import data_place

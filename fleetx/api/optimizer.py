@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fleetx.comm.held_gradients import forget_gradients
-from fleetx.engine.engine import Engine
 from fleetx.api.given_optimizer import goes_through, own_calls
 from fleetx.api.grad_clip import GradClip
 from fleetx.api.saved_layout import WHOLE, check_fits, check_order, check_same, layout_of
+from fleetx.comm.held_gradients import forget_gradients
+from fleetx.engine.engine import Engine
 from fleetx.expected import FUNCTION, MAPPING, a, expect
 from fleetx.plan.compose import extend
 

@@ -12,16 +12,16 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import LBFGS, Optimizer
 
 from fleetx import roles
-from fleetx.config.degrees import degrees_of_cuts
-from fleetx.config.distributed_strategy import DistributedStrategy
-from fleetx.config.transpiler import DistributeTranspilerConfig
 from fleetx.api.agreement import Agreement, agree_on_plan
 from fleetx.api.batches import give_batch_calls
-from fleetx.engine.engine import Engine
 from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.api.returned_model import give_words
 from fleetx.api.wrappers import refuse_wrapped
+from fleetx.config.degrees import degrees_of_cuts
+from fleetx.config.distributed_strategy import DistributedStrategy
+from fleetx.config.transpiler import DistributeTranspilerConfig
+from fleetx.engine.engine import Engine
 from fleetx.expected import CRITERION, takes
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.error import PlanError

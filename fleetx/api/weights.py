@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fleetx.api.extra_state import extra_states, is_extra, load_extra_states
 from fleetx.comm.messages import describe, described, tell
 from fleetx.engine.engine import Engine
-from fleetx.api.extra_state import extra_states, is_extra, load_extra_states
 
 
 @torch.no_grad()

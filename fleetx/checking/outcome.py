@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fleetx.engine.engine import Engine
 from fleetx.api.weights import whole_state
+from fleetx.engine.engine import Engine
 from fleetx.plan.plan import Plan
 
 

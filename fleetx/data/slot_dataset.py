@@ -12,10 +12,10 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
+from fleetx.api.data_pass import train_through
 from fleetx.data.slots import Ragged, Records, Slot, parse
 from fleetx.data.swap import swap
 from fleetx.data.team import find_device
-from fleetx.api.data_pass import train_through
 from fleetx.roles import identity, started
 from fleetx.roles.collectives import util
 

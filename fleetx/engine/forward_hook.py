@@ -18,6 +18,7 @@ class BeforeForward:
         self._engine = engine
 
     def __call__(self, module: nn.Module, args: Any) -> None:
+        """Begin a batch, unless one has begun."""
         # Not only in training mode: fine-tuning with frozen statistics runs in eval mode.
         if torch.is_grad_enabled():
             self._engine.begin()

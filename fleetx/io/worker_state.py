@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from fleetx.api import session
-from fleetx.engine.engine import Engine
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.api.saved_layout import WHOLE, check_options, check_same
+from fleetx.engine.engine import Engine
 from fleetx.io.agreement import CheckpointError
 from fleetx.io.random_state import random_state, set_random_state
 from fleetx.io.training_state import (

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fleetx import roles
 from fleetx.api import session
-from fleetx.engine.engine import Engine
 from fleetx.api.optimizer import DistributedOptimizer
+from fleetx.engine.engine import Engine
 from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.plan import Plan

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch import optim as torch_optim
 from torch.utils._pytree import tree_map
 
-from fleetx.engine.engine import Engine
 from fleetx.api.optimizer import DistributedOptimizer
+from fleetx.engine.engine import Engine
 from fleetx.expected import a, expect
 from fleetx.plan.plan import Plan
 from fleetx.static.backward import GRADIENT, check_loss, trainable

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from fleetx.engine.engine import Engine
 from fleetx.api.weights import load_whole_state, whole
+from fleetx.engine.engine import Engine
 from fleetx.plan.plan import Plan
 from fleetx.roles.collectives import util
 from fleetx.static.state import State

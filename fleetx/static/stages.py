@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, fx
 
-from fleetx.strategies.pipeline.parts import Part
+from fleetx.graph.part import Part
 from fleetx.plan.error import PlanError
 from fleetx.static.backward import differentiate
 from fleetx.static.splitting import Piece

@@ -9,10 +9,10 @@ from torch import Tensor, fx, nn
 from typing_extensions import override
 
 from fleetx import roles
-from fleetx.comm.messages import spread as spread_over
 from fleetx.api import session
-from fleetx.engine.engine import Engine
 from fleetx.api.weights import whole
+from fleetx.comm.messages import spread as spread_over
+from fleetx.engine.engine import Engine
 from fleetx.plan.plan import Plan
 from fleetx.plan.step import Driven
 from fleetx.static.alone import LoneMesh, lone_plan
@@ -134,7 +134,7 @@ class TrainingRun(Run):
     def _results(self, form: Form, found: Sequence[Any]) -> Sequence[Any]:
         """The fetches of all micro-batches, on all workers of a pipeline."""
         if len(found) == 1 and self._pipeline is None:
-            return found[0][1:]
+            return tuple(found[0][1:])
         pairs = zip(form.nodes[1:], list(zip(*found, strict=True))[1:], strict=False)
         made = tuple(joined(parts, node) for node, parts in pairs)
         if self._pipeline is None or not form.computed:

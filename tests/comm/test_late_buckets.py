@@ -5,8 +5,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.futures import Future
 
-from fleetx.strategies.data_parallel.late_buckets import LateBucket, exchange, fill_missing
 from fleetx.comm.reduction import flat
+from fleetx.strategies.data_parallel.late_buckets import LateBucket, exchange, fill_missing
 from fleetx.testing import world
 
 

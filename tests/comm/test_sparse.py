@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fleetx.strategies.dgc import sparse
 from fleetx.comm.reduction import flat
+from fleetx.strategies.dgc import sparse
 from fleetx.testing import world
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fleetx.strategies.pipeline import parts, trace
 from fleetx.plan.forward import replace_forward
+from fleetx.strategies.pipeline import parts, trace
 from tests.graph.models import (
     GPT,
     Block,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, is_compound, without_shared
 from fleetx.plan.forward import replace_forward
+from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, is_compound, without_shared
 
 KIB = 1024
 EVERYTHING = float("inf")

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 
+from fleetx.optim.lamb import Lamb
 from fleetx.strategies.layerwise import layers
-from fleetx.strategies.layerwise.lamb_optimizer import Lamb
 from fleetx.testing import world
 from tests.optim.layers import (
     DEVICES,

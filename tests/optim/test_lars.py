@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 
+from fleetx.optim.lars import Lars
 from fleetx.strategies.layerwise import layers
-from fleetx.strategies.layerwise.lars_optimizer import Lars
 from fleetx.testing import world
 from tests.optim.layers import (
     DEVICES,

@@ -10,7 +10,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from fleetx.strategies.amp.operator_casts import Casts, OperatorCasts, cast, one_of, parameters_named
+from fleetx.strategies.amp.operator_casts import (
+    Casts,
+    OperatorCasts,
+    cast,
+    one_of,
+    parameters_named,
+)
 from fleetx.strategies.amp.operator_lists import FUNCTIONS, PRODUCTS, functions
 from fleetx.testing import world
 from tests.optim.formats import formats

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
-from fleetx.strategies.layerwise.lamb_optimizer import Lamb
-from fleetx.strategies.layerwise.lars_optimizer import Lars
+from fleetx.optim.lamb import Lamb
+from fleetx.optim.lars import Lars
 from fleetx.strategies.sharding.state_offload import OffloadedState
 from tests.optim.layers import DEVICES, gradients, parameters
 

@@ -19,8 +19,8 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles, static
-from fleetx.data.slots import Slot
 from fleetx.api import session
+from fleetx.data.slots import Slot
 from fleetx.nn import SGD, ShowClickEntry, SparseEmbedding, Uniform
 from fleetx.nn import load_inference_model as load_model
 from fleetx.testing import world

@@ -17,13 +17,12 @@ from torch.optim import Optimizer
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.strategies.amp import loss_scaling
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.job import Job
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import REGISTRY, Strategy
-from fleetx.strategies.amp import strategy
-from fleetx.strategies.amp.strategy import Amp
+from fleetx.strategies.amp import Amp, loss_scaling
+from fleetx.strategies.amp import strategy as amp
 from fleetx.testing import world
 from tests.engine.training import OPTIMIZERS, data, net, spread, weights
 from tests.optim.formats import formats
@@ -464,7 +463,7 @@ def test_what_is_slow_is_said(
 ) -> None:
     said = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strategy.logger, "warning", lambda text, *details: said.append(text % details))
+        patch.setattr(amp.logger, "warning", lambda text, *details: said.append(text % details))
         job(module, **configs)
     assert len(said) == (message is not None)
     if message is not None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fleetx as fleet
-from fleetx.strategies.layerwise.lars_optimizer import Lars
+from fleetx.optim.lars import Lars
 from fleetx.plan.error import PlanError
 from fleetx.testing import world
 from tests.engine.training import data, net, spread, weights

@@ -17,13 +17,13 @@ from torch.utils._pytree import tree_leaves
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.comm.local import local
 from fleetx.api import session
-from fleetx.plan.plain_step import plain_step
+from fleetx.comm.local import local
 from fleetx.plan.compose import compose
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
-from fleetx.strategies.sharding.strategy import Sharding
+from fleetx.plan.plain_step import plain_step
+from fleetx.strategies.sharding import Sharding
 from fleetx.testing import world
 from tests.layouts import transformer
 from tests.strategies.paddle import golden, optimizer_of

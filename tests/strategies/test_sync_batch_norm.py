@@ -15,7 +15,7 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
-from fleetx.strategies.sync_batch_norm.strategy import SyncBatchNorm
+from fleetx.strategies.sync_batch_norm import SyncBatchNorm
 from fleetx.testing import world
 from tests.engine.training import spread, weights
 

@@ -12,9 +12,6 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from typing_extensions import override
 
-from fleetx.strategies.amp.loss_scaling import Growth, LossScale, advance_, multiply_, unscale_
-from fleetx.strategies.amp.operator_casts import Casts, OperatorCasts, cast, one_of, parameters_named
-from fleetx.strategies.amp.operator_lists import PRODUCTS, two_lists
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -25,6 +22,15 @@ from fleetx.plan.option import Above, AtLeast, Below, OneOf
 from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
+from fleetx.strategies.amp.loss_scaling import Growth, LossScale, advance_, multiply_, unscale_
+from fleetx.strategies.amp.operator_casts import (
+    Casts,
+    OperatorCasts,
+    cast,
+    one_of,
+    parameters_named,
+)
+from fleetx.strategies.amp.operator_lists import PRODUCTS, two_lists
 
 logger = logging.getLogger(__name__)
 Count = Annotated[int, AtLeast(1)]

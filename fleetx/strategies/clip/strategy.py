@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fleetx.strategies.clip.clipping import by_global_norm, by_norm, by_value, global_norm
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, OneOf, Unset
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
+from fleetx.strategies.clip.clipping import by_global_norm, by_norm, by_value, global_norm
 
 
 class Clip(Strategy, name="clip"):

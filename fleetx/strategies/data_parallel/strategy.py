@@ -7,15 +7,12 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
-from fleetx.strategies.data_parallel.backwards import Backwards
-from fleetx.strategies.data_parallel.late_buckets import exchange, fill_missing
 from fleetx.comm.reduction import dealt, flat, two_level
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
 from fleetx.plan.contract import Contract, Phase
@@ -27,6 +24,8 @@ from fleetx.plan.plan import Plan
 from fleetx.plan.step import Reduce, Step, largest_over
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import copies, two_levels
+from fleetx.strategies.data_parallel.backwards import Backwards
+from fleetx.strategies.data_parallel.late_buckets import exchange, fill_missing
 
 logger = logging.getLogger(__name__)
 

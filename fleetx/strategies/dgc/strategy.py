@@ -12,10 +12,8 @@ from torch.nn import Parameter
 from torch.optim import SGD
 from typing_extensions import override
 
-from fleetx.strategies.dgc import sparse
 from fleetx.comm.local import local
 from fleetx.comm.reduction import flat
-from fleetx.strategies.dgc.momentum_correction import Kept, Ledger, Rule, correct, local_gradient, moved_by
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -26,6 +24,15 @@ from fleetx.plan.option import AtLeast, Below
 from fleetx.plan.plan import Plan
 from fleetx.plan.step import Reduce, Step
 from fleetx.plan.strategy import Strategy
+from fleetx.strategies.dgc import sparse
+from fleetx.strategies.dgc.momentum_correction import (
+    Kept,
+    Ledger,
+    Rule,
+    correct,
+    local_gradient,
+    moved_by,
+)
 
 SMALLEST = 16_384
 """Parameters with fewer elements than this travel whole."""

@@ -1,4 +1,4 @@
-"""LARS and LAMB: update rules with one learning rate per layer, and the strategies that use them."""
+"""LARS and LAMB: update rules with one learning rate per layer."""
 
 from fleetx.strategies.layerwise.lamb import Lamb
 from fleetx.strategies.layerwise.lars import Lars

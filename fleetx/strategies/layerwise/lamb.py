@@ -1,7 +1,8 @@
 """LAMB: the user's Adam gets a learning rate per layer, for very large batches."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch.optim import Optimizer
@@ -28,7 +29,7 @@ class Lamb(LayerwiseStrategy, name="lamb"):
         """Parts of the names of parameters that get neither decay nor a rate of their own."""
 
     replaces = torch.optim.Adam
-    refused = {
+    refused: ClassVar[Mapping[str, str]] = {
         "amsgrad": "LAMB keeps no maximum of the second moment",
         "decoupled_weight_decay": "LAMB has a decoupled decay of its own, and both would act; set "
         "it with lamb_configs['lamb_weight_decay']",

@@ -1,7 +1,8 @@
 """LARS: the user's momentum gets a learning rate per layer, for very large batches."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch.optim import Optimizer
@@ -34,7 +35,7 @@ class Lars(LayerwiseStrategy, name="lars"):
         """Parts of the names of parameters that get neither decay nor a rate of their own."""
 
     replaces = torch.optim.SGD
-    refused = {
+    refused: ClassVar[Mapping[str, str]] = {
         "nesterov": "LARS has no look-ahead",
         "dampening": "LARS scales a step by the layer's own rate and by nothing else",
         "differentiable": "the update of LARS cannot be differentiated",

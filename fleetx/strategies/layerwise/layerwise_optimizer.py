@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from fleetx.optim.kernels import has_kernels
+from fleetx.optim.taking_back import taken_back
 from fleetx.strategies.layerwise.layers import Layers, wide
 from fleetx.strategies.layerwise.pointers import PointerTable
-from fleetx.optim.taking_back import taken_back
 
 Group = dict[str, Any]
 Kind = tuple[str, torch.device, torch.dtype]

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fleetx.strategies.localsgd.sync_schedule import Meetings
 from fleetx.comm.replicas import Drift, average, start_equal
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
@@ -18,6 +17,7 @@ from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
+from fleetx.strategies.localsgd.sync_schedule import Meetings
 
 LONGEST = 16
 """Workers meet at least this often."""

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from fleetx.graph.part import Part
 from fleetx.strategies.pipeline import balance, parts, trace
-from fleetx.strategies.pipeline.parts import Part
 
 logger = logging.getLogger(__name__)
 Points = tuple[str, ...]

@@ -1,8 +1,6 @@
 """Cutting a followed forward into consecutive parts, and running a part on the live model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import fx, nn
@@ -10,44 +8,8 @@ from torch.fx import Graph, Node
 from typing_extensions import override
 
 from fleetx.graph import kinds
+from fleetx.graph.part import Part
 from fleetx.strategies.pipeline.cut_points import starts
-
-
-@dataclass(frozen=True)
-class Part:
-    """A stretch of the forward.
-
-    The placeholders of its graph are ``inputs`` and then ``receives``.
-    """
-
-    graph: Graph
-
-    inputs: tuple[str, ...]
-    """Arguments of the model that the part reads from the batch."""
-
-    receives: tuple[str, ...]
-    """Values from the part before: what that one sends, in the same order."""
-
-    sends: tuple[str, ...]
-    """Values for the part after; empty for the last one, which gives the model's own output."""
-
-    modules: frozenset[str]
-    """Paths of the submodules it calls."""
-
-    attributes: frozenset[str]
-    """Paths of the parameters, buffers and other tensors of the model that it uses directly."""
-
-    modes: tuple[tuple[str, bool], ...] = ()
-    """Modules whose ``training`` the code asked for, with the answer that became part of it."""
-
-    @cached_property
-    def code(self) -> Callable[..., Any]:
-        """The graph as a function of the model, the inputs and what was received."""
-        made = self.graph.python_code("self")
-        names: dict[str, Any] = dict(made.globals)
-        exec(compile(made.src, "<a part of the model>", "exec"), names)
-        function: Callable[..., Any] = names["forward"]
-        return function
 
 
 class Brought(Mapping[bool, Sequence[Part]]):

@@ -11,8 +11,9 @@ from torch.distributed import pipelining
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fleetx.comm.messages import Described, describe, described, spread, tell
+from fleetx.graph.part import Part
 from fleetx.strategies.pipeline.joined_outputs import grows, joined
-from fleetx.strategies.pipeline.parts import Part, run
+from fleetx.strategies.pipeline.parts import run
 from fleetx.strategies.pipeline.stage import PREFIX, Criterion, Stage
 
 SHAPES_KEPT = 8

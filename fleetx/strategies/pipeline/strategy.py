@@ -26,8 +26,8 @@ from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import carries
 
 if TYPE_CHECKING:
+    from fleetx.graph.part import Part
     from fleetx.strategies.pipeline.accepted_inputs import Accepted
-    from fleetx.strategies.pipeline.parts import Part
     from fleetx.strategies.pipeline.stages import Stages
     from fleetx.strategies.pipeline.tied_weights import Homes
 

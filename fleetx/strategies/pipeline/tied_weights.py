@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from fleetx.comm.local import local
-from fleetx.strategies.pipeline.parts import Part
+from fleetx.graph.part import Part
 from fleetx.roles.subgroups import along
 
 

@@ -14,12 +14,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
-from fleetx.strategies.recompute.host_copies import Bundle, HostCopies
-from fleetx.strategies.recompute.random_draws import Draws, States
 from fleetx.graph.layer_kinds import runs
 from fleetx.graph.meta import said
 from fleetx.graph.recording import recording
-from fleetx.strategies.recompute.replayed_buffers import Buffers, as_before, buffers
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -27,6 +24,9 @@ from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
+from fleetx.strategies.recompute.host_copies import Bundle, HostCopies
+from fleetx.strategies.recompute.random_draws import Draws, States
+from fleetx.strategies.recompute.replayed_buffers import Buffers, as_before, buffers
 
 logger = logging.getLogger(__name__)
 Contexts = Sequence[Callable[[], AbstractContextManager[Any]]]

@@ -16,10 +16,7 @@ from typing_extensions import override
 from fleetx.comm.held_gradients import records, sharded, waiting
 from fleetx.comm.reached import Reached
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
-from fleetx.strategies.sharding.same_missing import same_on_all
-from fleetx.strategies.sharding.failures import weights_read
 from fleetx.graph.meta import said
-from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, without_shared
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -31,6 +28,9 @@ from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import data_group
+from fleetx.strategies.sharding.failures import weights_read
+from fleetx.strategies.sharding.same_missing import same_on_all
+from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, without_shared
 
 logger = logging.getLogger(__name__)
 Count = Annotated[int, AtLeast(1)]

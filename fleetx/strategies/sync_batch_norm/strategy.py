@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import override
 
-from fleetx.strategies.sync_batch_norm import batch_norm
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
@@ -16,6 +15,7 @@ from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import data_group
+from fleetx.strategies.sync_batch_norm import batch_norm
 
 PAIR_BYTES = 2 * 4
 """Two numbers in single precision are sent per channel, forward and backward."""

@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from typing_extensions import override
 
 from fleetx.comm.replicas import copy_from_first_rank
-from fleetx.strategies.tensor_parallel.shared_randomness import SharedRandomness, common_seed
 from fleetx.graph import layer_kinds
 from fleetx.graph.layer_kinds import KINDS, PLANS, PLANS_WITH_VOCABULARY, Cuts, Layers
 from fleetx.plan import option
@@ -25,6 +23,7 @@ from fleetx.plan.option import AtLeast, OneOf
 from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import carries
+from fleetx.strategies.tensor_parallel.shared_randomness import SharedRandomness, common_seed
 
 logger = logging.getLogger(__name__)
 Names = tuple[str, ...]
@@ -238,8 +237,11 @@ def _changes(
     model: nn.Module, here: Collection[nn.Module], cuts: Cuts, job: Job
 ) -> Iterator[tuple[nn.Module, Change]]:
     """How each module runs from now on."""
+    from fleetx.strategies.tensor_parallel.parameter_views import (
+        plain_parameters,
+        settled_parameters,
+    )
     from fleetx.strategies.tensor_parallel.regions import Border
-    from fleetx.strategies.tensor_parallel.parameter_views import plain_parameters, settled_parameters
 
     border = Border(job.mesh["tp"])
     between = layer_kinds.with_descendants(layer_kinds.around_positions(model, cuts, job.opened))
