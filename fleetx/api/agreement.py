@@ -18,7 +18,7 @@ from fleetx.plan.facts import (
     of_plan,
     short,
 )
-from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Plan
 from fleetx.plan.unison import in_unison
 from fleetx.roles.session import world
 from fleetx.roles.world import World

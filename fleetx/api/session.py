@@ -26,7 +26,7 @@ from fleetx.expected import CRITERION, takes
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.error import PlanError
 from fleetx.plan.explain import at_rest
-from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Plan
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=nn.Module)

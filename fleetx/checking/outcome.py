@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from fleetx.api.weights import whole_state
 from fleetx.engine.engine import Engine
-from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,8 @@ from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.plain_step import plain_step, unscaled
-from fleetx.plan.plan import Plan
 from fleetx.plan.step import Driven, Step
+from fleetx.plan.strategy import Plan
 
 
 class Engine:
@@ -63,7 +63,7 @@ class Engine:
         self.names.run(self._held())
         if self.job.contexts:
             replace_forward(self.job.model, self._under_contexts)
-        self.job.model.register_forward_pre_hook(BeforeForward(self))
+        self.job.model.register_forward_pre_hook(BeforeForward(self.begin))
         self._laid_out = LaidOut(self.job.model)
         self.open = False
         """Whether a batch has begun and not been finished."""

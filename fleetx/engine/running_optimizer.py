@@ -9,7 +9,7 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.folding import changed_optimizer
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
-from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Plan
 
 
 def running_optimizer(

@@ -7,8 +7,7 @@ from typing import Any
 from fleetx.plan.error import PlanError
 from fleetx.plan.mesh import Degree, shape
 from fleetx.plan.partners import resting
-from fleetx.plan.plan import Plan
-from fleetx.plan.strategy import REGISTRY, Strategy
+from fleetx.plan.strategy import REGISTRY, Plan, Strategy
 
 DEFAULTS = {"drive": "eager", "carrier": "data_parallel"}
 """Capability -> the strategy that provides it when the user asks for no other."""

@@ -7,8 +7,7 @@ from torch import nn
 
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.mesh import in_words
-from fleetx.plan.plan import Plan
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.strategy import Plan, Strategy
 
 
 def explain(plan: Plan, model: nn.Module | None = None) -> str:

@@ -6,7 +6,7 @@ import fleetx.strategies  # noqa: F401  (the default drive and carrier are strat
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
-from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Plan
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -13,7 +13,7 @@ from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.engine.engine import Engine
 from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
-from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Plan
 from fleetx.static.alone import without_exchange
 from fleetx.static.build_options import OBEYED
 from fleetx.static.current import default_startup_program

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.engine.engine import Engine
 from fleetx.expected import a, expect
-from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Plan
 from fleetx.static.backward import GRADIENT, check_loss, trainable
 from fleetx.static.error import ProgramError
 from fleetx.static.interception import paused

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 from typing_extensions import override
 
-from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Plan
 from fleetx.static.backward import differentiate
 from fleetx.static.build_options import Build, read
 from fleetx.static.feeding import Feeds

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fleetx.api.weights import load_whole_state, whole
 from fleetx.engine.engine import Engine
-from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Plan
 from fleetx.roles.collectives import util
 from fleetx.static.state import State
 

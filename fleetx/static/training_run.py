@@ -13,8 +13,8 @@ from fleetx.api import session
 from fleetx.api.weights import whole
 from fleetx.comm.messages import spread as spread_over
 from fleetx.engine.engine import Engine
-from fleetx.plan.plan import Plan
 from fleetx.plan.step import Driven
+from fleetx.plan.strategy import Plan
 from fleetx.static.alone import LoneMesh, lone_plan
 from fleetx.static.backward import GRADIENT
 from fleetx.static.error import ProgramError

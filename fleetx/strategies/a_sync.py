@@ -18,9 +18,8 @@ from fleetx.plan.facts import ADVICE, differences, of_groups, of_names, of_plan
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.option import Above, AtLeast, OneOf
-from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.strategy import Plan, Strategy
 from fleetx.ps.carrier import Carrier
 from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from fleetx.graph.part import Part
 from fleetx.strategies.pipeline import parts, trace
 
 
@@ -106,7 +107,7 @@ def all_whole(name: str, module: nn.Module) -> bool:
     return True
 
 
-def run_all(cut: Sequence[parts.Part], model: nn.Module, inputs: Mapping[str, Any]) -> Any:
+def run_all(cut: Sequence[Part], model: nn.Module, inputs: Mapping[str, Any]) -> Any:
     """The parts one after the other; what one sends, the next receives."""
     values: Any = ()
     for before, after in pairwise(cut):
@@ -133,7 +134,7 @@ def check(
     inputs: Mapping[str, Any],
     points: Sequence[str],
     whole: trace.Whole = all_whole,
-) -> list[parts.Part]:
+) -> list[Part]:
     """Both ways give the same bits."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
     names = [name for name, _ in model.named_modules()]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fleetx.data.images.files import LabelledFiles
+from fleetx.data.images.labelled import LabelledFiles
 
 
 def is_there(folder: Path, split: str) -> bool:

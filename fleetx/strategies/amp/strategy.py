@@ -19,9 +19,8 @@ from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, AtLeast, Below, OneOf
-from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.strategy import Plan, Strategy
 from fleetx.strategies.amp.loss_scaling import Growth, LossScale, advance_, multiply_, unscale_
 from fleetx.strategies.amp.operator_casts import (
     Casts,

@@ -20,9 +20,8 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.option import AtLeast
-from fleetx.plan.plan import Plan
 from fleetx.plan.step import Driven, Step
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.strategy import Plan, Strategy
 
 logger = logging.getLogger(__name__)
 

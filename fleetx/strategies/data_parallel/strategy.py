@@ -20,9 +20,8 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
-from fleetx.plan.plan import Plan
 from fleetx.plan.step import Reduce, Step, largest_over
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.strategy import Plan, Strategy
 from fleetx.roles.subgroups import copies, two_levels
 from fleetx.strategies.data_parallel.backwards import Backwards
 from fleetx.strategies.data_parallel.late_buckets import exchange, fill_missing

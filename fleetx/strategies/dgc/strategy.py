@@ -21,9 +21,8 @@ from fleetx.plan.exchange import Exchange, Memory
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import Group, OptimizerSpec
 from fleetx.plan.option import AtLeast, Below
-from fleetx.plan.plan import Plan
 from fleetx.plan.step import Reduce, Step
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.strategy import Plan, Strategy
 from fleetx.strategies.dgc import sparse
 from fleetx.strategies.dgc.momentum_correction import (
     Kept,

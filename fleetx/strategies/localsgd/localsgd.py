@@ -14,9 +14,8 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast
-from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.strategy import Plan, Strategy
 from fleetx.strategies.localsgd.sync_schedule import Meetings
 
 

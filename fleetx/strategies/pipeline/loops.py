@@ -2,20 +2,18 @@
 
 from collections.abc import Callable
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.transformer import _detect_is_causal_mask, _get_seq_len
 
-if TYPE_CHECKING:
-    from fleetx.strategies.pipeline.tracer import Follower
+from fleetx.strategies.pipeline.refusal import Following
+
+Loop = Callable[[Following, Any, dict[str, Any]], Any]
 
 
-Loop = Callable[["Follower", Any, dict[str, Any]], Any]
-
-
-def loop_of(tracer: "Follower", module: nn.Module) -> Callable[..., Any] | None:
+def loop_of(tracer: Following, module: nn.Module) -> Callable[..., Any] | None:
     """What to follow in place of the forward of a module; None for the forward itself."""
     forward: Any = getattr(type(module), "forward", None)
     loops: dict[Any, Loop] = {
@@ -33,7 +31,7 @@ def loop_of(tracer: "Follower", module: nn.Module) -> Callable[..., Any] | None:
     return follow
 
 
-def _encode(tracer: "Follower", stack: Any, given: dict[str, Any]) -> Any:
+def _encode(tracer: Following, stack: Any, given: dict[str, Any]) -> Any:
     src, mask, padding = given["src"], given["mask"], given["src_key_padding_mask"]
     nested = mask is None and padding is not None and stack.use_nested_tensor
     if nested and not stack.layers[0].training:
@@ -52,7 +50,7 @@ def _encode(tracer: "Follower", stack: Any, given: dict[str, Any]) -> Any:
     return src if stack.norm is None else stack.norm(src)
 
 
-def _decode(tracer: "Follower", stack: Any, given: dict[str, Any]) -> Any:
+def _decode(tracer: Following, stack: Any, given: dict[str, Any]) -> Any:
     options = {key: value for key, value in given.items() if key not in ("self", "tgt", "memory")}
     tgt, mask, is_causal = given["tgt"], given["tgt_mask"], given["tgt_is_causal"]
     options["tgt_is_causal"] = _causal(tracer, stack, mask, is_causal, tgt)
@@ -61,7 +59,7 @@ def _decode(tracer: "Follower", stack: Any, given: dict[str, Any]) -> Any:
     return tgt if stack.norm is None else stack.norm(tgt)
 
 
-def _canonical(tracer: "Follower", mask: Any, src: Any) -> Any:
+def _canonical(tracer: Following, mask: Any, src: Any) -> Any:
     """A mask of numbers instead of one of yes and no, as torch makes it."""
     if mask is None:
         return None
@@ -69,7 +67,7 @@ def _canonical(tracer: "Follower", mask: Any, src: Any) -> Any:
     return tracer.create_proxy("call_function", F._canonical_mask, args, {})
 
 
-def _causal(tracer: "Follower", stack: Any, mask: Any, is_causal: Any, src: Any) -> Any:
+def _causal(tracer: Following, stack: Any, mask: Any, is_causal: Any, src: Any) -> Any:
     """Whether a mask hides the future, which torch finds out from the mask if nobody says it."""
     if mask is None or is_causal is not None:
         return is_causal is True

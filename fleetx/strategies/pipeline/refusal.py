@@ -3,11 +3,22 @@
 import linecache
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any, Protocol
 
 import torch
 
 REMEDY = "put it into a submodule, which is followed as a whole"
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+class Following(Protocol):
+    """Whoever follows a forward, as its helpers see it."""
+
+    def refusal(self, what: str, *, remedy: str = REMEDY) -> "TraceError":
+        """The error that says where user code is and what it does."""
+
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, /) -> Any:
+        """Note an operation; what stands for its value."""
 
 
 class TraceError(ValueError):

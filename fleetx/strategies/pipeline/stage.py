@@ -1,18 +1,16 @@
 """One stage of a pipeline as the schedules of ``torch.distributed`` see it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import P2POp, pipelining
 from typing_extensions import override
 
 from fleetx.comm.messages import Described, described
 from fleetx.strategies.pipeline import transfers
-
-if TYPE_CHECKING:
-    from fleetx.strategies.pipeline.stages import Stages
 
 Criterion = Callable[[Any, int], tuple[Tensor, Tensor]]
 """Outputs and the number of their micro-batch -> the plain loss, and what to differentiate."""
@@ -28,6 +26,23 @@ SPLITS_BACKWARD = torch.__version__ >= "2.13"
 and values without gradients stopped it."""
 
 
+class Stages(Protocol):
+    """All stages of a rank, as one of them sees them."""
+
+    device: torch.device
+    group: dist.ProcessGroup
+
+    @property
+    def count(self) -> int:
+        """How many stages there are, on all ranks."""
+
+    def parameters(self, stage: int) -> Iterator[nn.Parameter]:
+        """Those of one stage."""
+
+    def call(self, stage: int, received: Sequence[Any], inputs: Mapping[str, Any]) -> Any:
+        """Run one stage."""
+
+
 class Shell(nn.Module):
     """What torch sees of one stage: the model with the part that belongs to it."""
 
@@ -36,7 +51,7 @@ class Shell(nn.Module):
     failure: Exception | None
     """What went wrong in the batch; it is raised when all ranks are through with it."""
 
-    def __init__(self, stages: "Stages", number: int, sent: list[Described]) -> None:
+    def __init__(self, stages: Stages, number: int, sent: list[Described]) -> None:
         super().__init__()
         vars(self).update(_stages=stages, _number=number, _sent=sent, losses=[], failure=None)
 
@@ -88,7 +103,7 @@ class Stage(pipelining.PipelineStage):
     before_backward: Callable[[bool], None]
 
     def __init__(
-        self, stages: "Stages", number: int, received: list[Described], sent: list[Described]
+        self, stages: Stages, number: int, received: list[Described], sent: list[Described]
     ) -> None:
         outgoing = [_LOSS] if number == stages.count - 1 else sent
         self.shell = Shell(stages, number, outgoing)

@@ -20,9 +20,8 @@ from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job, arguments
 from fleetx.plan.option import AtLeast, OneOf
-from fleetx.plan.plan import Plan
 from fleetx.plan.step import Drive, Driven, Step, largest_over
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.strategy import Plan, Strategy
 from fleetx.roles.subgroups import carries
 
 if TYPE_CHECKING:

@@ -2,16 +2,14 @@
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, fx
 from torch.fx.proxy import Attribute
 from typing_extensions import override
 
 from fleetx.graph import kinds
-
-if TYPE_CHECKING:
-    from fleetx.strategies.pipeline.tracer import Follower
+from fleetx.strategies.pipeline.refusal import Following
 
 _OWN_FIELDS = frozenset({"tracer", "node", "_node", "root", "attr", "real"})
 
@@ -19,7 +17,7 @@ _OWN_FIELDS = frozenset({"tracer", "node", "_node", "root", "attr", "real"})
 class _Refusing:
     """Whatever needs the value itself, which is not there before the forward runs."""
 
-    tracer: "Follower"
+    tracer: Following
 
     @override
     def __setattr__(self, name: str, value: Any) -> None:

@@ -24,9 +24,8 @@ from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, AtLeast, Below, OneOf, Unset
-from fleetx.plan.plan import Plan
 from fleetx.plan.step import Step, largest_over
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.strategy import Plan, Strategy
 from fleetx.roles.subgroups import data_group
 from fleetx.strategies.sharding.failures import weights_read
 from fleetx.strategies.sharding.same_missing import same_on_all
