@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from fleetx.engine.engine import Engine
+from fleetx.plan.all_or_none import all_or_none
 from fleetx.plan.error import PlanError
 from fleetx.plan.facts import (
     ADVICE,
@@ -19,7 +20,6 @@ from fleetx.plan.facts import (
     short,
 )
 from fleetx.plan.strategy import Plan
-from fleetx.plan.unison import in_unison
 from fleetx.roles.session import world
 from fleetx.roles.world import World
 
@@ -53,7 +53,7 @@ class Agreement:
         if self._updates == 1:
             _agree_on_update(engine)
         elif _is_compared(self._updates) and _is_shared(world("distributed_model")):
-            in_unison(partial(self._compare, engine))
+            all_or_none(partial(self._compare, engine))
 
     def _notice(self, engine: Engine) -> None:
         assert engine.job.optimizer is not None
@@ -69,13 +69,13 @@ class Agreement:
 
     def _compare(self, engine: Engine) -> None:
         here = world("distributed_model")
-        assert here.meeting is not None
+        assert here.barrier is not None
         assert engine.job.optimizer is not None
         topics = (self._updates, _compared_before(self._updates))
         now, before = (f"numbers/{self._model}/{_part(engine)}/{update}" for update in topics)
         facts = of_groups(engine.job.optimizer.param_groups)
         own = json.dumps([here.identity.index, facts, self._changes.hexdigest()])
-        worker, others, changes = json.loads(here.meeting.first_said(now, own, before))
+        worker, others, changes = json.loads(here.barrier.first_said(now, own, before))
         if (others, changes) != (facts, self._changes.hexdigest()):
             raise PlanError(_drifted(self._updates, worker, others, here.identity.index, facts))
 
@@ -130,8 +130,8 @@ def _compare(call: str, facts: Facts) -> None:
     here = world("distributed_model")
     if not _is_shared(here):
         return
-    assert here.meeting is not None
-    said = [json.loads(own) for own in here.meeting.tell(call, json.dumps(facts))]
+    assert here.barrier is not None
+    said = [json.loads(own) for own in here.barrier.tell(call, json.dumps(facts))]
     if apart := differences({str(worker): own for worker, own in enumerate(said)}):
         raise PlanError(f"workers differ where they must agree: {apart}. {ADVICE}")
 
@@ -143,5 +143,5 @@ def _is_shared(here: World) -> bool:
     meets the servers (strategies/a_sync.py), and servers hold the rates of an update for which they
     wait against each other.
     """
-    alone = here.meeting is None or here.identity.worker_num == 1
+    alone = here.barrier is None or here.identity.worker_num == 1
     return here.identity.is_collective and not alone

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, treespec_dumps, treespec_loads
 
-from fleetx.comm.messages import spread, tell
 from fleetx.engine.engine import Engine
+from fleetx.roles.messages import broadcast_json, broadcast_tree
 
 
 def is_extra(name: str) -> bool:
@@ -51,14 +51,16 @@ def _of_all_stages(engine: Engine, own: dict[str, Any]) -> dict[str, Any]:
     for stage in range(engine.job.size("pp")):
         mine = dist.get_rank(group) == stage
         flaws = [f"{name!r} {_flaw(value)}" for name, value in own.items() if _flaw(value)]
-        if flaws := tell(flaws if mine else None, source=stage, group=group, device=device):
+        if flaws := broadcast_json(
+            flaws if mine else None, source=stage, group=group, device=device
+        ):
             raise ValueError(
                 f"the extra state {flaws[0]}, and only plain values and tensors travel between the "
                 "ranks of a pipeline; let get_extra_state() return tensors, numbers and strings, "
                 "in tuples, lists and dicts with strings as keys."
             )
         given = _moved(own, device) if mine else None
-        found = spread(given, source=stage, group=group, device=device) | found
+        found = broadcast_tree(given, source=stage, group=group, device=device) | found
     return found
 
 

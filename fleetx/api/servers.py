@@ -20,7 +20,7 @@ from fleetx.ps.sparse_module import SparseModule
 from fleetx.ps.worker import Worker
 from fleetx.roles import secrets
 from fleetx.roles.addresses import split_endpoint
-from fleetx.roles.exchange import patience
+from fleetx.roles.stores import patience
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fleetx.api.extra_state import extra_states, is_extra, load_extra_states
-from fleetx.comm.messages import describe, described, tell
 from fleetx.engine.engine import Engine
+from fleetx.roles.messages import broadcast_json, describe, described
 
 
 @torch.no_grad()
@@ -46,11 +46,13 @@ def whole(engine: Engine, own: Mapping[str, Tensor]) -> Iterable[tuple[str, Tens
     group, device = engine.job.mesh["pp"].get_group(), engine.job.device
     for stage in range(engine.job.size("pp")):
         mine = dist.get_rank(group) == stage
-        names = tell(list(own) if mine else None, source=stage, group=group, device=device)
+        names = broadcast_json(
+            list(own) if mine else None, source=stage, group=group, device=device
+        )
         for name in names:
             value = _whole(own[name]) if mine else None
             kind = describe(value) if value is not None else None
-            kind = tell(kind, source=stage, group=group, device=device)
+            kind = broadcast_json(kind, source=stage, group=group, device=device)
             value = described(kind, device).detach() if value is None else value.contiguous()
             if value.numel():
                 dist.broadcast(value, group=group, group_src=stage)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from fleetx import roles
-from fleetx.roles.collectives import util
+from fleetx.roles.worker_util import util
 
 Result = TypeVar("Result")
 

@@ -17,7 +17,7 @@ from fleetx.io import checkpoint_folder
 from fleetx.io.agreement import CheckpointError, together
 from fleetx.io.files import Folder, load_tensors, save_tensors
 from fleetx.io.worker_state import WorkerState
-from fleetx.roles.collectives import util
+from fleetx.roles.worker_util import util
 
 logger = logging.getLogger(__name__)
 

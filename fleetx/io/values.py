@@ -9,7 +9,7 @@ from torch import Tensor
 from fleetx.api.weights import spread_like
 from fleetx.io.training_state import MARK, to_state, to_tensors
 from fleetx.plan.strategy import REGISTRY
-from fleetx.roles.collectives import util
+from fleetx.roles.worker_util import util
 from fleetx.static.error import ProgramError
 from fleetx.static.minimize import Training
 from fleetx.static.program import Program

@@ -71,7 +71,7 @@ class Job:
     master_flag: str = "--master"
     """The flag that moves the meeting point, for messages."""
     node_rank: int | None = 0
-    """Place of this machine; None when it is decided at the meeting."""
+    """Place of this machine; None when it is decided at the rendezvous."""
     min_nodes: int = 1
     max_nodes: int = 1
 

@@ -124,7 +124,7 @@ def _job(
         host=host,
         endpoints=tuple(process.endpoint for process in world.local),
         world=world,
-        master=_meeting(arguments, servers + workers, hosts),
+        master=_rendezvous(arguments, servers + workers, hosts),
         master_flag="--http_port",
         node_rank=node_rank,
         min_nodes=len(hosts),
@@ -149,7 +149,7 @@ def _on_host(role: str, endpoints: tuple[str, ...], host: str) -> tuple[Process,
     )
 
 
-def _meeting(
+def _rendezvous(
     arguments: Arguments, endpoints: tuple[str, ...], hosts: tuple[str, ...]
 ) -> tuple[str, int] | None:
     if len(hosts) == 1 and arguments.http_port is None:

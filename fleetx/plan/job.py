@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from fleetx.comm.messages import tell
+from fleetx.plan.all_or_none import all_or_none
 from fleetx.plan.step import Step
-from fleetx.plan.unison import in_unison
+from fleetx.roles.messages import broadcast_json
 
 T = TypeVar("T")
 _ELSEWHERE = (
@@ -86,7 +86,7 @@ class Job:
 
     def together(self, deed: Callable[[], T]) -> T:
         """Do what every rank of the mesh does now; where it raises on one, it raises on all."""
-        return in_unison(deed) if self.mesh.size() > 1 else deed()
+        return all_or_none(deed) if self.mesh.size() > 1 else deed()
 
     def of_all_stages(self, fact: Any) -> list[Any]:
         """What each stage of the pipeline has to say, as JSON; every rank must call it.
@@ -97,7 +97,9 @@ class Job:
         if self.size("pp") == 1:
             return [fact]
         group, stages = self.mesh["pp"].get_group(), range(self.size("pp"))
-        return [tell(fact, source=stage, group=group, device=self.device) for stage in stages]
+        return [
+            broadcast_json(fact, source=stage, group=group, device=self.device) for stage in stages
+        ]
 
     def anywhere(self, fact: bool) -> bool:
         """Whether it is so on any of the ranks that update together, which must all ask."""

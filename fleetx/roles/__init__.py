@@ -9,7 +9,6 @@ from fleetx.roles.role import Identity, Role, RoleMaker
 from fleetx.roles.user_defined import UserDefinedCollectiveRoleMaker, UserDefinedRoleMaker
 
 if TYPE_CHECKING:
-    from fleetx.roles.collectives import WorkerUtil, util
     from fleetx.roles.device_mesh import alone, mesh
     from fleetx.roles.queries import (
         all_reduce,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
         started,
         stop,
     )
+    from fleetx.roles.worker_util import WorkerUtil, util
 
 RoleMakerBase = RoleMaker
 """The name of `RoleMaker` in older scripts."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from fleetx.api.weights import load_whole_state, whole
 from fleetx.engine.engine import Engine
 from fleetx.plan.strategy import Plan
-from fleetx.roles.collectives import util
+from fleetx.roles.worker_util import util
 from fleetx.static.state import State
 
 

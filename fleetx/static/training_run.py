@@ -11,10 +11,10 @@ from typing_extensions import override
 from fleetx import roles
 from fleetx.api import session
 from fleetx.api.weights import whole
-from fleetx.comm.messages import spread as spread_over
 from fleetx.engine.engine import Engine
 from fleetx.plan.step import Driven
 from fleetx.plan.strategy import Plan
+from fleetx.roles.messages import broadcast_tree
 from fleetx.static.alone import LoneMesh, lone_plan
 from fleetx.static.backward import GRADIENT
 from fleetx.static.error import ProgramError
@@ -140,7 +140,9 @@ class TrainingRun(Run):
         if self._pipeline is None or not form.computed:
             return made
         group, last = self._pipeline.get_group(), self._pipeline.size() - 1
-        shown: tuple[Tensor, ...] = spread_over(made, source=last, group=group, device=self.device)
+        shown: tuple[Tensor, ...] = broadcast_tree(
+            made, source=last, group=group, device=self.device
+        )
         return shown
 
     def _step(

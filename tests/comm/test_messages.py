@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fleetx.comm.messages import describe, described, spread, tell
+from fleetx.roles.messages import broadcast_json, broadcast_tree, describe, described
 from fleetx.testing import world
 
 CPU = torch.device("cpu")
@@ -17,7 +17,7 @@ def test_everyone_hears_the_speaker() -> None:
     assert group is not None
     for source in range(3):
         fact = {"from": rank, "words": ["a", None, 1.5], "empty": []}
-        heard = tell(fact, source=source, group=group, device=CPU)
+        heard = broadcast_json(fact, source=source, group=group, device=CPU)
         assert heard == {"from": source, "words": ["a", None, 1.5], "empty": []}
 
 
@@ -30,7 +30,7 @@ def test_a_tree_of_tensors_arrives_as_it_was() -> None:
         "b": {"flag": True, "half": torch.ones(0, 4, dtype=torch.bfloat16)},
         "turned": torch.arange(6.0).view(2, 3).t(),
     }
-    got = spread(tree if dist.get_rank() == 1 else None, source=1, group=group, device=CPU)
+    got = broadcast_tree(tree if dist.get_rank() == 1 else None, source=1, group=group, device=CPU)
     assert torch.equal(got["a"][0], tree["a"][0])
     assert got["a"][1][0].dtype == torch.float64
     assert got["b"]["flag"] is True

@@ -12,12 +12,12 @@ from fleetx.launch import collective, parameter_server
 from fleetx.launch.addresses import is_local
 from fleetx.launch.agent import FleetAgent
 from fleetx.launch.arguments import Arguments
-from fleetx.launch.bulletin import SILENCE, Bulletin
 from fleetx.launch.cluster import Job, World, collective_world
 from fleetx.launch.errors import LaunchError
+from fleetx.launch.job_board import SILENCE, JobBoard
 from fleetx.launch.logs import WorkerLogs
 from fleetx.launch.ports import Ports
-from fleetx.launch.rendezvous import FixedMembers, Meeting
+from fleetx.launch.rendezvous import FixedMembers, Rendezvous
 from tests.ports import free_ports
 
 
@@ -38,8 +38,8 @@ class Place:
         pass
 
 
-def member(store: HashStore, job: Job, rank: int, size: int = 2, timeout: float = 30) -> Meeting:
-    return Meeting(job, Bulletin(store), Place(store, rank, size), timeout=timeout)
+def member(store: HashStore, job: Job, rank: int, size: int = 2, timeout: float = 30) -> Rendezvous:
+    return Rendezvous(job, JobBoard(store), Place(store, rank, size), timeout=timeout)
 
 
 def tell(store: HashStore, rank: int, endpoints: list[str], view: dict[str, list[str]]) -> None:
@@ -61,18 +61,18 @@ def test_workers_reach_the_store_of_one_machine_named_by_address(kind: str) -> N
     store = HashStore()
     with Ports() as ports:
         job = plan(arguments, {}, ports)
-        members = FixedMembers(store, Bulletin(store), job, 10)
-        meeting = Meeting(job, Bulletin(store), members, timeout=10)
-        meeting.next_rendezvous()
-        host, port = meeting.master
+        members = FixedMembers(store, JobBoard(store), job, 10)
+        rendezvous = Rendezvous(job, JobBoard(store), members, timeout=10)
+        rendezvous.next_rendezvous()
+        host, port = rendezvous.master
         TCPStore(host, port, wait_for_workers=False, timeout=timedelta(seconds=10)).set("a", "b")
 
 
 def test_a_machine_that_says_nothing_is_named() -> None:
     job = Job(host="a", endpoints=("a:1",), world=None, max_nodes=2)
-    meeting = member(HashStore(), job, rank=0, timeout=0.1)
+    rendezvous = member(HashStore(), job, rank=0, timeout=0.1)
     with pytest.raises(LaunchError, match=r"machine 1 came to the meeting and then said nothing"):
-        meeting.next_rendezvous()
+        rendezvous.next_rendezvous()
 
 
 def test_attempts_are_counted_for_the_job_whoever_is_first() -> None:
@@ -112,9 +112,9 @@ def test_machines_that_agree_go_on() -> None:
     store = HashStore()
     job = listed([["a:1"], ["b:1"]])
     tell(store, 1, ["b:1"], job.view())
-    meeting = member(store, job, rank=0)
-    meeting.next_rendezvous()
-    assert meeting.world == job.world
+    rendezvous = member(store, job, rank=0)
+    rendezvous.next_rendezvous()
+    assert rendezvous.world == job.world
 
 
 def test_machines_of_an_elastic_job_meet_again_without_a_silent_one(
@@ -125,20 +125,20 @@ def test_machines_of_an_elastic_job_meet_again_without_a_silent_one(
     store = HashStore()
     job = Job(host="a", endpoints=("a:1",), world=None, node_rank=None, max_nodes=2)
     tell(store, 1, ["b:1"], {})
-    meeting = member(store, job, rank=0)
-    meeting.next_rendezvous()
-    bulletin = Bulletin(store)
+    rendezvous = member(store, job, rank=0)
+    rendezvous.next_rendezvous()
+    board = JobBoard(store)
     agent = FleetAgent(
         job,
         ["train.py"],
-        meeting=meeting,
-        bulletin=bulletin,
+        rendezvous=rendezvous,
+        board=board,
         logs=WorkerLogs(tmp_path, tmp_path),
         max_restart=0,
     )
     agent._check_others()
-    assert meeting.num_nodes_waiting() == 0
+    assert rendezvous.num_nodes_waiting() == 0
     clock[0] += SILENCE + 1
     agent._check_others()
-    assert meeting.num_nodes_waiting() == 1, "the agent starts a new round"
-    assert not bulletin.failed(), "the job goes on"
+    assert rendezvous.num_nodes_waiting() == 1, "the agent starts a new round"
+    assert not board.failed(), "the job goes on"

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from fleetx.data.images.decoding import BrokenImageError, Choose, part_of
 from fleetx.data.images.labelled import LabelledFiles
-from fleetx.data.images.laying import Pixels, lay_pixels, lay_planes
+from fleetx.data.images.placement import Pixels, lay_pixels, lay_planes
 from fleetx.data.images.views import View
 from fleetx.data.requirements import require
 

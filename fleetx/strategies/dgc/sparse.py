@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future, collect_all
 
-from fleetx.comm.collectives import all_gather_single
+from fleetx.comm.collective_names import all_gather_single
 from fleetx.comm.reduction import Average
 
 SAMPLE = 2**14

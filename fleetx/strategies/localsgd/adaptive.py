@@ -17,7 +17,7 @@ from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
-from fleetx.strategies.localsgd.sync_schedule import Meetings
+from fleetx.strategies.localsgd.sync_schedule import SyncSchedule
 
 LONGEST = 16
 """Workers meet at least this often."""
@@ -48,7 +48,7 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._meetings = Meetings(self.config.begin_step)
+        self._schedule = SyncSchedule(self.config.begin_step)
         self._k = self.config.init_k_steps
 
     @override
@@ -63,14 +63,14 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
         def settle(loss: Tensor | None) -> None:
             step.settle(loss)
             drift.note()
-            if not self._meetings.after_update(self._k):
+            if not self._schedule.after_update(self._k):
                 return
             mean = _meet(job, drift, loss)
             assert job.optimizer is not None
             rate = float(job.optimizer.param_groups[0]["lr"])
             if self._first is None:
                 self._first = (mean, rate)
-            if not self._meetings.beginning:
+            if not self._schedule.beginning:
                 self._k = interval(self.config.init_k_steps, self._first, (mean, rate))
 
         return replace(step, settle=settle)
@@ -95,15 +95,15 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
 
     @override
     def in_step(self) -> bool:
-        return self._meetings.just_met
+        return self._schedule.just_met
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return self._meetings.state_dict() | {"k": self._k, "first": self._first}
+        return self._schedule.state_dict() | {"k": self._k, "first": self._first}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._meetings.load_state_dict(state)
+        self._schedule.load_state_dict(state)
         self._drift.note_all()
         self._k = state["k"]
         self._first = None if state["first"] is None else tuple(state["first"])

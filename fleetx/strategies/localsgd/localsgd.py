@@ -16,7 +16,7 @@ from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Plan, Strategy
-from fleetx.strategies.localsgd.sync_schedule import Meetings
+from fleetx.strategies.localsgd.sync_schedule import SyncSchedule
 
 
 class LocalSGD(Strategy, name="localsgd"):
@@ -42,7 +42,7 @@ class LocalSGD(Strategy, name="localsgd"):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._meetings = Meetings(self.config.begin_step)
+        self._schedule = SyncSchedule(self.config.begin_step)
 
     @override
     def examine(self, plan: Plan) -> None:
@@ -65,7 +65,7 @@ class LocalSGD(Strategy, name="localsgd"):
         def settle(loss: Tensor | None) -> None:
             step.settle(loss)
             drift.note()
-            if self._meetings.after_update(self.config.k_steps) and job.size("dp") > 1:
+            if self._schedule.after_update(self.config.k_steps) and job.size("dp") > 1:
                 average(drift.to_average(), job.mesh["dp"].get_group())
 
         return replace(step, settle=settle)
@@ -90,13 +90,13 @@ class LocalSGD(Strategy, name="localsgd"):
 
     @override
     def in_step(self) -> bool:
-        return self._meetings.just_met
+        return self._schedule.just_met
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return self._meetings.state_dict()
+        return self._schedule.state_dict()
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._meetings.load_state_dict(state)
+        self._schedule.load_state_dict(state)
         self._drift.note_all()

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass
-class Meetings:
+class SyncSchedule:
     """Up to update ``begin`` replicas meet after each one, later when an interval has passed."""
 
     begin: int

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed import P2POp, pipelining
 from typing_extensions import override
 
-from fleetx.comm.messages import Described, described
+from fleetx.roles.messages import Described, described
 from fleetx.strategies.pipeline import transfers
 
 Criterion = Callable[[Any, int], tuple[Tensor, Tensor]]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.distributed import pipelining
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fleetx.comm.messages import Described, describe, described, spread, tell
 from fleetx.graph.part import Part
+from fleetx.roles.messages import Described, broadcast_json, broadcast_tree, describe, described
 from fleetx.strategies.pipeline.joined_outputs import grows, joined
 from fleetx.strategies.pipeline.parts import run
 from fleetx.strategies.pipeline.stage import PREFIX, Criterion, Stage
@@ -118,7 +118,7 @@ class Stages:
     def _raise(self, failure: Exception | None) -> None:
         """Let every rank know what happened on those that failed."""
         told = [
-            tell(_text(failure), source=rank, group=self.group, device=self.device)
+            broadcast_json(_text(failure), source=rank, group=self.group, device=self.device)
             for rank in range(dist.get_world_size(self.group))
         ]
         if failure is not None:
@@ -135,7 +135,7 @@ class Stages:
         parts = count if count > 1 and self._divides(inputs, count) else 1
         outputs = self._outputs(self._runner(inputs, parts, backward=False), inputs)
         found = joined(outputs) if outputs else None
-        return spread(found, source=self._last, group=self.group, device=self.device)
+        return broadcast_tree(found, source=self._last, group=self.group, device=self.device)
 
     def _divides(self, inputs: Mapping[str, Any], count: int) -> bool:
         """Whether the outputs of micro-batches, one after the other, are those of the batch.
@@ -147,7 +147,7 @@ class Stages:
             size = _samples(inputs) // count
             less, more = (self._tried_outputs(inputs, samples) for samples in (size, size + 1))
             here = bool(less and more) and grows(less[0], size, more[0], size + 1)
-            fact = tell(here, source=self._last, group=self.group, device=self.device)
+            fact = broadcast_json(here, source=self._last, group=self.group, device=self.device)
             runner.divides = bool(fact)
         return runner.divides
 
@@ -211,7 +211,7 @@ class Stages:
                 fact = {"sent": self._tried(stage, wire, share, backward)}
         except Exception as error:  # whatever it is, the other stages must hear of it
             failure, fact = error, {"trouble": f"{type(error).__name__}: {error}"}
-        told = tell(fact, source=self.owner(stage), group=self.group, device=self.device)
+        told = broadcast_json(fact, source=self.owner(stage), group=self.group, device=self.device)
         if failure is not None:
             raise failure
         if "trouble" in told:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fleetx.comm.messages import Described, describe, described
+from fleetx.roles.messages import Described, describe, described
 
 
 def sent(values: Sequence[Tensor], outgoing: Sequence[Described]) -> tuple[Tensor, ...]:

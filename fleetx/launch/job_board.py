@@ -27,7 +27,7 @@ class _Heard:
     since: float = 0.0
 
 
-class Bulletin:
+class JobBoard:
     """The board on which a launcher posts and reads; all calls return at once."""
 
     def __init__(self, store: "Store") -> None:

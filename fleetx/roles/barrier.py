@@ -6,15 +6,14 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from fleetx.roles.exchange import patience
-from fleetx.roles.stores import Store
+from fleetx.roles.stores import Store, patience
 
 LONGEST_DEED = timedelta(minutes=30)
 """How long workers wait for one that is still at work; torch's collectives wait as long."""
 
 
 @dataclass
-class Meeting:
+class Barrier:
     """Counts the workers in at every call; whoever waits too long learns who is missing.
 
     Gloo has a barrier with a limit too, but only its rank 0 keeps to it. The messages left in the

@@ -10,7 +10,7 @@ SERVER_RESTARTS = 3
 """How often one server may be killed before the job is given up."""
 
 
-class Casualties:
+class RestartPolicy:
     """Only processes that were killed count; one whose script failed ends the job as ever."""
 
     def __init__(self, world: World, lose: Callable[[], int]) -> None:

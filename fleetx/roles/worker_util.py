@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 
 from fleetx.expected import a, expect
-from fleetx.roles.exchange import through_group
-from fleetx.roles.payload import as_array, decode, encode
+from fleetx.roles.messages import as_array, decode, encode, gather_bytes
 from fleetx.roles.role import Identity
 from fleetx.roles.session import world
 
@@ -64,7 +63,7 @@ class WorkerUtil:
         _check_world(comm_world)
         payload = encode(input)
         group = self.meet("util.all_gather")
-        said = [payload] if group is None else through_group(payload, group)
+        said = [payload] if group is None else gather_bytes(payload, group)
         return [decode(data) for data in said]
 
     def barrier(self, comm_world: str = "worker", *, query: str = "util.barrier") -> None:
@@ -97,13 +96,13 @@ class WorkerUtil:
         if found.worker_num == 1:
             return None
         here = world(query)
-        if here.group is None or here.meeting is None:
+        if here.group is None or here.barrier is None:
             raise RuntimeError(
                 f"fleet.{query}() needs a group of the {found.worker_num} workers, but "
                 f"{found.source} does not say where they meet; pass worker_endpoints=[...] to the "
                 "role maker, or set MASTER_ADDR and MASTER_PORT for every worker"
             )
-        here.meeting.await_all(f"fleet.{query}()")
+        here.barrier.await_all(f"fleet.{query}()")
         return here.group
 
 
@@ -150,7 +149,7 @@ def _countable(array: Array) -> Array:
 def _check_alike(array: Array, mode: str, group: dist.ProcessGroup) -> None:
     """Refuse, on every worker, inputs that do not fit each other."""
     own = f"{mode} of {array.dtype} with shape {array.shape}"
-    said = [json.loads(data) for data in through_group(json.dumps(own).encode(), group)]
+    said = [json.loads(data) for data in gather_bytes(json.dumps(own).encode(), group)]
     if len(set(said)) > 1:
         listed = "; ".join(f"worker {index}: {text}" for index, text in enumerate(said))
         raise ValueError(
@@ -167,5 +166,5 @@ def _reduce(array: Array, mode: str, group: dist.ProcessGroup) -> Array:
 
 
 def _gather_and_reduce(array: Array, mode: str, group: dist.ProcessGroup) -> Array:
-    arrays = [decode(data) for data in through_group(encode(array), group)]
+    arrays = [decode(data) for data in gather_bytes(encode(array), group)]
     return np.asarray(_MODES[mode][1](arrays, axis=0), dtype=array.dtype)

@@ -11,23 +11,23 @@ from fleetx.roles.session import started, world
 Result = TypeVar("Result")
 
 
-def in_unison(deed: Callable[[], Result]) -> Result:
+def all_or_none(deed: Callable[[], Result]) -> Result:
     """Do it, as every worker does; if it raises on one of them, it raises on all.
 
     A worker that raises does not wait for the others: one of them may be inside of the deed, in a
     collective that will never end. All others learn what happened instead of going on to wait for
     a worker that is gone.
     """
-    meeting = world("in_unison").meeting if started() else None
-    if meeting is None or meeting.size == 1:
+    barrier = world("all_or_none").barrier if started() else None
+    if barrier is None or barrier.size == 1:
         return deed()
     try:
         result = deed()
     except Exception as error:
-        meeting.confess(f"{type(error).__name__}: {error}")
+        barrier.confess(f"{type(error).__name__}: {error}")
         raise
     try:
-        trouble = meeting.trouble()
+        trouble = barrier.trouble()
     except dist.DistError as error:
         raise PlanError(
             "another worker did not come, or worker 0 is gone, while all of them did the same, "

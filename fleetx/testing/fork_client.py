@@ -1,4 +1,4 @@
-"""The parent's side of the zygote: start it once, ask it for ranks, end them."""
+"""The parent's side of the fork server: start it once, ask it for ranks, end them."""
 
 import atexit
 import contextlib
@@ -18,7 +18,9 @@ from typing import Any
 
 from fleetx.testing.sources import shared_modules
 
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from fleetx.testing.zygote import main; main({fd})"
+_PROGRAM = (
+    "import sys; sys.path[:] = {path!r}; from fleetx.testing.fork_server import main; main({fd})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,8 @@ class RankProcess:
             file.close()
 
 
-class Nursery:
-    """A running zygote. One serves all pools of an interpreter."""
+class ForkClient:
+    """A running fork server. One serves all pools of an interpreter."""
 
     def __init__(self) -> None:
         mine, theirs = socket.socketpair()
@@ -70,12 +72,12 @@ class Nursery:
 
     @property
     def pid(self) -> int:
-        """The process of the zygote."""
+        """The process of the fork server."""
         return self._process.pid
 
     @property
     def is_usable(self) -> bool:
-        """Whether the zygote lives and belongs to this process, not to one that forked it."""
+        """Whether the fork server lives and belongs to this process, not to one that forked it."""
         is_open = self._owner == os.getpid() and not self._control.closed
         return is_open and self._process.poll() is None
 
@@ -106,7 +108,7 @@ class Nursery:
         return [codes.get(rank.pid, 0) for rank in ranks]
 
     def close(self) -> None:
-        """End the zygote and every rank it has."""
+        """End the fork server and every rank it has."""
         if self._owner != os.getpid():
             return
         self._control.close()

@@ -92,7 +92,7 @@ def _receive_files(connection: Connection) -> list[int]:
 
 
 def _run_rank(rank: int, channels: list[Channels], listener: socket.socket) -> None:
-    """The life of a forked rank; never returns into the code of the zygote."""
+    """The life of a forked rank; never returns into the code of the fork server."""
     try:
         os.setpgid(0, 0)
         _die_with_parent()
