@@ -156,7 +156,7 @@ __all__ = [
     "world_size",
 ]
 
-# Rooms load on first use, so that importing fleetx costs next to nothing over importing torch.
+# Packages load on first use, so that importing fleetx costs next to nothing over importing torch.
 _HOMES = {
     "parse_train_configs": "fleetx.applications.train_configs",
     "check": "fleetx.checking.eager",
@@ -221,8 +221,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"fleetx.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'fleetx' has no attribute {name!r}{_meant(name)}")
-    room = importlib.import_module(_HOMES.get(name, "fleetx.roles"))
-    value = globals()[name] = getattr(room, name)
+    module = importlib.import_module(_HOMES.get(name, "fleetx.roles"))
+    value = globals()[name] = getattr(module, name)
     return value
 
 

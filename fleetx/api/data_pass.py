@@ -1,4 +1,4 @@
-"""A stretch of data: every batch once, and then all workers of a job with servers meet."""
+"""A pass over data: every batch once, and then all workers of a job with servers meet."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar

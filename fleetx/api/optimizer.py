@@ -144,7 +144,7 @@ class DistributedOptimizer(Optimizer):
             self._engine.cleared()
 
     clear_grad = zero_grad
-    """The name of document 004's time."""
+    """The name that Fleet's early releases gave it."""
 
     @property
     @override

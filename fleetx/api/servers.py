@@ -109,7 +109,7 @@ def init_worker() -> None:
 
 
 def settle_workers() -> None:
-    """Between two stretches of data: all that any worker has pushed is in the tables and here.
+    """Between two passes over data: all that any worker has pushed is in the tables and here.
 
     All workers must call it; does nothing in a job without servers.
     """
@@ -127,7 +127,7 @@ def settle_workers() -> None:
 
 
 def furthest(count: int) -> int:
-    """The largest count of any worker, after a stretch of data; all workers must ask.
+    """The largest count of any worker, after a pass over data; all workers must ask.
 
     Gives the count back in a job without servers.
     """

@@ -83,7 +83,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Watch:
-    """An onlooker, for tools that run a user's script and look at what it does."""
+    """Callbacks for tools that run a user's script and look at what it does."""
 
     change: Callable[[Request], Request] = lambda request: request
     """What is planned instead of what the script asked for."""

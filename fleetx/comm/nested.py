@@ -1,4 +1,4 @@
-"""Tensors inside of whatever models take and return: tuples, dicts, dataclasses, and their kin."""
+"""Tensors inside of whatever models take and return: tuples, dicts, dataclasses and the like."""
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping

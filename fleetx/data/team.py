@@ -111,7 +111,7 @@ def _data_group() -> dist.ProcessGroup | None:
 
 
 def _has_started() -> bool:
-    # A job that was started has loaded the room; loading it only to hear "no" would cost time.
+    # A job that was started has loaded that module; loading it only to hear "no" would cost time.
     if "fleetx.roles.session" not in sys.modules:
         return False
     from fleetx.roles.session import NotInitializedError, identity

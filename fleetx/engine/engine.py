@@ -72,7 +72,7 @@ class Engine:
         self.attached: list[Callable[[Engine], None]] = []
         self.updating: list[Callable[[Engine], None]] = []
         self.finished: list[Callable[[Engine, Tensor | None], None]] = []
-        """Onlookers: when there is an optimizer, before every update, after every batch."""
+        """Callbacks: when there is an optimizer, before every update, after every batch."""
         self.given: OptimizerSpec | None = None
         """The optimizer as the user described it."""
         self.steered_by: Any = None

@@ -10,7 +10,7 @@ from torch.fx import Graph
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of the forward.
+    """Consecutive operations of the forward.
 
     The placeholders of its graph are ``inputs`` and then ``receives``.
     """

@@ -1,4 +1,4 @@
-"""Deeds of all workers, such as laying out a model, that fail on all of them or on none."""
+"""Actions that all workers take, such as laying out a model: they fail on all or on none."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,20 +11,20 @@ from fleetx.roles.session import started, world
 Result = TypeVar("Result")
 
 
-def all_or_none(deed: Callable[[], Result]) -> Result:
+def all_or_none(action: Callable[[], Result]) -> Result:
     """Do it, as every worker does; if it raises on one of them, it raises on all.
 
-    A worker that raises does not wait for the others: one of them may be inside of the deed, in a
+    A worker that raises does not wait for the others: one of them may be inside of the action, in a
     collective that will never end. All others learn what happened instead of going on to wait for
     a worker that is gone.
     """
     barrier = world("all_or_none").barrier if started() else None
     if barrier is None or barrier.size == 1:
-        return deed()
+        return action()
     try:
-        result = deed()
+        result = action()
     except Exception as error:
-        barrier.confess(f"{type(error).__name__}: {error}")
+        barrier.report(f"{type(error).__name__}: {error}")
         raise
     try:
         trouble = barrier.trouble()

@@ -110,9 +110,9 @@ def _providers(chosen: Mapping[str, Strategy]) -> dict[str, str]:
     for name, strategy in chosen.items():
         for capability in sorted(strategy.contract.provides):
             if capability in provider:
-                deed = CAPABILITIES.get(capability, f"the {capability}")
+                what = CAPABILITIES.get(capability, f"the {capability}")
                 raise PlanError(
-                    f"{provider[capability]} and {name} both provide {deed}, and a job has "
+                    f"{provider[capability]} and {name} both provide {what}, and a job has "
                     "exactly one. Turn one of them off."
                 )
             provider[capability] = name

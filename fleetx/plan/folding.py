@@ -30,10 +30,10 @@ def changed_model(strategy: Strategy, job: Job) -> nn.Module:
                 "in .grad what this worker holds of the gradient."
             )
     changed = new is not old or vars(new).get("forward") is not before
-    deeds = {"model"} if changed else set()
+    changes = {"model"} if changed else set()
     if job.wire is not wire:
-        deeds.add("wire")
-    if undeclared := deeds - strategy.contract.touches:
+        changes.add("wire")
+    if undeclared := changes - strategy.contract.touches:
         raise PlanError(_undeclared(strategy, undeclared))
     return new
 
@@ -64,5 +64,5 @@ def _is_hooked(parameter: Tensor) -> bool:
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
-def _undeclared(strategy: Strategy, deeds: set[str]) -> str:
-    return f"{strategy.name} changed {sorted(deeds)}, which its contract does not name"
+def _undeclared(strategy: Strategy, changes: set[str]) -> str:
+    return f"{strategy.name} changed {sorted(changes)}, which its contract does not name"

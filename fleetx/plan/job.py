@@ -84,9 +84,9 @@ class Job:
         named = self.model.named_parameters(remove_duplicate=False)
         return {self._first.get(name, name) for name, _ in named}
 
-    def together(self, deed: Callable[[], T]) -> T:
+    def together(self, action: Callable[[], T]) -> T:
         """Do what every rank of the mesh does now; where it raises on one, it raises on all."""
-        return all_or_none(deed) if self.mesh.size() > 1 else deed()
+        return all_or_none(action) if self.mesh.size() > 1 else action()
 
     def of_all_stages(self, fact: Any) -> list[Any]:
         """What each stage of the pipeline has to say, as JSON; every rank must call it.

@@ -91,15 +91,15 @@ __all__ = [
     "world_size",
 ]
 
-_ROOMS = ("session", "queries", "collectives", "device_mesh")
+_MODULES = ("session", "queries", "collectives", "device_mesh")
 """These need torch, which a launcher or a test of the pure part does without."""
 
 
 def __getattr__(name: str) -> Any:
     """Load torch with the first name that needs it."""
     if name in __all__:
-        for room in _ROOMS:
-            module = importlib.import_module(f"fleetx.roles.{room}")
+        for part in _MODULES:
+            module = importlib.import_module(f"fleetx.roles.{part}")
             if name in vars(module):
                 globals()[name] = vars(module)[name]
                 return globals()[name]

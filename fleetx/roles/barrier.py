@@ -24,7 +24,7 @@ class Barrier:
     index: int
     size: int
     held: int = field(default=0, init=False)
-    deeds: int = field(default=0, init=False)
+    actions: int = field(default=0, init=False)
     told: int = field(default=0, init=False)
 
     def tell(self, call: str, fact: str) -> list[str]:
@@ -76,20 +76,20 @@ class Barrier:
         if verdict:
             raise RuntimeError(f"{verdict}; {_ADVICE}")
 
-    def confess(self, trouble: str) -> None:
-        """Tell the others what went wrong with a deed of all workers; waits for nobody."""
-        self.deeds += 1
-        self.store.set(f"deed/{self.deeds}", f"worker {self.index}: {trouble}")
+    def report(self, trouble: str) -> None:
+        """Tell the others what went wrong with an action of all workers; waits for nobody."""
+        self.actions += 1
+        self.store.set(f"action/{self.actions}", f"worker {self.index}: {trouble}")
 
     def trouble(self) -> str:
-        """What another worker confesses of the same deed; nothing once it went well on all."""
-        self.deeds += 1
-        verdict, count = f"deed/{self.deeds}", f"deed/well/{self.deeds}"
+        """What another worker reports of the same action; nothing once it went well on all."""
+        self.actions += 1
+        verdict, count = f"action/{self.actions}", f"action/well/{self.actions}"
         if self.store.add(count, 1) == self.size:
             self.store.set(verdict, "")
             self.store.delete_key(count)
-            # Everybody has come here, so nobody still reads the verdict on the deed before.
-            self.store.delete_key(f"deed/{self.deeds - 1}")
+            # Everybody has come here, so nobody still reads the verdict on the action before.
+            self.store.delete_key(f"action/{self.actions - 1}")
         self.store.wait([verdict], LONGEST_DEED)
         return self.store.get(verdict).decode()
 

@@ -1,4 +1,4 @@
-"""The layout of ImageNet in document 001: ``train.txt`` and ``val.txt`` with 'path label' lines."""
+"""ImageNet as lists of files: ``train.txt`` and ``val.txt`` with 'path label' lines."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -29,7 +29,7 @@ class TraceError(ValueError):
 
 
 def is_users(frame: FrameType) -> bool:
-    """Whether a frame runs code that is neither torch's nor of this room."""
+    """Whether a frame runs code that is neither torch's nor of this package."""
     return not frame.f_code.co_filename.startswith(_OURS)
 
 
