@@ -89,7 +89,7 @@ class FleetAgent(SimpleElasticAgent):
             monitor_interval=INTERVAL,
         )
         super().__init__(spec, exit_barrier_timeout=30)
-        self._job, self._rendezvous, self._board, self._logs = job, rendezvous, board, logs
+        self._job, self._machines, self._board, self._logs = job, rendezvous, board, logs
         self._processes: Processes | None = None
         self._watch: Watch | None = None
         self._echo: Echo | None = None
@@ -100,7 +100,7 @@ class FleetAgent(SimpleElasticAgent):
     @override
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         world = self._world
-        attempt = self._rendezvous.attempt
+        attempt = self._machines.attempt
         self._logs.begin(world.local, attempt)
         files = [self._logs.error_file(process) for process in world.local]
         self._watch, self._told_finished = Watch(world.local, files), False
@@ -130,17 +130,17 @@ class FleetAgent(SimpleElasticAgent):
 
     @property
     def _world(self) -> World:
-        assert self._rendezvous.world is not None, "workers start only after the machines have met"
-        return self._rendezvous.world
+        assert self._machines.world is not None, "workers start only after the machines have met"
+        return self._machines.world
 
     def _variables(self, process: Process) -> dict[str, str]:
-        world, attempt = self._world, self._rendezvous.attempt
+        world, attempt = self._world, self._machines.attempt
         restarts = self._worker_group.spec.max_restarts
         return (
             self._secrets.variables(attempt)
             | variables(self._job, world, process, attempt=attempt, environ=os.environ)
             | torch_variables(
-                world, process, master=self._rendezvous.master, attempt=attempt, restarts=restarts
+                world, process, master=self._machines.master, attempt=attempt, restarts=restarts
             )
         )
 
@@ -188,7 +188,7 @@ class FleetAgent(SimpleElasticAgent):
     def _settle(self, failure: Failure) -> None:
         """Decides between another attempt and the end of the job."""
         allowed = self._worker_group.spec.max_restarts
-        number = self._board.count_failed(self._rendezvous.attempt)
+        number = self._board.count_failed(self._machines.attempt)
         # The agent counts its own machine's failures; the limit is the job's.
         self._remaining_restarts = int(number <= allowed)
         if number <= allowed:
@@ -199,14 +199,14 @@ class FleetAgent(SimpleElasticAgent):
     def _all_finished(self) -> bool:
         """True when the last worker of the last machine has ended well."""
         assert self._watch is not None
-        world, attempt = self._world, self._rendezvous.attempt
+        world, attempt = self._world, self._machines.attempt
         if not self._told_finished and self._watch.finished("TRAINER") == world.local_workers:
             self._told_finished = True
             self._board.finish(attempt, world.local_workers)
         return self._board.finished(attempt) == len(world.workers)
 
     def _check_others(self) -> None:
-        world, attempt = self._world, self._rendezvous.attempt
+        world, attempt = self._world, self._machines.attempt
         silent = self._board.beat(attempt, world.node_rank, world.nnodes)
         if silent is None:
             return
