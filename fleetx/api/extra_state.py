@@ -6,10 +6,10 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, treespec_dumps, treespec_loads
 
 from fleetx.engine.engine import Engine
 from fleetx.roles.messages import broadcast_json, broadcast_tree
+from fleetx.torch_internals import tree_flatten, tree_map, treespec_dumps, treespec_loads
 
 
 def is_extra(name: str) -> bool:

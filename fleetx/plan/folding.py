@@ -2,13 +2,14 @@
 
 from dataclasses import fields
 
-from torch import Tensor, nn
+from torch import nn
 
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
+from fleetx.torch_internals import has_gradient_hooks
 
 
 def changed_model(strategy: Strategy, job: Job) -> nn.Module:
@@ -22,7 +23,7 @@ def changed_model(strategy: Strategy, job: Job) -> nn.Module:
             f"{strategy.name} renamed parameters, which breaks checkpoints: {sorted(renamed)[:3]}"
         )
     for name, parameter in names.items():
-        if _is_hooked(parameter) and held.get(name, parameter) is not parameter:
+        if has_gradient_hooks(parameter) and held.get(name, parameter) is not parameter:
             raise PlanError(
                 f"the parameter {name!r} has a gradient hook, and {strategy.name} replaces the "
                 "parameter, so the hook would never be called; register it after "
@@ -58,10 +59,6 @@ def changed_step(strategy: Strategy, old: Step, job: Job) -> Step:
 def every_name(model: nn.Module) -> dict[str, nn.Parameter]:
     """Every parameter under each of its names; those of a tied one are several."""
     return dict(model.named_parameters(remove_duplicate=False))
-
-
-def _is_hooked(parameter: Tensor) -> bool:
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def _undeclared(strategy: Strategy, changes: set[str]) -> str:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from fleetx.plan.all_or_none import all_or_none
 from fleetx.plan.step import Step
 from fleetx.roles.messages import broadcast_json
+from fleetx.torch_internals import parameters_of
 
 T = TypeVar("T")
 _ELSEWHERE = (
@@ -73,7 +74,7 @@ class Job:
     def __post_init__(self) -> None:
         seen: dict[int, str] = {}
         for path, module in self.model.named_modules(remove_duplicate=False):
-            for name, parameter in module._parameters.items():
+            for name, parameter in parameters_of(module).items():
                 if parameter is not None:
                     full = f"{path}.{name}" if path else name
                     first = self._first[full] = seen.setdefault(id(parameter), full)

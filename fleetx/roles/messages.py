@@ -10,7 +10,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
+
+from fleetx.torch_internals import tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 
 Described = list[Any]
 """Shape, name of the type, and whether gradients are wanted."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fleetx.comm.local import local
 from fleetx.optim.kernels import has_kernels
+from fleetx.torch_internals import foreach_mul_, unscale_and_find_inf_, values_of
 
 
 class LossScale(NamedTuple):
@@ -89,7 +90,7 @@ def unscale_(gradients: Iterable[Tensor], scale: Tensor) -> Tensor:
     overflow, inverse = torch.zeros(1, device=scale.device), scale.reciprocal()
     for device, parts in _by_device(gradients).items():
         flag = overflow if device == scale.device else torch.zeros(1, device=device)
-        torch._amp_foreach_non_finite_check_and_unscale_(parts, flag, inverse.to(device))
+        unscale_and_find_inf_(parts, flag, inverse.to(device))
         if flag is not overflow:
             overflow.logical_or_(flag.to(scale.device))
     return overflow
@@ -99,7 +100,7 @@ def unscale_(gradients: Iterable[Tensor], scale: Tensor) -> Tensor:
 def multiply_(gradients: Iterable[Tensor], factor: Tensor) -> None:
     """Multiply the gradients, or what this rank holds of them, in place."""
     for device, parts in _by_device(gradients).items():
-        torch._foreach_mul_(parts, factor.to(device))
+        foreach_mul_(parts, factor.to(device))
 
 
 def _by_device(gradients: Iterable[Tensor]) -> dict[torch.device, list[Tensor]]:
@@ -116,5 +117,5 @@ def _numbers(gradient: Tensor) -> Tensor:
     """The real numbers that this rank holds of a gradient, as a view."""
     gradient = local(gradient)
     if gradient.is_sparse:
-        gradient = gradient._values()
+        gradient = values_of(gradient)
     return torch.view_as_real(gradient) if gradient.is_complex() else gradient

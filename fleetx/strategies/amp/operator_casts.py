@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from fleetx.comm.nested import mapped
+from fleetx.torch_internals import parameters_of
 
 CASTABLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
 """A double stays what it is: whoever made it wanted the digits."""
@@ -131,7 +132,7 @@ def one_of(places: Sequence[tuple[nn.Module, str]]) -> Callable[[Tensor], bool]:
     """Whether a tensor is the parameter at one of these owners and attributes."""
     # Asked of the owner each time: whoever lays parameters out may exchange the tensors.
     return lambda tensor: any(
-        owner._parameters.get(attribute) is tensor for owner, attribute in places
+        parameters_of(owner).get(attribute) is tensor for owner, attribute in places
     )
 
 

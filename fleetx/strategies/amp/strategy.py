@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 from typing_extensions import override
 
 from fleetx.plan import option
@@ -30,6 +29,7 @@ from fleetx.strategies.amp.operator_casts import (
     parameters_named,
 )
 from fleetx.strategies.amp.operator_lists import PRODUCTS, two_lists
+from fleetx.torch_internals import ConvBase
 
 logger = logging.getLogger(__name__)
 Count = Annotated[int, AtLeast(1)]
@@ -276,7 +276,7 @@ class Amp(Strategy, name="amp"):
     def _warn(self, model: nn.Module, job: Job) -> None:
         half = self.config.low == torch.float16
         _, spared = self.config.lists()
-        found = [module for module in model.modules() if isinstance(module, _ConvNd)]
+        found = [module for module in model.modules() if isinstance(module, ConvBase)]
         convolves = any(f"conv{module.weight.dim() - 2}d" not in spared for module in found)
         if half and convolves and job.device.type == "cpu":
             logger.warning(

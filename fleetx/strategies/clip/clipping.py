@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fleetx.comm.local import local
+from fleetx.torch_internals import foreach_clamp_max_, foreach_clamp_min_, foreach_mul_
 
 
 @torch.no_grad()
@@ -11,8 +12,8 @@ def by_value(gradients: list[Tensor], lowest: float, highest: float) -> None:
     """Force every number into ``[lowest, highest]``, in place."""
     for group in _alike(gradients):
         parts = [local(gradient) for gradient in group]
-        torch._foreach_clamp_max_(parts, highest)
-        torch._foreach_clamp_min_(parts, lowest)
+        foreach_clamp_max_(parts, highest)
+        foreach_clamp_min_(parts, lowest)
 
 
 @torch.no_grad()
@@ -20,7 +21,7 @@ def by_norm(gradients: list[Tensor], limit: float) -> None:
     """Shrink every tensor whose norm is above ``limit`` to it, in place."""
     for group in _alike(gradients):
         factors = shrink(_norms(group), limit).to(group[0].dtype)
-        torch._foreach_mul_([local(gradient) for gradient in group], list(factors.unbind()))
+        foreach_mul_([local(gradient) for gradient in group], list(factors.unbind()))
 
 
 @torch.no_grad()
@@ -40,7 +41,7 @@ def by_global_norm(
     factor = shrink(total, limit)
     for group in _alike(gradients):
         parts = [local(gradient) for gradient in group]
-        torch._foreach_mul_(parts, factor.to(device=parts[0].device, dtype=parts[0].dtype))
+        foreach_mul_(parts, factor.to(device=parts[0].device, dtype=parts[0].dtype))
     return total
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from typing_extensions import override
 
 from fleetx.graph.recording import Recorder, Recording
@@ -22,6 +21,7 @@ from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.option import AtLeast
 from fleetx.plan.step import Driven, Step
 from fleetx.plan.strategy import Plan, Strategy
+from fleetx.torch_internals import TreeSpec, buffers_of, tree_flatten, tree_unflatten
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class _Run:
         self._recorder = Recorder(self.job.device)
         self._parameters = list(self.job.model.parameters())
         self._modules = list(self.job.model.modules())
-        self._buffers = [module._buffers for module in self._modules]
+        self._buffers = [buffers_of(module) for module in self._modules]
         self._rates = [torch.zeros((), device=self.job.device) for _ in self._groups]
         self._known = [0.0 for _ in self._groups]
         """What the rates on the device are."""

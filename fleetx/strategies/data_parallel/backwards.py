@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fleetx.comm.reached import Reached
+from fleetx.torch_internals import check_reduced
 
 
 class Backwards:
@@ -42,7 +43,7 @@ class Backwards:
         if not self._armed or not self._reached:
             return False
         try:
-            self._replica._check_reducer_finalized()
+            check_reduced(self._replica)
         except RuntimeError:
             return True
         return False

@@ -4,15 +4,14 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fleetx.near_names import near_names
+from fleetx.torch_internals import BatchNormBase, InstanceNormBase
 
 LAYERS: dict[str, tuple[type[nn.Module], ...]] = {
-    "batch_norm": (_BatchNorm,),
+    "batch_norm": (BatchNormBase,),
     "group_norm": (nn.GroupNorm,),
-    "instance_norm": (_InstanceNorm,),
+    "instance_norm": (InstanceNormBase,),
     "layer_norm": (nn.LayerNorm,),
 }
 """How Paddle begins the names of a layer's parameters -> the layer in torch.

@@ -10,6 +10,17 @@ from fleetx.optim.norms import norm, norms
 from fleetx.strategies.layerwise.layers import Layers, descended, local, rate, widened
 from fleetx.strategies.layerwise.layerwise_optimizer import Group, LayerwiseOptimizer
 from fleetx.strategies.layerwise.pointers import PointerTable
+from fleetx.torch_internals import (
+    foreach_add_,
+    foreach_addcmul_,
+    foreach_div,
+    foreach_div_,
+    foreach_lerp_,
+    foreach_mul_,
+    foreach_sqrt,
+    foreach_sub_,
+    fused_adam_,
+)
 
 
 class Lamb(LayerwiseOptimizer):
@@ -120,8 +131,8 @@ def _adam(group: Group, layers: Layers, targets: list[Tensor], lr: float) -> Non
     """Count a step and add it, times ``-lr``, to the targets."""
     beta1, beta2 = group["betas"]
     steps = layers.state("step")
-    torch._foreach_add_(steps, 1.0)
-    torch._fused_adam_(
+    foreach_add_(steps, 1.0)
+    fused_adam_(
         targets,
         _gradients(group, layers.grads, layers.params),
         layers.state("exp_avg"),
@@ -149,30 +160,30 @@ def _move(group: Group, layers: Layers, decay: float) -> None:
     wide = widened(params)
     steps = _directions(group, layers, _gradients(group, local(layers.grads), wide))
     if decay > 0:
-        torch._foreach_add_(steps, wide, alpha=decay)
+        foreach_add_(steps, wide, alpha=decay)
         weights, lengths = norms(wide, layers.params), norms(steps, layers.params)
         trusts = torch.where((weights > 0) & (lengths > 0), weights / lengths, 1.0)
-        torch._foreach_mul_(steps, list((trusts * lr).unbind()))
+        foreach_mul_(steps, list((trusts * lr).unbind()))
     else:
-        torch._foreach_mul_(steps, lr)
-    torch._foreach_sub_(params, steps)
+        foreach_mul_(steps, lr)
+    foreach_sub_(params, steps)
 
 
 def _directions(group: Group, layers: Layers, grads: list[Tensor]) -> list[Tensor]:
     """Adam's steps for a rate of one; the moments and the counters move."""
     beta1, beta2 = group["betas"]
     means, squares = local(layers.state("exp_avg")), local(layers.state("exp_avg_sq"))
-    torch._foreach_lerp_(means, grads, 1 - beta1)
-    torch._foreach_mul_(squares, beta2)
-    torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
+    foreach_lerp_(means, grads, 1 - beta1)
+    foreach_mul_(squares, beta2)
+    foreach_addcmul_(squares, grads, grads, 1 - beta2)
     counters = layers.state("step")
-    torch._foreach_add_(counters, 1.0)
+    foreach_add_(counters, 1.0)
     # In double precision: 1 - 0.999 has four digits less than its operands.
     times = torch.stack(counters).double()
     first, second = 1 - beta1**times, (1 - beta2**times).sqrt()
-    below = torch._foreach_sqrt(squares)
-    torch._foreach_div_(below, list(second.to(means[0].dtype).unbind()))
-    torch._foreach_add_(below, group["eps"])
-    found = torch._foreach_div(means, below)
-    torch._foreach_div_(found, list(first.to(means[0].dtype).unbind()))
+    below = foreach_sqrt(squares)
+    foreach_div_(below, list(second.to(means[0].dtype).unbind()))
+    foreach_add_(below, group["eps"])
+    found = foreach_div(means, below)
+    foreach_div_(found, list(first.to(means[0].dtype).unbind()))
     return list(found)

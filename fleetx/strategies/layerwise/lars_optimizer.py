@@ -10,6 +10,14 @@ from fleetx.optim.norms import norm, norms
 from fleetx.strategies.layerwise.layers import Layers, descended, local, rate, widened
 from fleetx.strategies.layerwise.layerwise_optimizer import Group, LayerwiseOptimizer
 from fleetx.strategies.layerwise.pointers import PointerTable
+from fleetx.torch_internals import (
+    foreach_add,
+    foreach_add_,
+    foreach_mul,
+    foreach_mul_,
+    foreach_sub_,
+    fused_sgd_,
+)
 
 SMALLEST = 1e-9
 """Below this, ``1 - (1 - rate)`` loses more digits than single precision has."""
@@ -126,12 +134,12 @@ def _momentum(
     momentum, velocities = float(group["momentum"]), layers.state("velocity")
     grads = layers.grads if ready else descended(layers.grads, layers.params, **_objective(group))
     if momentum == 0 or 0 < abs(local_lr) < SMALLEST:
-        steps = torch._foreach_add(grads, layers.params, alpha=decay)
-        torch._foreach_mul_(velocities, momentum)
-        torch._foreach_add_(velocities, steps, alpha=local_lr)
-        torch._foreach_sub_(layers.params, velocities)
+        steps = foreach_add(grads, layers.params, alpha=decay)
+        foreach_mul_(velocities, momentum)
+        foreach_add_(velocities, steps, alpha=local_lr)
+        foreach_sub_(layers.params, velocities)
         return
-    torch._fused_sgd_(
+    fused_sgd_(
         layers.params,
         grads,
         velocities,
@@ -159,16 +167,16 @@ def _move(group: Group, layers: Layers, decay: float) -> None:
     wide = widened(params)
     grads = descended(local(layers.grads), wide, **_objective(group))
     if decay > 0:
-        steps = torch._foreach_add(grads, wide, alpha=decay)
+        steps = foreach_add(grads, wide, alpha=decay)
         local_lrs = lr * _trusts(
             norms(wide, layers.params), norms(grads, layers.params), decay, group
         )
-        torch._foreach_mul_(steps, list(local_lrs.unbind()))
+        foreach_mul_(steps, list(local_lrs.unbind()))
     else:
-        steps = torch._foreach_mul(grads, lr)
-    torch._foreach_mul_(velocities, group["momentum"])
-    torch._foreach_add_(velocities, steps)
-    torch._foreach_sub_(params, velocities)
+        steps = foreach_mul(grads, lr)
+    foreach_mul_(velocities, group["momentum"])
+    foreach_add_(velocities, steps)
+    foreach_sub_(params, velocities)
 
 
 def _trusts(weights: Tensor, gradients: Tensor, decay: float, group: Group) -> Tensor:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from fleetx.torch_internals import foreach_add, foreach_neg
+
 SMALL = 1 << 14
 """On the CPU, below this size a tensor's share of list operations costs less than a fused kernel of
 its own, which starts all threads."""
@@ -83,9 +85,9 @@ def descended(
     """The gradients of what is minimised, decay of the user's optimizer included."""
     found = widened(grads)
     if maximize:
-        found = list(torch._foreach_neg(found))
+        found = list(foreach_neg(found))
     if weight_decay:
-        found = list(torch._foreach_add(found, list(params), alpha=weight_decay))
+        found = list(foreach_add(found, list(params), alpha=weight_decay))
     return found
 
 

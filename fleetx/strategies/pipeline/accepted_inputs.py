@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+
+from fleetx.torch_internals import tree_leaves
 
 
 class Accepted:

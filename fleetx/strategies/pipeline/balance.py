@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.fx import Graph, Node
-from torch.utils._pytree import tree_map
 from typing_extensions import override
 
 from fleetx.strategies.pipeline.cut_points import torn_by_cuts
+from fleetx.torch_internals import tree_map
 
 _REPEATS = 3
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from fleetx.torch_internals import tree_flatten, tree_unflatten
 
 _PLAIN = bool | int | float | str | None
 

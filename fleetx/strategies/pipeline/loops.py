@@ -4,11 +4,10 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
-import torch.nn.functional as F
 from torch import nn
-from torch.nn.modules.transformer import _detect_is_causal_mask, _get_seq_len
 
 from fleetx.strategies.pipeline.refusal import Following
+from fleetx.torch_internals import canonical_mask, detect_is_causal_mask, get_seq_len
 
 Loop = Callable[[Following, Any, dict[str, Any]], Any]
 
@@ -64,7 +63,7 @@ def _canonical(tracer: Following, mask: Any, src: Any) -> Any:
     if mask is None:
         return None
     args = (mask, "mask", None, "", src.dtype, False)
-    return tracer.create_proxy("call_function", F._canonical_mask, args, {})
+    return tracer.create_proxy("call_function", canonical_mask, args, {})
 
 
 def _causal(tracer: Following, stack: Any, mask: Any, is_causal: Any, src: Any) -> Any:
@@ -72,5 +71,5 @@ def _causal(tracer: Following, stack: Any, mask: Any, is_causal: Any, src: Any) 
     if mask is None or is_causal is not None:
         return is_causal is True
     size = (src, stack.layers[0].self_attn.batch_first)
-    length = tracer.create_proxy("call_function", _get_seq_len, size, {})
-    return tracer.create_proxy("call_function", _detect_is_causal_mask, (mask, None, length), {})
+    length = tracer.create_proxy("call_function", get_seq_len, size, {})
+    return tracer.create_proxy("call_function", detect_is_causal_mask, (mask, None, length), {})

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from fleetx.graph import kinds
 from fleetx.strategies.pipeline.refusal import REMEDY, is_users
+from fleetx.torch_internals import tree_leaves
 
 if TYPE_CHECKING:
     from fleetx.strategies.pipeline.tracer import Follower

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch._C._autograd import _top_saved_tensors_default_hooks
 
 from fleetx.strategies.pipeline.refusal import REMEDY, TraceError
+from fleetx.torch_internals import saved_tensor_hooks
 
 _DEVICES = ("cpu", "cuda")
 
@@ -28,9 +28,7 @@ def regions() -> dict[str, Any]:
         ),
         "the default dtype is switched": torch.get_default_dtype(),
         "the default device is switched": torch.get_default_device(),
-        "what backward keeps is switched, as checkpoint() does": _top_saved_tensors_default_hooks(
-            False
-        ),
+        "what backward keeps is switched, as checkpoint() does": saved_tensor_hooks(),
         "the kernels of attention are switched": (
             torch.backends.cuda.flash_sdp_enabled(),
             torch.backends.cuda.mem_efficient_sdp_enabled(),

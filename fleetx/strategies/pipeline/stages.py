@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import pipelining
-from torch.utils._pytree import tree_leaves, tree_map
 
 from fleetx.graph.part import Part
 from fleetx.roles.messages import Described, broadcast_json, broadcast_tree, describe, described
 from fleetx.strategies.pipeline.joined_outputs import grows, joined
 from fleetx.strategies.pipeline.parts import run
 from fleetx.strategies.pipeline.stage import PREFIX, Criterion, Stage
+from fleetx.torch_internals import parameters_of, tree_leaves, tree_map
 
 SHAPES_KEPT = 8
 """Shapes of batches whose runners are kept, because each has receive buffers of its own."""
@@ -85,7 +85,7 @@ class Stages:
             found |= dict.fromkeys(self._model.get_submodule(path).parameters())
         for path in sorted(part.attributes):
             owner, _, name = path.rpartition(".")
-            parameter = self._model.get_submodule(owner)._parameters.get(name)
+            parameter = parameters_of(self._model.get_submodule(owner)).get(name)
             if parameter is not None:
                 found[parameter] = None
         yield from found

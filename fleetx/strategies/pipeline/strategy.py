@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 from typing_extensions import override
 
 from fleetx.comm.replicas import start_equal
@@ -23,6 +22,7 @@ from fleetx.plan.option import AtLeast, OneOf
 from fleetx.plan.step import Drive, Driven, Step, largest_over
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.roles.subgroups import carries
+from fleetx.torch_internals import tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from fleetx.graph.part import Part

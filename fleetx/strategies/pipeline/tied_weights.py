@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from fleetx.comm.local import local
 from fleetx.graph.part import Part
 from fleetx.roles.subgroups import along
+from fleetx.torch_internals import buffers_of, parameters_of
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _tensors(
 ) -> Iterator[tuple[dict[str, Any], str, str]]:
     """Where each parameter and buffer lies, its name there, and its path."""
     for path, module in named:
-        for kind in (module._parameters, module._buffers):
+        for kind in (parameters_of(module), buffers_of(module)):
             for name in kind:
                 if kind[name] is not None:
                     yield kind, name, f"{path}.{name}" if path else name

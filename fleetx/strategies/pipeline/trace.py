@@ -9,6 +9,7 @@ from fleetx.strategies.pipeline.recorder import recording
 from fleetx.strategies.pipeline.refusal import REMEDY, TraceError, place
 from fleetx.strategies.pipeline.side_effects import unchanged
 from fleetx.strategies.pipeline.tracer import Follower, Whole
+from fleetx.torch_internals import has_forward_hooks
 
 __all__ = ["TraceError", "Whole", "follow", "open_up"]
 
@@ -50,7 +51,7 @@ def _check(model: nn.Module) -> None:
             f"the forward of this {type(model).__name__} object was replaced, and only that of its "
             f"class can be followed: {REMEDY}."
         )
-    if model._forward_hooks or model._forward_pre_hooks:
+    if has_forward_hooks(model):
         raise TraceError(
             f"the {type(model).__name__} has forward hooks, which would never run because it is "
             "not called as a whole any more: register them on its submodules."

@@ -20,6 +20,7 @@ from fleetx.strategies.pipeline.loops import loop_of
 from fleetx.strategies.pipeline.refusal import REMEDY, TraceError, users_frame, where
 from fleetx.strategies.pipeline.side_effects import regions, switched
 from fleetx.strategies.pipeline.values import Stored, Value
+from fleetx.torch_internals import assert_in_graph, has_backward_hooks, has_forward_hooks
 
 Whole = Callable[[str, nn.Module], bool]
 _NEEDS_VALUE = frozenset({"item", "tolist", "numpy", "data_ptr", "__bool__", "__array__"})
@@ -189,7 +190,7 @@ class Follower(fx.Tracer):
         frame = users_frame(sys._getframe(1))
         if frame is not None and _asserts(frame):
             text = f"AssertionError at {where(frame)}"
-            self.create_proxy("call_function", torch._assert, (obj, text), {})
+            self.create_proxy("call_function", assert_in_graph, (obj, text), {})
             return True
         raise self.refusal("the code decides by a value, which is not known yet")
 
@@ -210,8 +211,8 @@ def _acts_as_a_whole(module: nn.Module) -> bool:
     """Whether something acts on the call of a module itself, so that it must be called."""
     return (
         "forward" in module.__dict__
-        or bool(module._forward_hooks or module._forward_pre_hooks)
-        or bool(module._backward_hooks or module._backward_pre_hooks)
+        or has_forward_hooks(module)
+        or has_backward_hooks(module)
         or isinstance(module, torch.jit.ScriptModule | ParametrizationList)
         or is_parametrized(module)
     )

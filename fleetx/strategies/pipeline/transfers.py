@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fleetx.roles.messages import Described, describe, described
+from fleetx.torch_internals import is_view
 
 
 def sent(values: Sequence[Tensor], outgoing: Sequence[Described]) -> tuple[Tensor, ...]:
@@ -27,7 +28,7 @@ def _in_order(value: Tensor) -> Tensor:
     Schedules that split a backward let go of what was sent, which is not possible with a view.
     """
     usual = torch.empty(value.shape, device="meta").stride()
-    plain = value.stride() == usual and not value._is_view()
+    plain = value.stride() == usual and not is_view(value)
     return value if plain else value.clone(memory_format=torch.contiguous_format)
 
 

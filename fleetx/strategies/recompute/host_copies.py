@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fleetx.torch_internals import version_of
+
 
 class HostCopies:
     """Keeps bundles of values in the order in which they were given and takes them back in reverse.
@@ -83,7 +85,7 @@ class Bundle:
         self._source = [weakref.ref(v) if isinstance(v, Tensor) else None for v in values]
         self._moves = [isinstance(v, Tensor) and movable(v) for v in values]
         self._here = [v.detach() if isinstance(v, Tensor) else v for v in values]
-        self._versions = [v._version if isinstance(v, Tensor) else 0 for v in values]
+        self._versions = [version_of(v) if isinstance(v, Tensor) else 0 for v in values]
         self._coming: dict[int, tuple[Tensor, torch.cuda.Event | None]] = {}
         self.host: list[Tensor | None] = [None] * len(values)
 
@@ -132,7 +134,7 @@ class Bundle:
 
     def _unchanged(self, at: int) -> Any:
         value = self._here[at]
-        if isinstance(value, Tensor) and value._version != self._versions[at]:
+        if isinstance(value, Tensor) and version_of(value) != self._versions[at]:
             raise RuntimeError(
                 f"a tensor of shape {list(value.shape)} was changed in place after it was kept for "
                 "the backward pass, so its old values are lost; use the operation that is not in "
@@ -145,7 +147,7 @@ def _contents(tensor: Tensor | None) -> tuple[Any, ...]:
     """Equal for tensors that show the same values, as long as one of them is alive."""
     if tensor is None:
         return ()
-    return tensor.data_ptr(), tensor._version, tensor.shape, tensor.stride(), tensor.dtype
+    return tensor.data_ptr(), version_of(tensor), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def movable(tensor: Tensor) -> bool:

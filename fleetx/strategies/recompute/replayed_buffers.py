@@ -7,6 +7,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from fleetx.torch_internals import buffers_of
+
 Buffers = dict[nn.Module, dict[str, Tensor | None]]
 """Module -> its own buffers by name."""
 
@@ -17,7 +19,7 @@ def buffers(module: nn.Module) -> Buffers:
     Version counters cannot tell which ones it will change: BatchNorm moves its running statistics
     behind their back. In training it does not look at them, so those are not copied.
     """
-    every = {owner: dict(owner._buffers) for owner in module.modules() if owner._buffers}
+    every = {owner: dict(buffers_of(owner)) for owner in module.modules() if buffers_of(owner)}
     read = {owner: named for owner, named in every.items() if not _writes_only(owner)}
     return every | _made(read, lambda buffer: buffer.detach().clone())
 
@@ -36,7 +38,7 @@ def _replayed(before: Buffers) -> Buffers:
 
 def _written(owner: nn.Module) -> dict[str, Tensor | None]:
     """Kept for all replays: nobody reads what was written there."""
-    live = owner._buffers
+    live = buffers_of(owner)
     known, found = _scratch.get(owner, ({}, {}))
     if known.keys() != live.keys() or any(live[name] is not known[name] for name in live):
         found = {n: None if b is None else torch.empty_like(b) for n, b in live.items()}
@@ -63,7 +65,7 @@ def _made(found: Buffers, make: Callable[[Tensor], Tensor]) -> Buffers:
 @contextmanager
 def as_before(before: Buffers) -> Iterator[None]:
     """Let modules work on copies of earlier buffers; the live ones come back untouched."""
-    live = {owner: owner._buffers for owner in before}
+    live = {owner: buffers_of(owner) for owner in before}
     for owner, named in _replayed(before).items():
         vars(owner)["_buffers"] = named  # quicker than through torch
     try:

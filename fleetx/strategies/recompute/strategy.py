@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
@@ -27,6 +26,7 @@ from fleetx.plan.strategy import Strategy
 from fleetx.strategies.recompute.host_copies import Bundle, HostCopies
 from fleetx.strategies.recompute.random_draws import Draws, States
 from fleetx.strategies.recompute.replayed_buffers import Buffers, as_before, buffers
+from fleetx.torch_internals import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 logger = logging.getLogger(__name__)
 Contexts = Sequence[Callable[[], AbstractContextManager[Any]]]

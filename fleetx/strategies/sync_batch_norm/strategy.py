@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import override
 
 from fleetx.plan.contract import Contract, Phase
@@ -16,6 +15,7 @@ from fleetx.plan.job import Job
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import data_group
 from fleetx.strategies.sync_batch_norm import batch_norm
+from fleetx.torch_internals import BatchNormBase, check_input_dim
 
 PAIR_BYTES = 2 * 4
 """Two numbers in single precision are sent per channel, forward and backward."""
@@ -32,7 +32,7 @@ class SyncBatchNorm(Strategy, name="sync_batch_norm"):
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
         # Those of other stages are among them: the tree of modules is whole everywhere.
-        layers = {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
+        layers = {name: m for name, m in model.named_modules() if isinstance(m, BatchNormBase)}
         if not layers:
             raise PlanError(
                 "strategy.sync_batch_norm = True would change nothing: the model has no BatchNorm "
@@ -71,7 +71,7 @@ class SyncBatchNorm(Strategy, name="sync_batch_norm"):
 
 
 def _refuse_own_forward(name: str, layer: nn.Module) -> None:
-    if type(layer).forward not in {_BatchNorm.forward, nn.SyncBatchNorm.forward}:
+    if type(layer).forward not in {BatchNormBase.forward, nn.SyncBatchNorm.forward}:
         raise PlanError(
             f"strategy.sync_batch_norm = True cannot be in force for {name!r}: "
             f"{type(layer).__name__} has a forward of its own, which would be lost. Use a layer of "
@@ -80,7 +80,7 @@ def _refuse_own_forward(name: str, layer: nn.Module) -> None:
 
 
 def _synchronised(
-    layer: _BatchNorm, group: dist.ProcessGroup, device: torch.device
+    layer: BatchNormBase, group: dist.ProcessGroup, device: torch.device
 ) -> Callable[[Forward], Forward]:
     whole = _on_cpu if device.type == "cpu" else _on_accelerator
     training = whole(layer, group)
@@ -91,12 +91,12 @@ def _synchronised(
     return change
 
 
-def _on_accelerator(layer: _BatchNorm, group: dist.ProcessGroup) -> Forward:
+def _on_accelerator(layer: BatchNormBase, group: dist.ProcessGroup) -> Forward:
     """The kernels of torch's own layer, over the state of ``layer``."""
     twin = nn.SyncBatchNorm(layer.num_features, process_group=group)
 
     def run(x: Tensor) -> Tensor:
-        layer._check_input_dim(x)
+        check_input_dim(layer, x)
         # As of now: options may have been set and buffers exchanged since the last call.
         vars(twin).update(vars(layer) | {"process_group": group})
         return nn.SyncBatchNorm.forward(twin, x)
@@ -104,11 +104,11 @@ def _on_accelerator(layer: _BatchNorm, group: dist.ProcessGroup) -> Forward:
     return run
 
 
-def _on_cpu(layer: _BatchNorm, group: dist.ProcessGroup) -> Forward:
+def _on_cpu(layer: BatchNormBase, group: dist.ProcessGroup) -> Forward:
     """The same in our own functions: torch's layer refuses the CPU."""
 
     def run(x: Tensor) -> Tensor:
-        layer._check_input_dim(x)
+        check_input_dim(layer, x)
         y, mean, variance, count = batch_norm.normalise(
             x, layer.weight, layer.bias, eps=layer.eps, group=group
         )
@@ -119,7 +119,7 @@ def _on_cpu(layer: _BatchNorm, group: dist.ProcessGroup) -> Forward:
     return run
 
 
-def _track(layer: _BatchNorm, mean: Tensor, unbiased: Tensor) -> None:
+def _track(layer: BatchNormBase, mean: Tensor, unbiased: Tensor) -> None:
     share = layer.momentum
     if layer.num_batches_tracked is not None:
         layer.num_batches_tracked.add_(1)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from fleetx.torch_internals import buffers_of, parameters_of
+
 Place = tuple[nn.Module, str]
 """A module, and a name under which it has a parameter."""
 
@@ -18,7 +20,7 @@ def places_of_parameters(model: nn.Module) -> list[list[Place]]:
     """All places of each parameter: one that is shared has several."""
     places = defaultdict[int, list[Place]](list)
     for owner in model.modules():
-        for name, parameter in owner._parameters.items():
+        for name, parameter in parameters_of(owner).items():
             places[id(parameter)].append((owner, name))
     places.pop(id(None), None)
     return list(places.values())
@@ -48,7 +50,7 @@ def accept_whole_tensors(model: nn.Module, owners: Iterable[nn.Module]) -> None:
 def _keep_parts(
     model: nn.Module, module: nn.Module, state: dict[str, Any], prefix: str, *args: Any
 ) -> None:
-    for name in module._parameters:
+    for name in parameters_of(module):
         value = state.get(prefix + name)
         if not isinstance(value, Tensor) or isinstance(value, DTensor):
             continue
@@ -71,19 +73,19 @@ def _at_rest(model: nn.Module, module: nn.Module, name: str) -> Any:
     # Loaded here: FSDP takes a second that jobs which load nothing do not pay.
     from torch.distributed.fsdp import FSDPModule
 
-    parameter = module._parameters[name]
+    parameter = parameters_of(module)[name]
     gathered = isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1
     if gathered and isinstance(model, FSDPModule):
         for unit in model.modules():
             if isinstance(unit, FSDPModule):
                 unit.reshard()
-    return module._parameters[name]
+    return parameters_of(module)[name]
 
 
 def moved_buffers(owners: Collection[nn.Module], device: torch.device) -> list[Tensor]:
     """The buffers of modules, each once, after they have been moved to the device."""
     for owner in owners:
-        for name, buffer in owner._buffers.items():
-            owner._buffers[name] = None if buffer is None else buffer.to(device)
-    every = {id(b): b for owner in owners for b in owner._buffers.values() if b is not None}
+        for name, buffer in buffers_of(owner).items():
+            buffers_of(owner)[name] = None if buffer is None else buffer.to(device)
+    every = {id(b): b for owner in owners for b in buffers_of(owner).values() if b is not None}
     return list(every.values())

@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from fleetx.torch_internals import mark_parameter, parameters_of, put_flat_weight
+
 Forward = Callable[..., Any]
 Change = Callable[[Forward], Forward]
 Show = Callable[[Any], Tensor | None]
@@ -29,7 +31,7 @@ def settled_parameters(owners: Iterable[nn.Module]) -> Change:
 
 
 def _with_parameters(owners: Iterable[nn.Module]) -> list[nn.Module]:
-    return [owner for owner in owners if owner._parameters]
+    return [owner for owner in owners if parameters_of(owner)]
 
 
 def _plain(parameter: Any) -> Tensor | None:
@@ -63,7 +65,7 @@ def _shown(owners: list[nn.Module], show: Show) -> Iterator[None]:
     """
     seen, exchanged = dict[int, Tensor | None](), list[tuple[nn.Module, str, Any]]()
     for owner in owners:
-        for name, parameter in owner._parameters.items():
+        for name, parameter in parameters_of(owner).items():
             if id(parameter) not in seen:
                 seen[id(parameter)] = _as_parameter(show(parameter))
             if (shown := seen[id(parameter)]) is not None:
@@ -74,19 +76,17 @@ def _shown(owners: list[nn.Module], show: Show) -> Iterator[None]:
     finally:
         for owner, name, parameter in exchanged:
             # Somebody may have exchanged it again meanwhile.
-            if owner._parameters.get(name) is seen[id(parameter)]:
+            if parameters_of(owner).get(name) is seen[id(parameter)]:
                 _put(owner, name, parameter)
 
 
 def _as_parameter(shown: Tensor | None) -> Tensor | None:
     if shown is not None:
-        # torch's sign for isinstance(shown, nn.Parameter), which mixed precision asks.
-        shown._is_param = True
+        mark_parameter(shown)
     return shown
 
 
 def _put(owner: nn.Module, name: str, parameter: Any) -> None:
-    owner._parameters[name] = parameter
+    parameters_of(owner)[name] = parameter
     if isinstance(owner, nn.RNNBase):  # which keeps a list of them beside
-        position = owner._flat_weights_names.index(name)
-        owner._flat_weights[position] = parameter
+        put_flat_weight(owner, name, parameter)

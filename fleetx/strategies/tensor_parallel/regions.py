@@ -18,8 +18,9 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_any, tree_iter, tree_map_only
 from typing_extensions import override
+
+from fleetx.torch_internals import tree_any, tree_iter, tree_map_only, version_of
 
 Forward = Callable[..., Any]
 Change = Callable[[Forward], Forward]
@@ -110,7 +111,7 @@ class Border:
     def _complete(self, x: Tensor) -> Tensor:
         """The whole of a tensor; layers that share an input share the gathering of it, too."""
         if isinstance(x, DTensor) and x.placements != (Replicate(),):
-            key = x, x._version, torch.is_grad_enabled()
+            key = x, version_of(x), torch.is_grad_enabled()
             kept = self._here.gathered
             if kept is None or kept[0][0] is not x or kept[0][1:] != key[1:]:
                 self._here.gathered = kept = key, placed(x, self._mesh, Replicate())

@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from fleetx.torch_internals import seed_spread_tensors
+
 Forward = Callable[..., Any]
 
 
@@ -47,10 +49,7 @@ def common_seed(asked: int, mesh: DeviceMesh, device: torch.device) -> int:
     first, shared = dist.get_global_rank(group, 0), torch.tensor(own, device=device)
     dist.broadcast(shared, src=first, group=group)
     if device.type != "cpu":
-        # Loaded here: distributed tensors, which whoever configures a job does not need.
-        from torch.distributed.tensor._random import manual_seed
-
         with torch.random.fork_rng([device], device_type=device.type):
             # DTensors would else meet in the whole world when the first one draws numbers.
-            manual_seed(0, mesh)
+            seed_spread_tensors(0, mesh)
     return hash((int(shared), first))

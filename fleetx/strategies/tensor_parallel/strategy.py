@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 from typing_extensions import override
 
 from fleetx.comm.replicas import copy_from_first_rank
@@ -24,12 +23,13 @@ from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import carries
 from fleetx.strategies.tensor_parallel.shared_randomness import SharedRandomness, common_seed
+from fleetx.torch_internals import NormBase
 
 logger = logging.getLogger(__name__)
 Names = tuple[str, ...]
 Change = Callable[[Forward], Forward]
 
-ALONE = (_NormBase, nn.RNNBase, nn.MultiheadAttention)
+ALONE = (NormBase, nn.RNNBase, nn.MultiheadAttention)
 """Layers that are computed completely on each rank, wherever they are."""
 FLOAT_BYTES = 4
 
