@@ -91,7 +91,7 @@ __all__ = [
     "world_size",
 ]
 
-_MODULES = ("session", "queries", "collectives", "device_mesh")
+_MODULES = ("session", "queries", "worker_util", "device_mesh")
 """These need torch, which a launcher or a test of the pure part does without."""
 
 

@@ -1,5 +1,6 @@
 """Waiting for all workers with a limit, so that nobody waits for ever for one who never comes."""
 
+import contextlib
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -8,8 +9,10 @@ from torch.distributed.constants import default_pg_timeout
 
 from fleetx.roles.stores import Store, patience
 
-LONGEST_DEED = timedelta(minutes=30)
+LONGEST_ACTION = timedelta(minutes=30)
 """How long workers wait for one that is still at work; torch's collectives wait as long."""
+GRACE = timedelta(seconds=10)
+"""How long worker 0 stays after a failure, so that others can read of it."""
 
 
 @dataclass
@@ -77,9 +80,10 @@ class Barrier:
             raise RuntimeError(f"{verdict}; {_ADVICE}")
 
     def report(self, trouble: str) -> None:
-        """Tell the others what went wrong with an action of all workers; waits for nobody."""
+        """Tell the others what went wrong with an action of all workers; hardly waits for them."""
         self.actions += 1
         self.store.set(f"action/{self.actions}", f"worker {self.index}: {trouble}")
+        self._part(GRACE)
 
     def trouble(self) -> str:
         """What another worker reports of the same action; nothing once it went well on all."""
@@ -90,8 +94,25 @@ class Barrier:
             self.store.delete_key(count)
             # Everybody has come here, so nobody still reads the verdict on the action before.
             self.store.delete_key(f"action/{self.actions - 1}")
-        self.store.wait([verdict], LONGEST_DEED)
-        return self.store.get(verdict).decode()
+        self.store.wait([verdict], LONGEST_ACTION)
+        found = self.store.get(verdict).decode()
+        self._part(GRACE if found else LONGEST_ACTION)
+        return found
+
+    def _part(self, limit: timedelta) -> None:
+        """Leave an action; worker 0 goes last, because it may keep the store and take it along.
+
+        After a failure it waits for a short time only: others may be inside of the action, in a
+        collective that ends when this worker does.
+        """
+        read, all_read = f"action/read/{self.actions}", f"action/all_read/{self.actions}"
+        if self.store.add(read, 1) == self.size:
+            self.store.delete_key(read)
+            self.store.set(all_read, "")
+        if self.index == 0:
+            with contextlib.suppress(dist.DistStoreError):  # they come too late
+                self.store.wait([all_read], limit)
+            self.store.delete_key(all_read)
 
     def _open(self, go: str) -> None:
         """The last to arrive compares the calls and lets everybody go."""

@@ -31,6 +31,8 @@ class Stages(Protocol):
 
     device: torch.device
     group: dist.ProcessGroup
+    shared: bool
+    """Whether other ranks compute parts of the same stage and exchange with this one."""
 
     @property
     def count(self) -> int:
@@ -70,10 +72,20 @@ class Shell(nn.Module):
             try:
                 return self._run(received, int(micro_batch), inputs)
             except Exception as error:  # raised when the batch is over
-                self.failure = error
+                self.note(error)
         device: torch.device = vars(self)["_stages"].device
         made = transfers.stand_in(received, vars(self)["_sent"], device)
         return made[0] if self._is_last else made
+
+    def note(self, error: Exception) -> None:
+        """Keep what went wrong until the batch is over on all ranks.
+
+        If the stage is shared, its other ranks wait for what this one will not send any more, and
+        nobody can tell them: the error is raised at once, and they end with this process.
+        """
+        self.failure = self.failure or error
+        if vars(self)["_stages"].shared:
+            raise error
 
     def _run(self, received: Sequence[Tensor], micro_batch: int, inputs: Mapping[str, Any]) -> Any:
         stages, number = vars(self)["_stages"], vars(self)["_number"]
@@ -147,7 +159,7 @@ class Stage(pipelining.PipelineStage):
             self.before_backward(last_backward)
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
         except Exception as error:  # raised when the batch is over
-            self.shell.failure = self.shell.failure or _own(error)
+            self.shell.note(_own(error))
             self.bwd_cache[bwd_chunk_id] = (None,) * len(self._received)
 
     @override
@@ -156,7 +168,7 @@ class Stage(pipelining.PipelineStage):
             try:
                 super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
             except Exception as error:  # raised when the batch is over
-                self.shell.failure = _own(error)
+                self.shell.note(_own(error))
         else:  # there may be nothing to go on with
             self.backward_state.pop(bwd_chunk_id, None)
             self.dw_runner.pop(bwd_chunk_id, None)

@@ -34,9 +34,10 @@ class Stages:
         group: dist.ProcessGroup,
         device: torch.device,
         schedule: str,
+        shared: bool = False,
     ) -> None:
         self._model, self._parts, self._schedule = model, parts, schedule
-        self.group, self.device = group, device
+        self.group, self.device, self.shared = group, device, shared
         self._runners: dict[Any, _Runner] = {}
         """By what they were made for, those that ran last at the end; alike on all ranks."""
 
@@ -264,7 +265,12 @@ class _Runner:
             stage.shell.failure = None
         numbers = torch.arange(self._count)
         given = {f"{PREFIX}{name}": value for name, value in inputs.items()}
-        self._schedule.step(target=numbers, micro_batch=numbers, return_outputs=False, **given)
+        try:
+            self._schedule.step(target=numbers, micro_batch=numbers, return_outputs=False, **given)
+        except Exception:
+            if self.failure is None:
+                raise
+            raise self.failure from None  # without what torch puts around it
         return [loss for stage in self._stages for loss in stage.shell.losses]
 
     @property

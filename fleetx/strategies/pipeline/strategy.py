@@ -170,7 +170,12 @@ class Pipeline(Strategy, name="pipeline"):
         self._accepted = Accepted(model, sample)
         parts = _brought(model, job, self.config) or self._cut(model, job, sample)
         self._stages = Stages(
-            model, parts, group=group, device=job.device, schedule=self.config.schedule_mode
+            model,
+            parts,
+            group=group,
+            device=job.device,
+            schedule=self.config.schedule_mode,
+            shared=_is_shared(job),
         )
         held: list[list[Part]] = [[] for _ in range(job.size("pp"))]
         for found in parts.values():
@@ -337,7 +342,8 @@ def _told_to_others(flow: Drive, job: Job) -> Drive:
         try:
             driven = flow(step, batch)
         except Exception:
-            job.anywhere(True)
+            if not _is_shared(job):  # else others wait inside of the batch and cannot hear it
+                job.anywhere(True)
             raise
         if job.anywhere(False):
             raise RuntimeError(
@@ -347,6 +353,11 @@ def _told_to_others(flow: Drive, job: Job) -> Drive:
         return driven
 
     return drive
+
+
+def _is_shared(job: Job) -> bool:
+    """Whether several ranks compute one stage together and exchange within it."""
+    return job.size("tp") * job.size("sharding") > 1
 
 
 def _criterion(job: Job) -> Callable[[Any, Any], Tensor]:
