@@ -98,7 +98,6 @@ def job(
         finally:
             fleet.stop_worker()
             roles.stop()
-            monkeypatch.setattr(session, "_session", None)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -13,7 +13,6 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.api import session
 from fleetx.ps.carrier_async import AsyncCarrier
 from fleetx.ps.client import Client
 from tests.promise.answers import AUTO, SERVERS, Answer, Changes, Refused
@@ -53,7 +52,6 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], Seen]:
                 if roles.started():
                     fleet.stop_worker()
                     roles.stop()
-                patch.setattr(session, "_session", None)
 
     return run
 

@@ -19,7 +19,6 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles, static
-from fleetx.api import session
 from fleetx.data.slots import Slot
 from fleetx.nn import SGD, ShowClickEntry, SparseEmbedding, Uniform
 from fleetx.nn import load_inference_model as load_model
@@ -277,7 +276,6 @@ def alone(
         finally:
             fleet.stop_worker()
             roles.stop()
-            monkeypatch.setattr(session, "_session", None)
 
 
 def test_tables_are_saved_and_loaded_before_the_first_batch(

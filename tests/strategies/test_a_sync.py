@@ -48,7 +48,6 @@ def served(servers: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
         if roles.started():
             fleet.stop_worker()
             roles.stop()
-            monkeypatch.setattr(session, "_session", None)
 
 
 def init(here: Team, strategy: Any = None) -> None:

@@ -294,8 +294,7 @@ def test_copies_add_up_what_their_ranks_hold() -> None:
 
 
 def units() -> list[list[str]]:
-    assert session._session is not None
-    strategies = session._session.engines[-1].plan.strategies
+    strategies = session.engines()[-1].plan.strategies
     (sharding,) = (strategy for strategy in strategies if isinstance(strategy, Sharding))
     return sharding.units
 
