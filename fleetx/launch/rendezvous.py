@@ -1,4 +1,9 @@
-"""How the launchers of a job find each other, for torch's elastic agent."""
+"""How the launchers of a job find each other, for torch's elastic agent.
+
+Why not torch's static rendezvous: it needs the rank of every machine beforehand, does not say which
+machine is missing, and always answers that nobody waits, so that a job cannot meet again after a
+failure.
+"""
 
 import json
 import time

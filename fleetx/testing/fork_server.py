@@ -1,4 +1,9 @@
-"""The process from which ranks are forked: it imports torch once and keeps a single thread."""
+"""The process from which ranks are forked: it imports torch once and keeps a single thread.
+
+Why not the forkserver of ``multiprocessing``: an interpreter has one, which a test that uses it
+itself would share; what it loads ahead is fixed when it starts, and here ranks teach the server
+which modules the next ones need; and its children outlive a parent that is killed.
+"""
 
 import contextlib
 import ctypes
