@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fleetx.launch.addresses import join_endpoint
+from fleetx.roles.addresses import join_endpoint
 
 Role = Literal["TRAINER", "PSERVER"]
 

@@ -2,17 +2,12 @@
 
 from collections.abc import Mapping
 
-from fleetx.launch.addresses import (
-    find_own,
-    join_endpoint,
-    resolve,
-    split_endpoint,
-    split_list,
-)
+from fleetx.launch.addresses import find_own, resolve, split_endpoint, split_list
 from fleetx.launch.arguments import Arguments
 from fleetx.launch.cluster import Job, Process, World
 from fleetx.launch.errors import LaunchError
 from fleetx.launch.ports import Ports
+from fleetx.roles.addresses import join_endpoint
 
 FIRST_WORKER_PORT = 6170
 LOOPBACK = "127.0.0.1"
