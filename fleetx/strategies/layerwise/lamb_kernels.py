@@ -1,6 +1,6 @@
 """LAMB as three GPU kernels over all tensors of a group: moments, rates, update."""
 
-# ruff: noqa: PLR0917, SIM108  (kernels take positions, and branches of constants are not values)
+# ruff: noqa: PLR0917  (kernels take positions, and branches of constants are not values)
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
 import math
@@ -11,6 +11,7 @@ import triton.language as tl  # type: ignore[import-not-found, import-untyped, u
 from torch import Tensor
 
 from fleetx.strategies.layerwise.pointers import CHUNK, PointerTable
+from fleetx.strategies.layerwise.shared_kernels import learning_rate, norm, size_to_move
 
 
 def move(
@@ -84,15 +85,6 @@ def _direction(param, mean, square, decay, time, log1, log2, eps):
 
 
 @triton.jit
-def _size(place, skip, MAY_SKIP: tl.constexpr):
-    """The numbers of a tensor that move: none where the update is skipped."""
-    size = tl.load(place)
-    if MAY_SKIP:
-        size = tl.where(tl.load(skip) != 0.0, 0, size)
-    return size
-
-
-@triton.jit
 def _moments(
     rows,
     owners,
@@ -122,7 +114,7 @@ def _moments(
     squares = tl.load(row + 3 * tensors).to(tl.pointer_type(tl.float32))
     time = tl.load(tl.load(row + 4 * tensors).to(tl.pointer_type(tl.float32))) + 1.0
     at = (chunk - tl.load(row + 6 * tensors)) * CHUNK + tl.arange(0, CHUNK)
-    inside = at < _size(row + 5 * tensors, skip, MAY_SKIP)
+    inside = at < size_to_move(row + 5 * tensors, skip, MAY_SKIP)
     param = tl.load(params + at, mask=inside, other=0.0)
     grad = tl.load(grads + at, mask=inside, other=0.0) * sign + weight_decay * param
     mean = tl.load(means + at, mask=inside, other=0.0) * beta1 + rest1 * grad
@@ -156,23 +148,14 @@ def _rates(
         tl.store(time, tl.load(time) + tl.where(tl.load(skip) != 0.0, 0.0, 1.0))
     else:
         tl.store(time, tl.load(time) + 1.0)
-    if LR_ON_DEVICE:
-        base = tl.load(lr).to(tl.float32)
-    else:
-        base = lr
+    base = learning_rate(lr, LR_ON_DEVICE)
     first = tl.load(row + 6 * tensors)
     count = tl.load(row + 7 * tensors)
     if tl.load(row + 8 * tensors) != 0:
         tl.store(rates + tensor, base)
     else:
-        weights = tl.zeros([WIDTH], dtype=tl.float32)
-        steps = tl.zeros([WIDTH], dtype=tl.float32)
-        for start in range(0, count, WIDTH):
-            at = start + tl.arange(0, WIDTH)
-            weights += tl.load(sums + first + at, mask=at < count, other=0.0)
-            steps += tl.load(sums + chunks + first + at, mask=at < count, other=0.0)
-        weight = tl.sqrt(tl.sum(weights))
-        step = tl.sqrt(tl.sum(steps))
+        weight = norm(sums, first, count, WIDTH)
+        step = norm(sums + chunks, first, count, WIDTH)
         known = (weight > 0.0) & (step > 0.0)
         tl.store(rates + tensor, base * tl.where(known, weight / step, 1.0))
 
@@ -199,7 +182,7 @@ def _update(
     squares = tl.load(row + 3 * tensors).to(tl.pointer_type(tl.float32))
     time = tl.load(tl.load(row + 4 * tensors).to(tl.pointer_type(tl.float32)))
     at = (chunk - tl.load(row + 6 * tensors)) * CHUNK + tl.arange(0, CHUNK)
-    inside = at < _size(row + 5 * tensors, skip, MAY_SKIP)
+    inside = at < size_to_move(row + 5 * tensors, skip, MAY_SKIP)
     param = tl.load(params + at, mask=inside, other=0.0)
     mean = tl.load(means + at, mask=inside, other=0.0)
     square = tl.load(squares + at, mask=inside, other=0.0)

@@ -1,6 +1,6 @@
 """LARS as three GPU kernels over all tensors of a group: partial norms, rates, update."""
 
-# ruff: noqa: PLR0917, SIM108  (kernels take positions, and branches of constants are not values)
+# ruff: noqa: PLR0917  (kernels take positions)
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
 from typing import Any
@@ -10,6 +10,7 @@ import triton.language as tl  # type: ignore[import-not-found, import-untyped, u
 from torch import Tensor
 
 from fleetx.strategies.layerwise.pointers import CHUNK, PointerTable
+from fleetx.strategies.layerwise.shared_kernels import learning_rate, norm, size_to_move
 
 
 def move(
@@ -87,23 +88,14 @@ def _rates(
 ):
     tensor = tl.program_id(0)
     row = rows + tensor
-    if LR_ON_DEVICE:
-        base = tl.load(lr).to(tl.float32)
-    else:
-        base = lr
+    base = learning_rate(lr, LR_ON_DEVICE)
     first = tl.load(row + 4 * tensors)
     count = tl.load(row + 5 * tensors)
     if tl.load(row + 6 * tensors) != 0:
         tl.store(rates + tensor, base)
     else:
-        weights = tl.zeros([WIDTH], dtype=tl.float32)
-        gradients = tl.zeros([WIDTH], dtype=tl.float32)
-        for start in range(0, count, WIDTH):
-            at = start + tl.arange(0, WIDTH)
-            weights += tl.load(sums + first + at, mask=at < count, other=0.0)
-            gradients += tl.load(sums + chunks + first + at, mask=at < count, other=0.0)
-        weight = tl.sqrt(tl.sum(weights))
-        gradient = tl.sqrt(tl.sum(gradients))
+        weight = norm(sums, first, count, WIDTH)
+        gradient = norm(sums + chunks, first, count, WIDTH)
         ratio = coeff * weight / (gradient + decay * weight + epsilon)
         known = (weight > 0.0) & (gradient > 0.0)
         tl.store(rates + tensor, base * tl.where(known, ratio, 1.0))
@@ -129,10 +121,8 @@ def _update(
     params = tl.load(row).to(tl.pointer_type(tl.float32))
     grads = tl.load(row + tensors).to(tl.pointer_type(tl.float32))
     velocities = tl.load(row + 2 * tensors).to(tl.pointer_type(tl.float32))
-    size = tl.load(row + 3 * tensors)
+    size = size_to_move(row + 3 * tensors, skip, MAY_SKIP)
     at = (chunk - tl.load(row + 4 * tensors)) * CHUNK + tl.arange(0, CHUNK)
-    if MAY_SKIP:
-        size = tl.where(tl.load(skip) != 0.0, 0, size)
     param = tl.load(params + at, mask=at < size)
     grad = tl.load(grads + at, mask=at < size) * sign + weight_decay * param
     kept = tl.load(velocities + at, mask=at < size) * momentum
