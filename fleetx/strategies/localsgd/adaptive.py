@@ -5,33 +5,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
-from fleetx.comm.replicas import Drift, average, start_equal
+from fleetx.comm.replicas import Drift, average
 from fleetx.plan import option
-from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
-from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast
 from fleetx.plan.step import Step
-from fleetx.plan.strategy import Strategy
-from fleetx.strategies.localsgd.sync_schedule import SyncSchedule
+from fleetx.strategies.localsgd.strategy import LocalStrategy
 
 LONGEST = 16
 """Workers meet at least this often."""
 
 
-class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
+class AdaptiveLocalSGD(LocalStrategy, name="adaptive_localsgd"):
     """Like ``localsgd``, with an interval that follows the mean loss of the workers."""
-
-    contract = Contract(
-        phase=Phase.CARRIER,
-        touches=frozenset({"settle"}),
-        provides=frozenset({"carrier"}),
-        partners=("dp",),
-    )
 
     @dataclass(frozen=True, kw_only=True)
     class Config(option.Config):
@@ -48,13 +38,7 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._schedule = SyncSchedule(self.config.begin_step)
         self._k = self.config.init_k_steps
-
-    @override
-    def model(self, model: nn.Module, job: Job) -> nn.Module:
-        start_equal(model.to(job.device), job.mesh["dp"].get_group())
-        return model
 
     @override
     def step(self, step: Step, job: Job) -> Step:
@@ -76,35 +60,19 @@ class AdaptiveLocalSGD(Strategy, name="adaptive_localsgd"):
         return replace(step, settle=settle)
 
     @override
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
-        if mesh["dp"] == 1:
-            return known
+    def told(self) -> tuple[str, str, str]:
+        when = f"after every 1 to {LONGEST} updates, as the loss decides"
         start = self.config.init_k_steps
-        return (
-            *known,
-            Exchange(
-                collective="all-reduce",
-                what="parameters and the loss",
-                when=f"after every 1 to {LONGEST} updates, as the loss decides",
-                sent_bytes=ring_bytes(parameter_bytes, mesh["dp"]),
-                decided_by=f"adaptive_localsgd_configs['init_k_steps'] = {start}",
-            ),
-        )
-
-    @override
-    def in_step(self) -> bool:
-        return self._schedule.just_met
+        decided_by = f"adaptive_localsgd_configs['init_k_steps'] = {start}"
+        return "parameters and the loss", when, decided_by
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return self._schedule.state_dict() | {"k": self._k, "first": self._first}
+        return super().state_dict() | {"k": self._k, "first": self._first}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._schedule.load_state_dict(state)
-        self._drift.note_all()
+        super().load_state_dict(state)
         self._k = state["k"]
         self._first = None if state["first"] is None else tuple(state["first"])
 
