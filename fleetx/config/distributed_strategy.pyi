@@ -29,10 +29,6 @@ class ASyncConfigs(TypedDict, total=False):
     slice_var_up: bool
     min_block_size: int
 
-class AdaptiveLocalsgdConfigs(TypedDict, total=False):
-    init_k_steps: int
-    begin_step: int
-
 class AmpConfigs(TypedDict, total=False):
     init_loss_scaling: float
     incr_every_n_steps: int
@@ -83,6 +79,10 @@ class LarsConfigs(TypedDict, total=False):
     lars_weight_decay: float
     epsilon: float
     exclude_from_weight_decay: Sequence[str]
+
+class AdaptiveLocalsgdConfigs(TypedDict, total=False):
+    init_k_steps: int
+    begin_step: int
 
 class LocalsgdConfigs(TypedDict, total=False):
     k_steps: int
@@ -142,7 +142,6 @@ class GradientScaleConfigs(TypedDict, total=False):
 
 class DistributedStrategy:
     a_sync: bool
-    adaptive_localsgd: bool
     amp: bool
     clip: bool
     compile: bool
@@ -152,6 +151,7 @@ class DistributedStrategy:
     gradient_merge: bool
     lamb: bool
     lars: bool
+    adaptive_localsgd: bool
     localsgd: bool
     pipeline: bool
     recompute: bool
@@ -191,10 +191,6 @@ class DistributedStrategy:
     @a_sync_configs.setter
     def a_sync_configs(self, value: ASyncConfigs | Block) -> None: ...
     @property
-    def adaptive_localsgd_configs(self) -> Block: ...
-    @adaptive_localsgd_configs.setter
-    def adaptive_localsgd_configs(self, value: AdaptiveLocalsgdConfigs | Block) -> None: ...
-    @property
     def amp_configs(self) -> Block: ...
     @amp_configs.setter
     def amp_configs(self, value: AmpConfigs | Block) -> None: ...
@@ -226,6 +222,10 @@ class DistributedStrategy:
     def lars_configs(self) -> Block: ...
     @lars_configs.setter
     def lars_configs(self, value: LarsConfigs | Block) -> None: ...
+    @property
+    def adaptive_localsgd_configs(self) -> Block: ...
+    @adaptive_localsgd_configs.setter
+    def adaptive_localsgd_configs(self, value: AdaptiveLocalsgdConfigs | Block) -> None: ...
     @property
     def localsgd_configs(self) -> Block: ...
     @localsgd_configs.setter
