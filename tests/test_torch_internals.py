@@ -1,0 +1,221 @@
+"""Private names of torch stand in one file, and each still means what fleetx takes it for."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from fleetx import torch_internals as internals
+from fleetx.testing import world
+
+PACKAGE = Path(internals.__file__).parent
+OF_TORCH = {"torch", "nn", "F", "dist"}
+OF_OBJECTS = {
+    *("_parameters", "_buffers", "_modules", "_version", "_is_view", "_is_param"),
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_post_accumulate_grad_hooks", "_flat_weights", "_check_input_dim", "_get_fsdp_state"),
+    *("_check_reducer_finalized", "_module_info", "_unsharded_param", "_new_shared", "_values"),
+}
+"""Attributes of torch's objects that would be missed by looking at imports."""
+
+
+def private(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                if any(part.startswith("_") for part in full.split(".")):
+                    yield full
+        elif isinstance(node, ast.Import):
+            names = [a.name for a in node.names if a.name.startswith("torch")]
+            yield from (name for name in names if "._" in name)
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            base = ast.unparse(node.value)
+            if base in {"self", "super()"} or node.attr.startswith("__"):
+                continue
+            if base.split(".")[0] in OF_TORCH or node.attr in OF_OBJECTS:
+                yield f"{base}.{node.attr}"
+
+
+def test_private_names_of_torch_stand_in_one_file() -> None:
+    files = [path for path in PACKAGE.rglob("*.py") if path.name != "torch_internals.py"]
+    found = {str(path.relative_to(PACKAGE)): sorted(set(private(path))) for path in files}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_what_subclasses_override_is_there() -> None:
+    from torch.distributed.pipelining import PipelineStage
+
+    assert nn.Module._apply
+    assert PipelineStage._prepare_forward_infra
+    assert all("." in name for name in internals.OVERRIDDEN)
+
+
+def test_dictionaries_of_a_module_are_live() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(3))
+    layer = internals.children_of(module)["0"]
+    assert layer is module[0]
+    internals.parameters_of(layer)["weight"] = nn.Parameter(torch.full((3,), 7.0))
+    internals.buffers_of(layer)["running_mean"] = torch.full((3,), 5.0)
+    state = module.state_dict()
+    assert (float(state["0.weight"][0]), float(state["0.running_mean"][0])) == (7.0, 5.0)
+
+
+def test_hooks_are_seen() -> None:
+    layer, weight = nn.Linear(2, 2), nn.Parameter(torch.ones(2))
+    assert not internals.has_forward_hooks(layer)
+    assert not internals.has_backward_hooks(layer)
+    assert not internals.has_gradient_hooks(weight)
+    layer.register_forward_pre_hook(lambda *_: None)
+    layer.register_full_backward_hook(lambda *_: None)
+    weight.register_post_accumulate_grad_hook(lambda _: None)
+    assert internals.has_forward_hooks(layer)
+    assert internals.has_backward_hooks(layer)
+    assert internals.has_gradient_hooks(weight)
+
+
+def test_tensors_tell_of_writes_views_and_values() -> None:
+    tensor = torch.zeros(4)
+    before = internals.version_of(tensor)
+    tensor.add_(1)
+    assert internals.version_of(tensor) == before + 1
+    assert internals.is_view(tensor[:2])
+    assert not internals.is_view(tensor)
+    sparse = torch.sparse_coo_tensor(torch.tensor([[1, 1]]), torch.tensor([2.0, 3.0]), (4,))
+    assert internals.values_of(sparse).tolist() == [2.0, 3.0]
+    leaf = torch.zeros(4, requires_grad=True)
+    shaped = internals.unsafe_view(leaf, (2, 2))
+    shaped.add_(1)  # torch would refuse it on a view of a leaf
+    assert shaped.shape == (2, 2)
+    assert not internals.is_view(internals.unsafe_view(tensor, (2, 2)))
+    assert internals.shared_storage(16).is_shared()
+    internals.mark_parameter(tensor)
+    assert isinstance(tensor, nn.Parameter)
+
+
+def test_layers_and_masks() -> None:
+    assert issubclass(nn.BatchNorm2d, internals.BatchNormBase)
+    assert issubclass(nn.BatchNorm2d, internals.NormBase)
+    assert issubclass(nn.InstanceNorm1d, internals.InstanceNormBase)
+    assert issubclass(nn.Conv3d, internals.ConvBase)
+    with pytest.raises(ValueError, match="expected 4D"):
+        internals.check_input_dim(nn.BatchNorm2d(3), torch.zeros(2, 3))
+    mask = torch.triu(torch.ones(3, 3, dtype=torch.bool), 1)
+    made = internals.canonical_mask(mask, "mask", None, "", torch.float32, False)
+    assert made.isinf().equal(mask)
+    assert internals.detect_is_causal_mask(made, None, 3)
+    assert internals.get_seq_len(torch.zeros(2, 3, 4), True) == 3
+    recurrent, weight = nn.LSTM(2, 2), nn.Parameter(torch.zeros(8, 2))
+    internals.put_flat_weight(recurrent, "weight_ih_l0", weight)
+    assert recurrent.all_weights[0][0] is not weight  # until it is a parameter, too
+    internals.parameters_of(recurrent)["weight_ih_l0"] = weight
+    assert recurrent.all_weights[0][0] is weight
+
+
+def test_lists_of_tensors_are_computed_as_one_by_one() -> None:
+    def pair() -> list[torch.Tensor]:
+        return [torch.tensor([1.0, -4.0]), torch.tensor([9.0])]
+
+    other = [torch.tensor([2.0, 2.0]), torch.tensor([3.0])]
+    cases: list[tuple[Any, Any, Any]] = [
+        (internals.foreach_add, (other,), lambda x, y: x + y),
+        (internals.foreach_add_, (other,), lambda x, y: x + y),
+        (internals.foreach_sub_, (other,), lambda x, y: x - y),
+        (internals.foreach_mul, (other,), lambda x, y: x * y),
+        (internals.foreach_mul_, (other,), lambda x, y: x * y),
+        (internals.foreach_div, (other,), lambda x, y: x / y),
+        (internals.foreach_div_, (other,), lambda x, y: x / y),
+        (internals.foreach_lerp_, (other, 0.25), lambda x, y: torch.lerp(x, y, 0.25)),
+        (internals.foreach_addcmul_, (other, other), lambda x, y: x + y * y),
+        (internals.foreach_clamp_min_, (0.0,), lambda x, _: x.clamp_min(0)),
+        (internals.foreach_clamp_max_, (0.0,), lambda x, _: x.clamp_max(0)),
+        (internals.foreach_neg, (), lambda x, _: -x),
+        (internals.foreach_norm, (), lambda x, _: x.norm()),
+    ]
+    for operator, args, alone in cases:
+        given = pair()
+        found = operator(given, *args)
+        found = given if found is None else found
+        for ours, x, y in zip(found, pair(), other, strict=True):
+            assert torch.allclose(ours, alone(x, y)), operator
+    assert [float(x) for x in internals.foreach_sqrt([torch.tensor(9.0)])] == [3.0]
+
+
+@pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.Adam])
+def test_torch_still_updates_by_the_fused_kernels(cls: Any) -> None:
+    """Their arguments are those that torch passes: fleetx passes the same."""
+    name = {torch.optim.SGD: "_fused_sgd_", torch.optim.Adam: "_fused_adam_"}[cls]
+    called: list[dict[str, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, name, lambda *args, **kwargs: called.append(kwargs))
+        parameter = nn.Parameter(torch.ones(2))
+        parameter.grad = torch.ones(2)
+        optimizer: Optimizer = cls([parameter], lr=0.1, fused=True)
+        optimizer.step()
+    wanted = {"lr", "weight_decay", "maximize", "grad_scale", "found_inf"}
+    assert wanted <= called[0].keys()
+
+
+def test_gradients_are_unscaled_and_infinity_is_found() -> None:
+    gradients, found = [torch.tensor([4.0]), torch.tensor([8.0])], torch.zeros(1)
+    internals.unscale_and_find_inf_(gradients, found, torch.tensor([0.5]))
+    assert ([float(g) for g in gradients], float(found)) == ([2.0, 4.0], 0.0)
+    internals.unscale_and_find_inf_([torch.tensor([torch.inf])], found, torch.tensor([0.5]))
+    assert float(found) == 1.0
+
+
+def test_hooks_of_saved_tensors_are_seen() -> None:
+    assert not internals.saved_tensor_hooks()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        assert internals.saved_tensor_hooks()
+
+
+@world(2)
+def test_groups_meshes_and_spread_parameters() -> None:
+    from torch import distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    made = internals.groups_made()
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b"))
+    assert internals.groups_made() > made
+    assert dist.group.WORLD in internals.process_groups()
+    assert internals.flattened(mesh["a", "b"], "both").size() == 2
+    internals.seed_spread_tensors(0, mesh["b"])
+    internals.forget_sharding_plans()
+    model = nn.Sequential(nn.Linear(4, 4))
+    assert not internals.is_fsdp(model)
+    fully_shard(model, mesh=mesh["b"])
+    assert internals.is_fsdp(model)
+    records = internals.fsdp_records(model)
+    owners = [internals.fsdp_owner(record) for record in records]
+    assert owners == [(model[0], "weight"), (model[0], "bias")]
+    F.mse_loss(model(torch.ones(2, 4)), torch.zeros(2, 4)).backward()
+    assert all(record.sharded_param.grad is not None for record in records)
+    whole = internals.fsdp_whole(records[0])
+    assert whole is not None
+    assert whole.shape == (4, 4)
+    assert records[0].unsharded_accumulated_grad is None
+
+
+@world(2)
+def test_ddp_says_when_it_waits() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.used(x)
+            return found
+
+    replica = nn.parallel.DistributedDataParallel(Half())
+    replica(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(RuntimeError):
+        internals.check_reduced(replica)
