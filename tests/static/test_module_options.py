@@ -137,5 +137,7 @@ def test_a_backward_hook_works_on_a_layer_and_is_refused_on_what_is_traced_throu
     assert len(seen) == 1
     assert not isinstance(seen[0], static.Variable)
     model.register_full_backward_hook(look)
-    with pytest.raises(ProgramError, match=r"test_manners.py:\d+: Sequential has a backward hook"):
+    with pytest.raises(
+        ProgramError, match=r"test_module_options.py:\d+: Sequential has a backward hook"
+    ):
         model(static.data("z", [None, 4]))

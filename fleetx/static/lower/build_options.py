@@ -56,7 +56,7 @@ class Build:
 def read(
     build: Mapping[str, Any] | None, execution: Mapping[str, Any] | None, device: torch.device
 ) -> Build:
-    """Turn options into deeds; raise ``PlanError`` for those that cannot be had."""
+    """What the options ask for; raises ``PlanError`` for those that cannot be in force."""
     given = BuildConfig().values() | dict(build or {})
     run = ExecutionConfig().values() | dict(execution or {})
     _refuse(given, run, device)

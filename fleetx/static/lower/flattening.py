@@ -9,7 +9,7 @@ from torch import Tensor, fx
 from fleetx.static.record.argument_names import argument_names
 from fleetx.static.record.backward import tracked
 from fleetx.static.record.interception import FACTORIES
-from fleetx.static.record.liveness import live_nodes, place
+from fleetx.static.record.liveness import live_nodes, storage
 from fleetx.static.record.program import Program
 from fleetx.static.record.writes import written
 
@@ -83,9 +83,9 @@ def _let_gradients_through(graph: fx.Graph) -> None:
 
 def _protect_inputs(graph: fx.Graph) -> None:
     """What writes into an input writes into a copy: the arrays that were fed are the caller's."""
-    places = {place(base) for node in graph.nodes if (base := written(node)) is not None}
+    written_to = {storage(base) for node in graph.nodes if (base := written(node)) is not None}
     for node in list(graph.nodes):
-        if node.op == "placeholder" and place(node) in places:
+        if node.op == "placeholder" and storage(node) in written_to:
             _insert_behind(graph, node, Tensor.clone)
 
 

@@ -12,8 +12,8 @@ from fleetx.static.record.module_hooks import copied, without_hooks
 class Twins:
     """Twins of modules: the same parameters, buffers and options, but a forward of their own.
 
-    With ``own`` places, a twin that gets another parameter or a hook keeps that to itself, which
-    layouts over several workers need: the original goes on to have the program's.
+    With containers of its ``own``, a twin that gets another parameter or a hook keeps that to
+    itself, which layouts over several workers need: the original goes on to have the program's.
     """
 
     def __init__(self, *, eval_mode: bool, own: bool = False) -> None:
@@ -25,7 +25,7 @@ class Twins:
         if id(module) not in self._made:
             twin = self._made[id(module)] = copied(without_hooks(module))
             if self._own:
-                vars(twin).update(_places(twin))
+                vars(twin).update(_containers_of_tensors(twin))
             twin._modules = {
                 name: None if child is None else self.of(child)
                 for name, child in module._modules.items()
@@ -35,7 +35,7 @@ class Twins:
         return self._made[id(module)]
 
 
-def _places(module: nn.Module) -> dict[str, Any]:
+def _containers_of_tensors(module: nn.Module) -> dict[str, Any]:
     """Copies of the containers in which a module keeps tensors and hooks."""
     found: dict[str, Any] = {}
     for name, value in vars(module).items():

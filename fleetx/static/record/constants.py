@@ -38,16 +38,16 @@ def as_text_or_node(program: ProgramGraph, value: Any) -> Any:
     return _node(program, value.copy() if isinstance(value, np.ndarray) else value)
 
 
-def with_places(index: Any) -> Any:
-    """An index with numpy's masks as the places that they choose: their number is known then."""
+def with_positions(index: Any) -> Any:
+    """An index with numpy's masks as the positions that they choose, whose number is known."""
     given = index if isinstance(index, tuple) else (index,)
     if not any(isinstance(part, np.ndarray) and part.dtype == bool for part in given):
         return index
-    places = (
+    positions = (
         part.nonzero() if isinstance(part, np.ndarray) and part.dtype == bool else (part,)
         for part in given
     )
-    return tuple(place for parts in places for place in parts)
+    return tuple(position for parts in positions for position in parts)
 
 
 def _node(program: ProgramGraph, value: Any) -> fx.Node:

@@ -8,7 +8,7 @@ from torch import fx
 from fleetx.static.record.alignment import aligned
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.interception import paused, record_again
-from fleetx.static.record.liveness import place
+from fleetx.static.record.liveness import storage
 from fleetx.static.record.module_calls import Call
 from fleetx.static.record.program_graph import ProgramGraph
 from fleetx.static.record.variable import standing_in, variables
@@ -74,7 +74,7 @@ class _Rewriting:
         """Nodes that only training has."""
         self._replaced: dict[fx.Node, fx.Node] = {}
         self._new: set[fx.Node] = set()
-        self._same_place: list[tuple[fx.Node, fx.Node]] = []
+        self._same_storage: list[tuple[fx.Node, fx.Node]] = []
 
     def over(self, calls: Iterable[Call]) -> None:
         """Rewrite all calls, in the order in which they were made."""
@@ -83,7 +83,7 @@ class _Rewriting:
         for node in list(reversed(self._copy.graph.nodes)):
             if node in self._doomed:
                 self._copy.graph.erase_node(node)
-        self._unite_places()
+        self._unite_storages()
         self._copy.changed()
 
     def _rewrite(self, call: Call) -> None:
@@ -143,7 +143,7 @@ class _Rewriting:
             node = region[first]
             node.replace_all_uses_with(new, lambda user: user not in old)
             self._replaced[node] = new
-            self._same_place.append((node, new))
+            self._same_storage.append((node, new))
             if "stopped" in node.meta and new in self._new:
                 new.meta["stopped"] = node.meta["stopped"]
             for ancestor in self._ancestors[node]:
@@ -173,7 +173,7 @@ class _Rewriting:
         copy.names = {name: node for name, node in copy.names.items() if node not in nodes}
         self._doomed |= nodes
 
-    def _unite_places(self) -> None:
+    def _unite_storages(self) -> None:
         """Let what stands for a tensor count as its memory: later operators may write into it."""
         same: dict[int, int] = {}
 
@@ -182,13 +182,13 @@ class _Rewriting:
                 at = same[at]
             return at
 
-        for a, b in self._same_place:
-            here, there = place(a), place(b)
+        for a, b in self._same_storage:
+            here, there = storage(a), storage(b)
             if here is not None and there is not None and find(here) != find(there):
                 same[find(here)] = find(there)
         for node in self._copy.graph.nodes:
-            if (at := place(node)) in same and at is not None:
-                node.meta["place"] = find(at)
+            if (at := storage(node)) in same and at is not None:
+                node.meta["storage"] = find(at)
 
 
 def _only_in_training(name: str, call: Call) -> str:

@@ -66,6 +66,21 @@ _apply = torch.autograd.Function.__dict__["apply"]
 _checkpoint = checkpoint._checkpoint_without_reentrant_generator
 
 
+# Why torch itself is changed. A tensor subclass sees functions of torch, but a program keeps layers
+# as single operators, so that strategies find them: that takes the call of the module, and no hook
+# of torch can stand in for a forward. The same holds for the other three functions.
+#
+# Why that is safe. Each of the four is replaced by one that looks for variables, and without any
+# hands its arguments to the original; whatever has no variables runs as ever, in every thread.
+# Under ``program_guard`` they are put back when the outermost guard ends, whether or not it failed.
+# A script that records without a guard never says that it is through, and may record at any later
+# line, so there they stay until ``static.reset()``.
+#
+# What would break it. Another library that replaces one of the four while a program is recorded:
+# ``stop`` puts back what was there when this module was imported. And a torch that has no
+# ``_functional_call`` or ``_checkpoint_without_reentrant_generator``, which fails at the import.
+
+
 def start(main: Source, startup: Source) -> None:
     """Record what meets variables from now on."""
     if not _recording.sources:
@@ -278,6 +293,7 @@ def _write_back(program: ProgramGraph, module: nn.Module, before: dict[str, Tens
 @contextmanager
 def _as_if_compiling() -> Iterator[None]:
     """Libraries take their paths without shortcuts on values when torch compiles or exports."""
+    # Flags that torch only reads to answer torch.compiler.is_compiling(); put back after the call.
     flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
     torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
     try:

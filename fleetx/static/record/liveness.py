@@ -35,12 +35,12 @@ def live_nodes(
         _need([node for node in graph.nodes if node.meta.get("acts")], found, stop)
     writers = [(node, base) for node in graph.nodes if (base := written(node)) is not None]
     while True:
-        places = {where for node in found if (where := place(node)) is not None}
+        touched = {where for node in found if (where := storage(node)) is not None}
         missing = [
             node
             for node, base in writers
             if node not in found
-            and (place(base) in places or (with_state and base.op == "get_attr"))
+            and (storage(base) in touched or (with_state and base.op == "get_attr"))
         ]
         missing += _given_to_replays(graph, found)
         if not missing:
@@ -65,10 +65,10 @@ def _need(nodes: Iterable[fx.Node], found: set[fx.Node], stop: Collection[fx.Nod
                 stack.extend(node.all_input_nodes)
 
 
-def place(node: fx.Node) -> int | None:
-    """Names the memory of a node's tensor; views share it."""
-    if "place" in node.meta:  # that of what it stands for
-        found: int = node.meta["place"]
+def storage(node: fx.Node) -> int | None:
+    """Identifies the memory of a node's tensor; views share it."""
+    if "storage" in node.meta:  # that of what it stands for
+        found: int = node.meta["storage"]
         return found
     value = node.meta.get("val")
     return value.untyped_storage()._cdata if isinstance(value, Tensor) else None

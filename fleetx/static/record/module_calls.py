@@ -148,6 +148,9 @@ _now = _Now()
 @contextmanager
 def recording(call: Call) -> Iterator[None]:
     """Note what the call makes, and whether anything in it asks for the mode of a module."""
+    # For the time of one call, reading ``training`` of any module goes through ``_Training``. The
+    # flags stay where they are, in the dictionaries of the modules, so every reader gets what it
+    # would have got, other threads too. A class with a ``training`` of its own is not seen.
     before = nn.Module.__dict__.get("training")
     _now.call, _now.counts = call, {}
     nn.Module.training = _Training()  # type: ignore[assignment]

@@ -15,7 +15,7 @@ from torch.overrides import is_tensor_method_or_property
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fleetx.static.record.autocast import autocast_in_force
-from fleetx.static.record.constants import as_text_or_node, with_places
+from fleetx.static.record.constants import as_text_or_node, with_positions
 from fleetx.static.record.decisions import foregone
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.gradient_hooks import GradientHook, Handle, check_differentiable, refuse
@@ -64,7 +64,7 @@ def record(program: ProgramGraph, func: Callable[..., Any], args: Any, kwargs: A
     if name in {"__iter__", "unbind"}:
         _check_items(args[0], *args[1:], **kwargs)
     if name == "__getitem__":
-        args = args[0], with_places(args[1])
+        args = args[0], with_positions(args[1])
     found = _on_fakes(program, func, args, kwargs)
     in_place = writes(func, kwargs)
     if not in_place and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(found)):

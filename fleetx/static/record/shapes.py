@@ -77,6 +77,8 @@ def _without_mkldnn() -> Iterator[None]:
 @contextmanager
 def _with_states_of_lstms() -> Iterator[None]:
     """Before 2.13, what torch runs on fakes for an LSTM gives its states a dimension too many."""
+    # Replaced only while one operator runs on fakes. States that are right have two dimensions and
+    # go through as they are, so that another thread in the decomposition gets right ones, too.
     original: Any = decompositions.one_layer_lstm
 
     def one_layer(*args: Any, **kwargs: Any) -> Any:

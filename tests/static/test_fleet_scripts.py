@@ -1,4 +1,4 @@
-"""Scripts of documents 000 to 002 in the names of fleetx: the weights of eager code come out."""
+"""Scripts of the manual of Paddle's Fleet in the names of fleetx: the weights of eager code."""
 
 import math
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ def test_the_single_card_script(tmp_path: Path) -> None:
     fleet.load_vars(exe, tmp_path, predicate=if_exist)
     for step in range(STEPS):
         cost_val = exe.run(program=train_prog, feed=gen_data(step), fetch_list=[cost.name])
-        print("step%d cost = %f" % (step, cost_val[0]))  # noqa: UP031 (as in the document)
+        print("step%d cost = %f" % (step, cost_val[0]))  # noqa: UP031 (as in the manual)
     assert torch.equal(weights(train_prog.parameters()), eager_weights())
 
     fleet.save_persistables(exe, tmp_path)
@@ -136,7 +136,7 @@ def resnet(step: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((4, 3, 32, 32), dtype=np.float32), rng.integers(0, 10, (4, 1))
 
 
-def document_002() -> tuple[Tensor, Tensor]:
+def resnet_script() -> tuple[Tensor, Tensor]:
     static.reset()
     torch.manual_seed(0)
     model = ResNet((1, 1), width=4)
@@ -187,7 +187,7 @@ def _resnet_by_hand(model: nn.Module) -> Tensor:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_resnet_script(workers: int) -> None:
-    for ours, theirs in world(workers).run(document_002):
+    for ours, theirs in world(workers).run(resnet_script):
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
@@ -209,7 +209,7 @@ def combined_strategy(checkpoints: list[str]) -> fleet.DistributedStrategy:
     return made
 
 
-def document_000() -> tuple[Tensor, Tensor]:
+def combined_script() -> tuple[Tensor, Tensor]:
     static.reset()
     torch.manual_seed(0)
     model = ResNet((1, 1), width=4)
@@ -246,7 +246,7 @@ def document_000() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_script_that_combines_strategies(workers: int) -> None:
-    for ours, theirs in world(workers).run(document_000):
+    for ours, theirs in world(workers).run(combined_script):
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
