@@ -15,7 +15,7 @@ from fleetx.static.lower.cuts import matching
 from fleetx.static.lower.flattening import flattened
 from fleetx.static.lower.in_place import activate_in_place
 from fleetx.static.lower.modes import Hidden, Modes
-from fleetx.static.lower.sharing import Ownership, Twins, hang, share
+from fleetx.static.lower.sharing import Ownership, Twins, put_module, share
 from fleetx.static.lower.splitting import (
     Piece,
     numbered_by_device,
@@ -211,7 +211,7 @@ class Lowered(Part):
         for part, piece in zip(made, pieces, strict=True):
             for node in piece.graph.nodes:
                 if node.op == "call_module":
-                    hang(part, str(node.target), self.get_submodule(str(node.target)))
+                    put_module(part, str(node.target), self.get_submodule(str(node.target)))
                 elif node.op == "get_attr":
                     path, _, attribute = str(node.target).rpartition(".")
                     share(part, path, self.get_submodule(path), attribute)

@@ -6,7 +6,7 @@ from typing import Any
 from torch import fx, nn
 from typing_extensions import override
 
-from fleetx.static.lower.sharing import hang
+from fleetx.static.lower.sharing import put_module
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.module_hooks import copied
 from fleetx.static.record.module_options import Options, changed, give, options_of, same
@@ -80,7 +80,7 @@ class Modes:
         other_twin = _copied(first)
         give(other_twin, {key: self._base[path][key] for key in known[0].options})
         _set(other_twin, setting)
-        hang(self._root, f"modes.{len(known) - 1}.{path}", other_twin, Hidden)
+        put_module(self._root, f"modes.{len(known) - 1}.{path}", other_twin, Hidden)
         return f"modes.{len(known) - 1}.{path}"
 
 

@@ -72,7 +72,9 @@ def _owner(node: fx.Node) -> str:
     return str(node.target).rpartition(".")[0]
 
 
-def hang(part: nn.Module, path: str, module: nn.Module, kind: type[nn.Module] = nn.Module) -> None:
+def put_module(
+    part: nn.Module, path: str, module: nn.Module, kind: type[nn.Module] = nn.Module
+) -> None:
     """Put a module at a path below a part, in modules of a kind where there are none yet."""
     *above, last = path.split(".")
     _containers(part, above, kind)._modules[last] = module

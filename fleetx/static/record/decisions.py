@@ -9,7 +9,7 @@ _BELOW = {"__lt__": True, "__ge__": False, "lt": True, "ge": False}
 """Comparison with a bound -> what it says of numbers that are all below the bound."""
 
 
-def foregone(variable: Variable) -> bool | None:
+def settled_answer(variable: Variable) -> bool | None:
     """The answer of a comparison with ``torch.rand``, which draws from [0, 1); None: it depends.
 
     Models drop whole layers by such a line, with a probability that is 0 unless somebody sets it.

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fleetx.static.record.autocast import autocast_in_force
 from fleetx.static.record.constants import as_text_or_node, with_positions
-from fleetx.static.record.decisions import foregone
+from fleetx.static.record.decisions import settled_answer
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.gradient_hooks import GradientHook, Handle, check_differentiable, refuse
 from fleetx.static.record.module_calls import mark, one_operator
@@ -85,7 +85,9 @@ def _use_attribute(program: ProgramGraph, func: Any, args: Any) -> Any:
 
 
 def _answer(name: str, variable: Any) -> bool:
-    answer = foregone(variable) if name == "__bool__" and isinstance(variable, Variable) else None
+    answer = (
+        settled_answer(variable) if name == "__bool__" and isinstance(variable, Variable) else None
+    )
     if answer is None:
         raise ProgramError(_needs_numbers(name))
     return answer
