@@ -73,9 +73,9 @@ def modules_imported(path: Path, modules: Collection[str]) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
-        elif isinstance(node, ast.ImportFrom) and node.module in modules:
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (name if name in modules else node.module for name in inner)
+        elif isinstance(node, ast.ImportFrom) and (package := node.module or "") in modules:
+            inner = [f"{package}.{alias.name}" for alias in node.names]
+            yield from (name if name in modules else package for name in inner)
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
