@@ -11,11 +11,11 @@ from torch import fx, nn
 from torch.utils._pytree import tree_map
 
 from fleetx.static.record.argument_names import is_switched
-from fleetx.static.record.asked_modes import choosing_line, handing_line
 from fleetx.static.record.autocast import DEVICES, autocast_in_force
+from fleetx.static.record.custom_evaluation import evaluate, own_mode_line
 from fleetx.static.record.functional_calls import Tensors, owned, owning
-from fleetx.static.record.own_modes import evaluate, own_mode_line
 from fleetx.static.record.source_lines import user_line
+from fleetx.static.record.training_flag_lines import choosing_line, handing_line
 
 Key = tuple[str, int]
 """The path of a module, and how many calls of it were before, inside of one outermost call."""
