@@ -70,8 +70,8 @@ if TYPE_CHECKING:
         world_device_ids,
         world_size,
     )
-    from fleetx.static.distributed import minimize
-    from fleetx.static.program import Program
+    from fleetx.static.record.program import Program
+    from fleetx.static.run.distributed import minimize
 
     main_program: Program
     startup_program: Program
@@ -191,7 +191,7 @@ _HOMES = {
     "gather_for_metrics": "fleetx.metrics.gathering",
     "init": "fleetx.api.session",
     "load_full_state_dict": "fleetx.api.layout",
-    "minimize": "fleetx.static.distributed",
+    "minimize": "fleetx.static.run.distributed",
     "load_inference_model": "fleetx.io",
     "load_persistables": "fleetx.io.jobs",
     "load_vars": "fleetx.io",
@@ -215,7 +215,7 @@ _ROOMS = {"applications", "metrics", "static", "utils"}
 
 def __getattr__(name: str) -> Any:
     if name in _PROGRAMS:
-        programs = importlib.import_module("fleetx.static.distributed")
+        programs = importlib.import_module("fleetx.static.run.distributed")
         return getattr(programs, _PROGRAMS[name])()
     if name in _ROOMS:
         return importlib.import_module(f"fleetx.{name}")

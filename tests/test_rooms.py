@@ -4,7 +4,8 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,13 @@ FREE = {"testing"}  # the pool for tests stands beside all rooms
 DOORS = {PACKAGE / "optim" / "lars.py", PACKAGE / "optim" / "lamb.py"}
 """Public names of what lives further right; these files hold nothing but an import."""
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py"))
+STATIC = {
+    "record": set[str](),
+    "lower": {"record"},
+    "layers": {"record"},
+    "run": {"record", "lower", "layers"},
+}
+"""Package of ``fleetx.static`` -> the others that it may import."""
 
 
 def room(path: Path) -> str:
@@ -53,6 +61,46 @@ def test_a_room_imports_only_from_its_left() -> None:
             parts = name.split(".")
             if parts[0] == "fleetx" and len(parts) > 1 and (PACKAGE / parts[1]).is_dir():
                 assert parts[1] in allowed, f"{path} must not import {name}"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def modules_imported(path: Path, modules: Collection[str]) -> Iterator[str]:
+    """Modules that a file names, wherever it does: in functions and for type checkers too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and (package := node.module or "") in modules:
+            inner = [f"{package}.{alias.name}" for alias in node.names]
+            yield from (name if name in modules else package for name in inner)
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    modules = {module_name(path): path for path in SOURCES}
+    graph = {name: set(modules_imported(path, modules)) for name, path in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"modules import each other: {' <- '.join(error.args[1])}")
+
+
+def test_packages_of_static_import_in_one_direction() -> None:
+    for path in (PACKAGE / "static").glob("*/**/*.py"):
+        package = path.relative_to(PACKAGE / "static").parts[0]
+        for name in imported(path):
+            _, _, inner = name.partition("fleetx.static.")
+            other = inner.partition(".")[0]
+            allowed = other not in STATIC or other in {package, *STATIC[package]}
+            assert allowed, f"{path} must not import {name}"
+
+
+def test_nothing_inside_of_static_imports_its_public_names() -> None:
+    for path in (PACKAGE / "static").glob("*/**/*.py"):
+        modules = {module_name(source) for source in SOURCES}
+        assert "fleetx.static" not in set(modules_imported(path, modules)), path
 
 
 def test_doors_only_import() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 from fleetx.api import servers
 from fleetx.io import inference, persistables
-from fleetx.static.compiled import CompiledProgram
-from fleetx.static.executor import Executor
-from fleetx.static.program import Program
+from fleetx.static.record.program import Program
+from fleetx.static.run.compiled import CompiledProgram
+from fleetx.static.run.executor import Executor
 
 
 def save_persistables(*args: Any, **kwargs: Any) -> None:

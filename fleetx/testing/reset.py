@@ -89,8 +89,8 @@ def _stop_fleetx() -> None:
     roles = sys.modules.get("fleetx.roles")
     if roles is not None and (stop := getattr(roles, "stop", None)):
         stop()
-    if "fleetx.static.current" in sys.modules:
-        sys.modules["fleetx.static.current"].reset()
+    if "fleetx.static.record.current" in sys.modules:
+        sys.modules["fleetx.static.record.current"].reset()
 
 
 def _forget_meshes() -> None:

@@ -22,6 +22,7 @@ from fleetx import roles, static
 from fleetx.data.slots import Slot
 from fleetx.nn import SGD, ShowClickEntry, SparseEmbedding, Uniform
 from fleetx.nn import load_inference_model as load_model
+from fleetx.static.run.training import training_of
 from fleetx.testing import world
 from tests.ps.team import TOKEN, team
 
@@ -366,8 +367,9 @@ def scheduled(endpoints: list[str], folder: str) -> int:
     for stretch in (0, 1):
         job.exe.train_from_dataset(job.main, share(folder, job.worker, stretch))
     fleet.stop_worker()
-    assert job.main.training is not None
-    return job.main.training.ticks
+    training = training_of(job.main)
+    assert training is not None
+    return training.ticks
 
 
 def test_schedules_go_on_together_where_shares_differ_in_length(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fleetx.engine.engine import Engine
 from fleetx.plan.compose import compose
 from fleetx.plan.error import PlanError
 from fleetx.plan.strategy import Strategy
-from fleetx.static.alone import LoneMesh
+from fleetx.static.run.single_worker import LoneMesh
 from fleetx.strategies.cuda_graph import CudaGraph
 from fleetx.testing import world
 from tests.strategies.stand_in_recorder import StandInRecorder
