@@ -1,6 +1,7 @@
 """Actions of all workers: nobody misses the verdict because worker 0, who keeps it, has left."""
 
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ def test_worker_0_stays_until_all_have_read_the_verdict(trouble: str) -> None:
 def test_worker_0_does_not_stay_for_ever_with_a_worker_that_is_stuck(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(barrier, "GRACE", barrier.timedelta(seconds=0.1))
+    monkeypatch.setattr(barrier, "GRACE", timedelta(seconds=0.1))
     Barrier(HashStore(), 0, 2).report("it broke")
 
 
