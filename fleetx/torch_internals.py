@@ -6,17 +6,25 @@ test_torch_internals.py` says which one is gone or means something else. Methods
 override stay where the subclass is: `OVERRIDDEN` lists them.
 """
 
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.amp.autocast_mode import _enter_autocast as enter_autocast
+from torch.amp.autocast_mode import _exit_autocast as exit_autocast
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNormBase
 from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.nn.modules.conv import _ConvNd as ConvBase
+from torch.nn.modules.dropout import _DropoutNd as DropoutBase
 from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNormBase
 from torch.nn.modules.transformer import _detect_is_causal_mask as detect_is_causal_mask
 from torch.nn.modules.transformer import _get_seq_len as get_seq_len
+from torch.nn.utils import stateless
+from torch.utils import checkpoint
 from torch.utils._pytree import (
     SUPPORTED_NODES,
     TreeSpec,
@@ -32,17 +40,38 @@ from torch.utils._pytree import (
 )
 
 if TYPE_CHECKING:
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._dynamo.source import ConstantSource
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        FakeTensor,
+        FakeTensorMode,
+    )
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
     "SUPPORTED_NODES",
     "BatchNormBase",
+    "ConstantSource",
     "ConvBase",
+    "DataDependentOutputException",
+    "DropoutBase",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
     "InstanceNormBase",
     "NormBase",
+    "PythonReferenceAnalysis",
     "TreeSpec",
     "detect_is_causal_mask",
+    "enable_python_dispatcher",
+    "enter_autocast",
+    "exit_autocast",
     "get_seq_len",
+    "sympy_interp",
     "tree_any",
     "tree_flatten",
     "tree_iter",
@@ -57,6 +86,7 @@ __all__ = [
 OVERRIDDEN = {
     "torch.nn.Module._apply": "moves what a module keeps beside parameters and buffers",
     "torch.distributed.pipelining.PipelineStage._prepare_forward_infra": "asks for fewer gradients",
+    "torch.fx.experimental.symbolic_shapes.ShapeEnv._set_replacement": "sees sizes become numbers",
 }
 """Methods that subclasses of fleetx override or call through super() -> why."""
 
@@ -232,3 +262,134 @@ def forget_sharding_plans() -> None:
 
 assert_in_graph: Any = torch._assert
 """An assertion that a recorded graph keeps."""
+
+
+OpOverload = torch._ops.OpOverload
+"""One operator of torch for one kind of arguments, such as ``torch.ops.aten.add.Tensor``."""
+
+set_grad_enabled: Any = torch._C._set_grad_enabled
+"""Switches gradients for good; the public one is a context that a graph cannot hold."""
+
+without_torch_function: Any = torch._C.DisableTorchFunction
+"""A context in which functions of torch do not ask tensor subclasses; modes still act."""
+
+
+def use_tensors(module: nn.Module, owner: nn.Module) -> None:
+    """Let a module share the parameters and buffers that lie directly in another one."""
+    module._parameters, module._buffers = owner._parameters, owner._buffers
+
+
+def use_children(module: nn.Module, children: dict[str, nn.Module | None]) -> None:
+    """Give a module other submodules, without what ``setattr`` does."""
+    module._modules = children
+
+
+def share_persistence(module: nn.Module, owner: nn.Module) -> None:
+    """Let the buffers of a module be saved if those of another one are."""
+    module._non_persistent_buffers_set = owner._non_persistent_buffers_set
+
+
+def infer_parameters(module: Any, args: Any, kwargs: Any) -> None:
+    """Let a lazy module learn its sizes from arguments."""
+    module._infer_parameters(module, args, kwargs)
+
+
+def storage_number(tensor: Tensor) -> int:
+    """Identifies the memory of a tensor, one without data too."""
+    return tensor.untyped_storage()._cdata
+
+
+def wrapper_subclass(cls: type[Tensor], size: Any, **options: Any) -> Any:
+    """A tensor of a subclass that has a shape and no memory."""
+    return torch.Tensor._make_wrapper_subclass(cls, size, **options)
+
+
+def is_transformed() -> bool:
+    """Whether a transformation of torch.func runs."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def graph_root(graph: fx.Graph) -> fx.Node:
+    """What stands before the first node of a graph."""
+    return graph._root
+
+
+def is_erased(node: fx.Node) -> bool:
+    """Whether a node was taken out of its graph."""
+    return node._erased
+
+
+def symbolic_expression(size: torch.SymInt) -> Any:
+    """A free size by the input that it comes from, even if it was found equal to another one."""
+    return size.node._expr
+
+
+functional_call: Any = stateless._functional_call
+"""What ``torch.func.functional_call`` comes down to, whatever name a script imported it by."""
+
+
+def replace_functional_call(function: Any) -> None:
+    """Let ``torch.func.functional_call`` come down to something else; process-wide."""
+    stateless._functional_call = function
+
+
+checkpoint_generator: Any = checkpoint._checkpoint_without_reentrant_generator
+"""What ``torch.utils.checkpoint.checkpoint(use_reentrant=False)`` comes down to."""
+
+
+def replace_checkpoint_generator(function: Any) -> None:
+    """Let non-reentrant checkpoints come down to something else; process-wide."""
+    checkpoint._checkpoint_without_reentrant_generator = function
+
+
+@contextmanager
+def as_if_compiling() -> Iterator[None]:
+    """Let ``torch.compiler.is_compiling()`` and ``is_exporting()`` answer yes.
+
+    Flags that torch only reads to answer these two; they are put back in any case.
+    """
+    flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = flags
+
+
+@contextmanager
+def without_mkldnn() -> Iterator[None]:
+    """Leave oneDNN out; torch's public switch for it warns about devices of others."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def decompositions() -> Any:
+    """The module with what torch runs for operators that have no kernel for fake tensors."""
+    from torch._decomp import decompositions as found
+
+    return found
+
+
+_HEAVY = {
+    "ConstantSource": "torch._dynamo.source",
+    "DataDependentOutputException": "torch._subclasses.fake_tensor",
+    "DynamicOutputShapeException": "torch._subclasses.fake_tensor",
+    "FakeTensor": "torch._subclasses.fake_tensor",
+    "FakeTensorMode": "torch._subclasses.fake_tensor",
+    "PythonReferenceAnalysis": "torch.utils._sympy.reference",
+    "enable_python_dispatcher": "torch._dispatch.python",
+    "sympy_interp": "torch.utils._sympy.interp",
+}
+"""What programs are recorded with: fake tensors and free sizes. They load much else of torch, and
+jobs without programs do not pay for it."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a heavy one when it is first asked for."""
+    if name not in _HEAVY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HEAVY[name]), name)

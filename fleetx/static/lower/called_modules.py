@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from torch import fx, nn
 
+from fleetx.torch_internals import parameters_of
+
 
 def calls(model: nn.Module, graphs: Mapping[str, fx.Graph]) -> dict[str, bool]:
     """Modules that are called -> whether that is once, and nobody else reads their weights.
@@ -25,7 +27,7 @@ def calls(model: nn.Module, graphs: Mapping[str, fx.Graph]) -> dict[str, bool]:
 
 def _at(model: nn.Module, node: fx.Node) -> Iterator[nn.Parameter]:
     owner, _, name = str(node.target).rpartition(".")
-    found = model.get_submodule(owner)._parameters.get(name)
+    found = parameters_of(model.get_submodule(owner)).get(name)
     if found is not None:
         yield found
 

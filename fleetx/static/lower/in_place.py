@@ -4,8 +4,10 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from fleetx.torch_internals import BatchNormBase, ConvBase
+
 _FUNCTIONS = {F.relu, torch.relu, "relu"}
-_SAFE_MODULES = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.Linear)
+_SAFE_MODULES = (ConvBase, BatchNormBase, nn.Linear)
 _SAFE = {"conv1d", "conv2d", "conv3d", "linear", "batch_norm", "add", "__add__", "__radd__"}
 """What needs its inputs for the backward pass, but not its output."""
 

@@ -26,6 +26,7 @@ from fleetx.static.lower.splitting import (
 from fleetx.static.lower.stages import Stage, called, check_order, parts
 from fleetx.static.record.program import Program
 from fleetx.static.record.state import RESERVED
+from fleetx.torch_internals import buffers_of, children_of, parameters_of, share_persistence
 
 Key = tuple[Any, ...]
 
@@ -90,12 +91,12 @@ class Lowered(Part):
         self._twins = Twins(eval_mode=program.for_test, own=own)
         root = self._twins.of(program.state.root)
         self._modules, self._parameters, self._buffers = (
-            dict(root._modules),
-            root._parameters,
-            root._buffers,
+            dict(children_of(root)),
+            parameters_of(root),
+            buffers_of(root),
         )
         self.register_load_state_dict_post_hook(_without_parts)  # type: ignore[no-untyped-call]
-        self._non_persistent_buffers_set = program.state.root._non_persistent_buffers_set
+        share_persistence(self, program.state.root)
 
     @override
     def forward(self, feeds: tuple[Any, ...]) -> Any:
@@ -129,11 +130,13 @@ class Lowered(Part):
     def _refresh(self, program: Program) -> None:
         """Take in layers that were recorded since."""
         root = program.state.root
-        for name, child in root._modules.items():
+        for name, child in children_of(root).items():
             if name not in self._modules and child is not None:
                 self._modules[name] = self._twins.of(child)
-        self._parameters |= {k: p for k, p in root._parameters.items() if k not in self._parameters}
-        self._buffers |= {k: b for k, b in root._buffers.items() if k not in self._buffers}
+        self._parameters |= {
+            k: p for k, p in parameters_of(root).items() if k not in self._parameters
+        }
+        self._buffers |= {k: b for k, b in buffers_of(root).items() if k not in self._buffers}
 
     def _compiled(self, made: list[tuple[Part, Code]]) -> list[tuple[Part, Code]]:
         """Whole, or part by part: what a strategy does between parts cannot be compiled."""
@@ -204,8 +207,8 @@ class Lowered(Part):
 
     def _parts(self, owner: nn.Module, name: str, pieces: Sequence[Piece]) -> list[Part]:
         """The modules of the pieces, made at the first time and kept."""
-        if name not in owner._modules:
-            owner._modules[name] = nn.ModuleList(Part() for _ in pieces)
+        if name not in children_of(owner):
+            children_of(owner)[name] = nn.ModuleList(Part() for _ in pieces)
         made = [part for part in owner.get_submodule(name).children() if isinstance(part, Part)]
         assert len(made) == len(pieces), "cuts do not depend on what is fetched"
         for part, piece in zip(made, pieces, strict=True):

@@ -11,6 +11,7 @@ from fleetx.static.record.error import ProgramError
 from fleetx.static.record.module_hooks import copied
 from fleetx.static.record.module_options import Options, changed, give, options_of, same
 from fleetx.static.record.program import Program
+from fleetx.torch_internals import children_of, use_children
 
 
 class Hidden(nn.Module):
@@ -99,7 +100,6 @@ def _set(module: nn.Module, setting: _Setting) -> None:
 def _copied(module: nn.Module) -> nn.Module:
     """A twin with parts of its own, over the same tensors."""
     made = copied(module)
-    made._modules = {
-        name: None if child is None else _copied(child) for name, child in module._modules.items()
-    }
+    children = children_of(module)
+    use_children(made, {n: None if c is None else _copied(c) for n, c in children.items()})
     return made

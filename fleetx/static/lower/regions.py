@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from fleetx.static.record.autocast import DEVICES
+from fleetx.torch_internals import enter_autocast, exit_autocast, set_grad_enabled
 
 Function = Callable[..., Any]
 
@@ -26,7 +26,7 @@ def mark_regions(graph: fx.Graph, *, exported: bool = False) -> None:
         graph: the operators.
         exported: whether it goes through torch.export, which runs it while it looks on.
     """
-    functions = (_really_enter, _really_exit) if exported else (_enter_autocast, _exit_autocast)
+    functions = (_really_enter, _really_exit) if exported else (enter_autocast, exit_autocast)
     current = OUTSIDE
     opened: list[tuple[Function, fx.Node]] = []
     for node in list(graph.nodes):
@@ -63,7 +63,7 @@ def _enter(
         token = graph.call_function(enter, (*autocast, True, True))
         opened.append((leave, token))
     if not gradients:
-        opened.append((torch._C._set_grad_enabled, graph.call_function(hold_gradients)))
+        opened.append((set_grad_enabled, graph.call_function(hold_gradients)))
 
 
 def _really_enter(device: str, dtype: torch.dtype, *options: bool) -> torch.autocast:
@@ -80,7 +80,7 @@ def _really_exit(region: torch.autocast) -> None:
 def hold_gradients() -> bool:
     """Switch gradients off; returns whether they were on, for the end of the region."""
     before = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(False)
+    set_grad_enabled(False)
     return before
 
 
@@ -97,7 +97,7 @@ class Regions:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is None:
             return
-        torch._C._set_grad_enabled(self._gradients)
+        set_grad_enabled(self._gradients)
         for device, enabled, dtype in self._formats:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from fleetx.static.record.module_hooks import copied, without_hooks
+from fleetx.torch_internals import children_of, use_children, use_tensors
 
 
 class Twins:
@@ -26,10 +27,8 @@ class Twins:
             twin = self._made[id(module)] = copied(without_hooks(module))
             if self._own:
                 vars(twin).update(_containers_of_tensors(twin))
-            twin._modules = {
-                name: None if child is None else self.of(child)
-                for name, child in module._modules.items()
-            }
+            children = children_of(module)
+            use_children(twin, {n: None if c is None else self.of(c) for n, c in children.items()})
             if self._eval:
                 twin.training = False
         return self._made[id(module)]
@@ -77,7 +76,7 @@ def put_module(
 ) -> None:
     """Put a module at a path below a part, in modules of a kind where there are none yet."""
     *above, last = path.split(".")
-    _containers(part, above, kind)._modules[last] = module
+    children_of(_containers(part, above, kind))[last] = module
 
 
 def share(part: nn.Module, path: str, owner: nn.Module, attribute: str) -> None:
@@ -85,16 +84,16 @@ def share(part: nn.Module, path: str, owner: nn.Module, attribute: str) -> None:
     view = _containers(part, path.split("."))
     if attribute in vars(owner):
         vars(view)[attribute] = vars(owner)[attribute]
-    view._parameters, view._buffers = owner._parameters, owner._buffers
+    use_tensors(view, owner)
 
 
 def _containers(
     part: nn.Module, path: Iterable[str], kind: type[nn.Module] = nn.Module
 ) -> nn.Module:
     for name in path:
-        if name not in part._modules:
-            part._modules[name] = kind()
-        child = part._modules[name]
+        if name not in children_of(part):
+            children_of(part)[name] = kind()
+        child = children_of(part)[name]
         assert child is not None
         part = child
     return part

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import SymInt, fx
-from torch.utils._pytree import tree_flatten
 
 from fleetx.static.record.module_calls import Call
 from fleetx.static.record.variable import Variable, node_of
+from fleetx.torch_internals import tree_flatten
 
 Pairs = Iterator[tuple[fx.Node, fx.Node]]
 

@@ -14,10 +14,11 @@ from torch import Tensor, fx, nn
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.program_graph import ProgramGraph
 from fleetx.static.record.source_lines import user_line
+from fleetx.torch_internals import OpOverload, graph_root
 
 _TEXT = frozenset(
     {NoneType, EllipsisType, bool, int, float, complex, str, bytes, range}
-    | {torch.dtype, torch.device, torch.layout, torch.memory_format, torch._ops.OpOverload}
+    | {torch.dtype, torch.device, torch.layout, torch.memory_format, OpOverload}
 )
 """Types whose text means the value again. Of their subclasses it need not: ``np.float64``."""
 
@@ -57,7 +58,7 @@ def _node(program: ProgramGraph, value: Any) -> fx.Node:
         return value
 
     graph = program.graph
-    with graph.inserting_before(next(iter(graph.nodes), graph._root)):
+    with graph.inserting_before(next(iter(graph.nodes), graph_root(graph))):
         node = graph.call_function(constant)
     node.meta["size"] = True
     return node

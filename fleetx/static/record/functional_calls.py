@@ -5,11 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import Tensor, nn
-from torch.nn.utils import stateless
 
-functional_call = stateless._functional_call
-"""What torch's own function comes down to, whatever name a script imported it by."""
-
+from fleetx.torch_internals import buffers_of, parameters_of
 
 Tensors = dict[nn.Module, dict[str, Tensor | None]]
 
@@ -56,7 +53,7 @@ def given_weights(module: nn.Module) -> bool:
 
 
 def _held(module: nn.Module) -> dict[str, Tensor | None]:
-    return {**module._parameters, **module._buffers}
+    return {**parameters_of(module), **buffers_of(module)}
 
 
 def _differ(now: dict[str, Tensor | None], own: dict[str, Tensor | None]) -> bool:

@@ -9,6 +9,7 @@ from typing_extensions import override
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.program_graph import ProgramGraph
 from fleetx.static.record.source_lines import user_line
+from fleetx.torch_internals import is_erased
 
 Hook = Callable[[Tensor], Any]
 
@@ -35,7 +36,7 @@ class Handle:
 
     def remove(self) -> None:
         """From the runs that come."""
-        if not self._node._erased:
+        if not is_erased(self._node):
             self._program.graph.erase_node(self._node)
             self._program.changed()
 

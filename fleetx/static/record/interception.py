@@ -8,15 +8,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.utils import parametrize, stateless
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
-from torch.utils._pytree import tree_leaves, tree_map
 from typing_extensions import override
 
 from fleetx.static.record import module_calls
 from fleetx.static.record.error import ProgramError
-from fleetx.static.record.functional_calls import functional_call, given_weights, held, owning
+from fleetx.static.record.functional_calls import given_weights, held, owning
 from fleetx.static.record.initial import Initial
 from fleetx.static.record.module_calls import Call
 from fleetx.static.record.module_hooks import check_backward_hooks, has_hooks, with_forward
@@ -24,6 +23,19 @@ from fleetx.static.record.program_graph import ProgramGraph
 from fleetx.static.record.recorder import is_view, record, record_module
 from fleetx.static.record.source_lines import user_line
 from fleetx.static.record.variable import Variable, common_program, node_of, variables
+from fleetx.torch_internals import (
+    as_if_compiling,
+    buffers_of,
+    checkpoint_generator,
+    children_of,
+    functional_call,
+    infer_parameters,
+    replace_checkpoint_generator,
+    replace_functional_call,
+    tree_leaves,
+    tree_map,
+    without_torch_function,
+)
 
 Source = Callable[[], ProgramGraph]
 
@@ -63,7 +75,6 @@ class _Recording(threading.local):
 _recording = _Recording()
 _call = nn.Module.__call__
 _apply = torch.autograd.Function.__dict__["apply"]
-_checkpoint = checkpoint._checkpoint_without_reentrant_generator
 
 
 # Why torch itself is changed. A tensor subclass sees functions of torch, but a program keeps layers
@@ -86,18 +97,18 @@ def start(main: Source, startup: Source) -> None:
     if not _recording.sources:
         _recording.sources.append((main, startup))
         nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
-        stateless._functional_call = _functional_call_or_record  # type: ignore[assignment]
+        replace_functional_call(_functional_call_or_record)
         torch.autograd.Function.apply = classmethod(_apply_or_record)  # type: ignore[assignment,method-assign]
-        checkpoint._checkpoint_without_reentrant_generator = _checkpoint_or_record  # type: ignore[assignment]
+        replace_checkpoint_generator(_checkpoint_or_record)
 
 
 def stop() -> None:
     """Put torch back as it was."""
     _recording.sources.clear()
     nn.Module.__call__ = _call  # type: ignore[method-assign]
-    stateless._functional_call = functional_call
+    replace_functional_call(functional_call)
     torch.autograd.Function.apply = _apply  # type: ignore[method-assign]
-    checkpoint._checkpoint_without_reentrant_generator = _checkpoint
+    replace_checkpoint_generator(checkpoint_generator)
 
 
 @contextmanager
@@ -167,7 +178,7 @@ def adopt(program: ProgramGraph, module: nn.Module) -> None:
     known = startup().initial
     name = next((n for n, initial in known.items() if initial.module is module), None)
     if name is None:
-        taken = {*known, *program.state.root._modules}
+        taken = {*known, *children_of(program.state.root)}
         name = startup().layer_names.fresh(type(module).__name__.lower(), taken)
     program.state.add(module, name)
     initial = known.setdefault(name, Initial(module, reset=None, done=True))
@@ -179,8 +190,8 @@ def _initialise(module: nn.Module, args: Any, kwargs: Any) -> None:
     """A lazy module learns its sizes from its first arguments, which are no numbers."""
     if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
         try:
-            with paused(), torch._C.DisableTorchFunction():
-                module._infer_parameters(module, args, kwargs)
+            with paused(), without_torch_function():
+                infer_parameters(module, args, kwargs)
         except RuntimeError as error:
             raise ProgramError(
                 f"{user_line()}: a {type(module).__name__} learns its size from its first input, "
@@ -220,10 +231,10 @@ def _outermost(program: ProgramGraph, module: nn.Module, path: str, args: Any, k
 
 
 def _traced(program: ProgramGraph, call: Call, args: Any, kwargs: Any) -> Any:
-    buffers = {part: dict(part._buffers) for part in call.module.modules()}
+    buffers = {part: dict(buffers_of(part)) for part in call.module.modules()}
     _recording.buffers.update(buffers)
     try:
-        with _Mode(), _as_if_compiling(), module_calls.recording(call):
+        with _Mode(), as_if_compiling(), module_calls.recording(call):
 
             def finish(made: Any) -> Any:
                 for part, before in buffers.items():
@@ -234,7 +245,7 @@ def _traced(program: ProgramGraph, call: Call, args: Any, kwargs: Any) -> Any:
     finally:
         call.end = next(iter(reversed(program.graph.nodes)))
         for part, before in buffers.items():
-            part._buffers.update(before)
+            buffers_of(part).update(before)
             del _recording.buffers[part]
 
 
@@ -284,22 +295,10 @@ def record_again(program: ProgramGraph, call: Call) -> Call:
 
 def _write_back(program: ProgramGraph, module: nn.Module, before: dict[str, Tensor | None]) -> None:
     """A buffer that was assigned becomes one that is written: the module keeps its own tensor."""
-    for name, value in module._buffers.items():
+    for name, value in buffers_of(module).items():
         kept = before.get(name)
         if isinstance(value, Variable) and kept is not None:
             record(program, Tensor.copy_, (kept, value.detach()), {})
-
-
-@contextmanager
-def _as_if_compiling() -> Iterator[None]:
-    """Libraries take their paths without shortcuts on values when torch compiles or exports."""
-    # Flags that torch only reads to answer torch.compiler.is_compiling(); put back after the call.
-    flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
-    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = flags
 
 
 class _Opaque(nn.Module):
@@ -343,7 +342,7 @@ def _checkpoint_or_record(function: Any, *given: Any, **kwargs: Any) -> Iterator
     """Around the function of a checkpoint without reentrance, which torch calls by itself."""
     options, args = given[: len(_OPTIONS)], given[len(_OPTIONS) :]
     if not _records_checkpoint((args, kwargs)):
-        yield from _checkpoint(function, *given, **kwargs)
+        yield from checkpoint_generator(function, *given, **kwargs)
         return
     known = dict(zip(_OPTIONS, options, strict=True))
     with _replayed([*args, *kwargs.values()], use_reentrant=False, **known):
@@ -358,7 +357,7 @@ def _replayed(given: Sequence[Any], **options: Any) -> Iterator[None]:
     with program.replayed(own, options) as replay:
         yield
     for module, before in _recording.buffers.items():
-        for name, value in module._buffers.items():
+        for name, value in buffers_of(module).items():
             made = isinstance(value, Variable) and value is not before.get(name)
             if made and replay in vars(value)["node"].meta["replays"]:
                 raise ProgramError(

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 from torch import Tensor, fx
 
 from fleetx.static.record.writes import written
+from fleetx.torch_internals import storage_number
 
 
 def live_nodes(
@@ -71,4 +72,4 @@ def storage(node: fx.Node) -> int | None:
         found: int = node.meta["storage"]
         return found
     value = node.meta.get("val")
-    return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
+    return storage_number(value) if isinstance(value, Tensor) else None

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+
+from fleetx.torch_internals import tree_leaves
 
 Options = dict[tuple[str, str], Any]
 """Path of a part of a module, and the name of an attribute of it -> the value."""

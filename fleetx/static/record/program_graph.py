@@ -21,6 +21,7 @@ from fleetx.static.record.objective import Objective
 from fleetx.static.record.replay import Replay
 from fleetx.static.record.shapes import Shapes
 from fleetx.static.record.state import Names, State
+from fleetx.torch_internals import parameters_of
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class ProgramGraph(ABC):
         if node.op != "get_attr":
             return None
         owner, _, name = str(node.target).rpartition(".")
-        return self.state.root.get_submodule(owner)._parameters.get(name)
+        return parameters_of(self.state.root.get_submodule(owner)).get(name)
 
     def freeze(self, parameter: nn.Parameter, stop: bool) -> None:
         """Let a parameter stay as it is, or move, in a training that is still to come."""

@@ -7,12 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import is_tensor_method_or_property
-from torch.utils._pytree import tree_leaves, tree_map
 
 from fleetx.static.record.autocast import autocast_in_force
 from fleetx.static.record.constants import as_text_or_node, with_positions
@@ -26,6 +22,15 @@ from fleetx.static.record.size_nodes import size_node
 from fleetx.static.record.source_lines import user_line
 from fleetx.static.record.variable import Variable, check_untransformed, node_of
 from fleetx.static.record.writes import writes
+from fleetx.torch_internals import (
+    BatchNormBase,
+    DataDependentOutputException,
+    DropoutBase,
+    DynamicOutputShapeException,
+    tree_leaves,
+    tree_map,
+    version_of,
+)
 
 VIEWS = frozenset({"T", "mT", "H", "mH", "data", "real", "imag"})
 """Attributes of a tensor that are tensors."""
@@ -115,7 +120,7 @@ def record_module(
     def call(*args: Any, **kwargs: Any) -> Any:
         return torch.func.functional_call(module, state, args, kwargs)
 
-    versions = [tensor._version for tensor in state.values()]
+    versions = [version_of(tensor) for tensor in state.values()]
     with one_operator():
         with _known_momentum(module):
             found = _on_fakes(program, call, args, kwargs)
@@ -123,7 +128,7 @@ def record_module(
             "training": module.training,
             "in_place": getattr(module, "inplace", False) is True,
             "options": options_of(module),
-            "acts": versions != [tensor._version for tensor in state.values()] or _draws(module),
+            "acts": versions != [version_of(tensor) for tensor in state.values()] or _draws(module),
         }
     made = emit(program, "call_module", path, args, kwargs, found=found, **meta)
     if isinstance(made, Variable):
@@ -133,13 +138,13 @@ def record_module(
 
 def _draws(module: nn.Module) -> bool:
     """Whether a call takes random numbers."""
-    return module.training and isinstance(module, _DropoutNd | nn.RReLU)
+    return module.training and isinstance(module, DropoutBase | nn.RReLU)
 
 
 @contextmanager
 def _known_momentum(module: nn.Module) -> Iterator[None]:
     """Batch norms that average over all batches read how many there were; shapes need no count."""
-    counts = isinstance(module, _BatchNorm) and module.momentum is None
+    counts = isinstance(module, BatchNormBase) and module.momentum is None
     if counts:
         vars(module)["momentum"] = 0.0
     try:

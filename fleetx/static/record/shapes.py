@@ -8,15 +8,20 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
-from torch._decomp import decompositions
-from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from typing_extensions import override
 
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.source_lines import user_line
+from fleetx.torch_internals import (
+    ConstantSource,
+    FakeTensor,
+    FakeTensorMode,
+    decompositions,
+    enable_python_dispatcher,
+    without_mkldnn,
+    without_torch_function,
+)
 
 HINTS = (8191, 13, 17, 19, 23, 29)
 """Sizes that stand for a free dimension, by its position. Inputs that share their batch get the
@@ -64,32 +69,22 @@ class _Sizes(ShapeEnv):
 
 
 @contextmanager
-def _without_mkldnn() -> Iterator[None]:
-    """Its operators have no fakes; torch's own switch for it warns about devices of others."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
-
-
-@contextmanager
 def _with_states_of_lstms() -> Iterator[None]:
     """Before 2.13, what torch runs on fakes for an LSTM gives its states a dimension too many."""
     # Replaced only while one operator runs on fakes. States that are right have two dimensions and
     # go through as they are, so that another thread in the decomposition gets right ones, too.
-    original: Any = decompositions.one_layer_lstm
+    known = decompositions()
+    original: Any = known.one_layer_lstm
 
     def one_layer(*args: Any, **kwargs: Any) -> Any:
         outputs, states = original(*args, **kwargs)
         return outputs, tuple(state[0] if state.dim() == 3 else state for state in states)
 
-    decompositions.one_layer_lstm = one_layer
+    known.one_layer_lstm = one_layer
     try:
         yield
     finally:
-        decompositions.one_layer_lstm = original
+        known.one_layer_lstm = original
 
 
 _REPAIRED = nullcontext if torch.__version__ >= "2.13" else _with_states_of_lstms
@@ -118,7 +113,7 @@ class Shapes:
     def input(self, name: str, shape: Sequence[int | None], dtype: torch.dtype) -> Tensor:
         """A fake for data that will be fed under a name."""
         sizes = [self._free(name, at) if size in FREE else size for at, size in enumerate(shape)]
-        with torch._C.DisableTorchFunction(), self.mode:
+        with without_torch_function(), self.mode:
             return torch.empty(sizes, dtype=dtype)
 
     def _free(self, name: str, at: int) -> Any:
@@ -131,7 +126,7 @@ class Shapes:
         """The fake of a real tensor, the same one each time."""
         if isinstance(tensor, FakeTensor):
             return tensor
-        with torch._C.DisableTorchFunction():
+        with without_torch_function():
             return self.mode.from_tensor(tensor, static_shapes=True)
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -154,10 +149,10 @@ class Shapes:
         before, self._operating = self._operating, True
         try:
             with (
-                torch._C.DisableTorchFunction(),
+                without_torch_function(),
                 self.mode,
                 enable_python_dispatcher(),
-                _without_mkldnn(),
+                without_mkldnn(),  # whose operators have no fakes
                 _REPAIRED(),
             ):
                 yield

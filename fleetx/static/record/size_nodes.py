@@ -4,10 +4,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from fleetx.static.record.program_graph import ProgramGraph
+from fleetx.torch_internals import PythonReferenceAnalysis, symbolic_expression, sympy_interp
 
 
 def size_node(program: ProgramGraph, size: Any) -> Any:
@@ -31,7 +30,7 @@ def _own_expression(program: ProgramGraph, size: Any) -> Any:
 
     ``expr`` tells it by whichever of the equal ones, which a clone for tests may not be fed.
     """
-    own = size.node._expr
+    own = symbolic_expression(size)
     return own if own.free_symbols <= program.shapes.origin.keys() else size.node.expr
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fleetx.static.record.error import ProgramError
+from fleetx.torch_internals import buffers_of, children_of, parameters_of
 
 RESERVED = ("segments", "stages", "modes")
 """Names that lowering gives to parts of a program."""
@@ -90,7 +91,7 @@ class State:
 
     def operator(self, module: nn.Module, kind: str) -> str:
         """Take in a module that stands for an operator, under the next number of its kind."""
-        return self.add(module, self._constants.fresh(kind, self.root._modules))
+        return self.add(module, self._constants.fresh(kind, children_of(self.root)))
 
     def constant(self, tensor: Tensor) -> str:
         """The path of a tensor of the script; a number that never changes, unless a parameter."""
@@ -132,8 +133,8 @@ class State:
 def _own_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Plain attributes too: a model may keep a mask, or count something of its own."""
     for name, tensor in (
-        *module._parameters.items(),
-        *module._buffers.items(),
+        *parameters_of(module).items(),
+        *buffers_of(module).items(),
         *vars(module).items(),
     ):
         if isinstance(tensor, Tensor):

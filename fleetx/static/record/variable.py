@@ -7,12 +7,12 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.program_graph import ProgramGraph
 from fleetx.static.record.source_lines import user_line
+from fleetx.torch_internals import is_transformed, tree_leaves, wrapper_subclass
 
 
 class Variable(Tensor):
@@ -36,7 +36,7 @@ class Variable(Tensor):
     def __new__(cls, fake: Tensor, node: fx.Node, program: ProgramGraph) -> "Variable":
         """Wrap a fake tensor and the node that will compute it."""
         strided = fake.layout == torch.strided
-        made = torch.Tensor._make_wrapper_subclass(
+        made = wrapper_subclass(
             cls,
             fake.size(),
             strides=fake.stride() if strided else None,
@@ -123,7 +123,7 @@ def _past_torch(func: Any) -> str:
 
 def check_untransformed(func: Any) -> None:
     """Refuse calls under a transformation of torch.func, whose tensors only live inside of it."""
-    if torch._C._functorch.maybe_current_level() is not None:
+    if is_transformed():
         raise ProgramError(_past_torch(getattr(func, "__name__", func)))
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch import optim as torch_optim
-from torch.utils._pytree import tree_map
 
 from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
@@ -19,6 +18,7 @@ from fleetx.static.record.objective import Objective
 from fleetx.static.record.program import Program
 from fleetx.static.run.optimizer_options import OptimizerOptions
 from fleetx.static.run.runs import Run
+from fleetx.torch_internals import tree_map
 
 
 @dataclass
