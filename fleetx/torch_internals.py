@@ -296,7 +296,7 @@ def infer_parameters(module: Any, args: Any, kwargs: Any) -> None:
 
 def storage_number(tensor: Tensor) -> int:
     """Identifies the memory of a tensor, one without data too."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def wrapper_subclass(cls: type[Tensor], size: Any, **options: Any) -> Any:

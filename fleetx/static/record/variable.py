@@ -36,7 +36,7 @@ class Variable(Tensor):
     def __new__(cls, fake: Tensor, node: fx.Node, program: ProgramGraph) -> "Variable":
         """Wrap a fake tensor and the node that will compute it."""
         strided = fake.layout == torch.strided
-        made = wrapper_subclass(
+        made: Variable = wrapper_subclass(
             cls,
             fake.size(),
             strides=fake.stride() if strided else None,
