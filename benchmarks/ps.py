@@ -26,16 +26,18 @@ from typing import Any
 
 import numpy as np
 
-from fleetx.ps import kernels
-from fleetx.ps.channel import Access
-from fleetx.ps.client import Batch, Client
-from fleetx.ps.desk import Desk
-from fleetx.ps.handshake import Claim
-from fleetx.ps.hashing import STRIDE, Ids
-from fleetx.ps.members import Members
-from fleetx.ps.rules import Adagrad
-from fleetx.ps.server import Server
-from fleetx.ps.sparse_spec import SparseSpec
+from fleetx.ps.server.membership import Members
+from fleetx.ps.server.request_handler import Desk
+from fleetx.ps.server.server import Server
+from fleetx.ps.tables import kernels
+from fleetx.ps.tables.hashing import STRIDE
+from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.rules import Adagrad
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.arrays import Ids
+from fleetx.ps.wire.channel import Access
+from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.worker.client import Client
 from fleetx.roles.secrets import CERTIFICATE, KEY, client_tls, server_tls
 
 TOKEN = b"a token for the benchmark"
@@ -130,7 +132,7 @@ class Caller:
     """One worker of the benchmark."""
 
     client: Client
-    batches: list[Batch]
+    batches: list[IdBatch]
 
     def __post_init__(self) -> None:
         self.table = self.client.create("sparse", [SPEC.form()], SPEC.dim)
@@ -269,7 +271,7 @@ def stalls(rows: int) -> None:
 def _caller(port: int, rows: int, access: Access) -> "Caller":
     chance, known = np.random.default_rng(1), ids(rows)
     places = [chance.choice(rows, COUNT, replace=False) for _ in range(15)]
-    batches = [Batch.of(known[place], 1) for place in places]
+    batches = [IdBatch.of(known[place], 1) for place in places]
     return Caller(Client([f"127.0.0.1:{port}"], access), batches)
 
 

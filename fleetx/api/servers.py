@@ -10,14 +10,15 @@ from torch import nn
 from fleetx import roles
 from fleetx.api import session
 from fleetx.engine.engine import Engine
-from fleetx.ps import safetensors_file, snapshot, worker
-from fleetx.ps.channel import Access
-from fleetx.ps.desk import Desk
-from fleetx.ps.handshake import Claim
-from fleetx.ps.members import Members
-from fleetx.ps.server import Server
-from fleetx.ps.sparse_module import SparseModule
-from fleetx.ps.worker import Worker
+from fleetx.ps.server.membership import Members
+from fleetx.ps.server.request_handler import Desk
+from fleetx.ps.server.server import Server
+from fleetx.ps.tables import safetensors_file, save_folder
+from fleetx.ps.wire.channel import Access
+from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.worker import worker
+from fleetx.ps.worker.sparse_module import SparseModule
+from fleetx.ps.worker.worker import Worker
 from fleetx.roles import secrets
 from fleetx.roles.addresses import split_endpoint
 from fleetx.roles.exchange import patience
@@ -46,9 +47,9 @@ def init_server(
             of the machine and not only that of the process.
     """
     found = _server("init_server")
-    if model_dir is not None and not (Path(model_dir) / snapshot.MANIFEST).is_file():
+    if model_dir is not None and not (Path(model_dir) / save_folder.MANIFEST).is_file():
         raise ValueError(
-            f"init_server({model_dir!r}): there is no {snapshot.MANIFEST}, so this is no complete "
+            f"init_server({model_dir!r}): there is no {save_folder.MANIFEST}, so this is no complete "
             "save; pass a folder that fleet.save_persistables() wrote"
         )
     folder = secrets.state_folder(found.index)
@@ -205,7 +206,7 @@ def save(connected: Worker, folder: Path, *, delta: bool, mark: bool = True) -> 
         "servers": len(answers),
         "mode": "delta" if delta else "full",
     }
-    snapshot.write_json(folder / snapshot.MANIFEST, manifest)
+    save_folder.write_json(folder / save_folder.MANIFEST, manifest)
 
 
 def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fleetx.ps import kernels
-from fleetx.ps.hashing import Floats, Ids
-from fleetx.ps.sparse_module import array_of
+from fleetx.ps.tables import kernels
+from fleetx.ps.wire.arrays import Floats, Ids
+from fleetx.ps.worker.row_gradients import array_of
 
 
 class Way(Protocol):

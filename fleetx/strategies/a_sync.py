@@ -20,17 +20,17 @@ from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.option import Above, AtLeast, OneOf
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Plan, Strategy
-from fleetx.ps.carrier import Carrier
-from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
-from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
-from fleetx.ps.dense_table import OPTIMIZERS
-from fleetx.ps.joining import at_first
-from fleetx.ps.layout import Split
-from fleetx.ps.remote_optimizer import RemoteOptimizer
-from fleetx.ps.sparse_module import SparseModule
-from fleetx.ps.sparse_spec import Pace
-from fleetx.ps.terms import Terms
-from fleetx.ps.worker import Worker
+from fleetx.ps.tables.dense_table import OPTIMIZERS
+from fleetx.ps.tables.sparse_spec import Pace
+from fleetx.ps.worker.carrier import Carrier
+from fleetx.ps.worker.carrier_async import AsyncCarrier, HalfAsyncCarrier
+from fleetx.ps.worker.carrier_geo import GeoCarrier, local_optimizer
+from fleetx.ps.worker.carrier_options import Terms
+from fleetx.ps.worker.parameter_split import Split
+from fleetx.ps.worker.remote_optimizer import RemoteOptimizer
+from fleetx.ps.worker.sparse_module import SparseModule
+from fleetx.ps.worker.table_setup import at_first
+from fleetx.ps.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,6 @@ class ParameterServer(Strategy, name="parameter_server"):
         """The least numbers in a block."""
 
     config: Any
-    kind: type[Carrier] = Carrier
     carrier: Carrier | None = None
     _plan: Plan
 
@@ -107,7 +106,7 @@ class ParameterServer(Strategy, name="parameter_server"):
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
         for module in _tables(model):
-            module.home.strategy = self
+            module.row_source = self.carrier
         return model
 
     @override
@@ -140,6 +139,8 @@ class ParameterServer(Strategy, name="parameter_server"):
             introduce=introduce,
         )
         self.carrier = carrier
+        for module in modules:
+            module.row_source = carrier
         job.optimizer.deliver = carrier.deliver
 
         def sync(armed: bool) -> None:

@@ -16,13 +16,13 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.api import servers, session
 from fleetx.nn import SparseEmbedding
-from fleetx.ps import joining
-from fleetx.ps import worker as workers
-from fleetx.ps.carrier import Carrier
-from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
-from fleetx.ps.carrier_geo import GeoCarrier
-from fleetx.ps.dense_group import DenseGroup
-from fleetx.ps.worker import Worker
+from fleetx.ps.worker import table_setup
+from fleetx.ps.worker import worker as workers
+from fleetx.ps.worker.carrier import Carrier
+from fleetx.ps.worker.carrier_async import AsyncCarrier, HalfAsyncCarrier
+from fleetx.ps.worker.carrier_geo import GeoCarrier
+from fleetx.ps.worker.dense_group import DenseGroup
+from fleetx.ps.worker.worker import Worker
 from tests.ps.team import TOKEN, Team, carried, team, together, train
 
 MODES: dict[str, dict[str, Any] | None] = {
@@ -197,7 +197,7 @@ class Crew:
 
     def __init__(self, here: Team, monkeypatch: pytest.MonkeyPatch) -> None:
         self._here, self._own = here, threading.local()
-        monkeypatch.setattr(joining, "running", lambda: self._own.worker)
+        monkeypatch.setattr(table_setup, "running", lambda: self._own.worker)
         monkeypatch.setattr(workers, "running", lambda: self._own.worker)
         monkeypatch.setattr(servers, "has_servers", lambda: True)
         monkeypatch.setattr(session, "begin_programs", list)

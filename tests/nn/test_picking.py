@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fleetx.nn.picking import AllInOrder, Picked, Pooled, Way, bags_of
-from fleetx.ps import kernels, kernels_numba, kernels_numpy
+from fleetx.ps.tables import kernels, kernels_numba, kernels_numpy
 
 WIDTHS = [1, 5, 8, 16, 24]
 """Some are copied eight at a time."""

@@ -14,8 +14,8 @@ from typing_extensions import override
 import fleetx as fleet
 from fleetx import roles
 from fleetx.api import session
-from fleetx.ps.carrier_async import AsyncCarrier
-from fleetx.ps.client import Client
+from fleetx.ps.worker.carrier_async import AsyncCarrier
+from fleetx.ps.worker.client import Client
 from tests.promise.answers import AUTO, SERVERS, Answer, Changes, Refused
 from tests.promise.options import Option, every
 from tests.ps.team import TOKEN, team

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,20 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fleetx.ps.carrier import Carrier
-from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
-from fleetx.ps.channel import Access
-from fleetx.ps.client import Batch, Client, Handle
-from fleetx.ps.desk import Desk
-from fleetx.ps.handshake import Claim
-from fleetx.ps.members import Members
-from fleetx.ps.remote_optimizer import RemoteOptimizer
-from fleetx.ps.server import Server
-from fleetx.ps.sparse_module import SparseModule
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.terms import Terms
-from fleetx.ps.worker import Worker
+from fleetx.ps.server.membership import Members
+from fleetx.ps.server.request_handler import Desk
+from fleetx.ps.server.server import Server
+from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.channel import Access
+from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.worker.carrier import Carrier
+from fleetx.ps.worker.carrier_geo import GeoCarrier, local_optimizer
+from fleetx.ps.worker.carrier_options import Terms
+from fleetx.ps.worker.client import Client, Handle
+from fleetx.ps.worker.remote_optimizer import RemoteOptimizer
+from fleetx.ps.worker.sparse_module import SparseModule
+from fleetx.ps.worker.worker import Worker
 
 TOKEN = b"a token of this test"
 
@@ -94,13 +94,13 @@ def table(client: Client, spec: SparseSpec) -> Handle:
 
 def rows(client: Client, handle: Handle, ids: Any, *, train: bool = False) -> Any:
     """The rows of ids, in the order in which they were given."""
-    batch = Batch.of(np.asarray(ids, np.int64), client.servers)
+    batch = IdBatch.of(np.asarray(ids, np.int64), client.servers)
     return client.pull(handle, batch, train=train)[batch.place]
 
 
 def push(client: Client, handle: Handle, ids: Any, gradients: Any, **options: Any) -> None:
     """Gradients for different ids, in the order in which they were given."""
-    batch = Batch.of(np.asarray(ids, np.int64), client.servers)
+    batch = IdBatch.of(np.asarray(ids, np.int64), client.servers)
     sorted_ = np.empty((len(batch.ids), handle.width), np.float32)
     sorted_[batch.place] = gradients
     client.push(handle, batch, sorted_, **options)
@@ -133,7 +133,7 @@ def carried(
         carrier.open(worker)
     made.deliver = carrier.deliver
     for module in modules:
-        module.home.strategy = SimpleNamespace(carrier=carrier)
+        module.row_source = carrier
     return carrier
 
 

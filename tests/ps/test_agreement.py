@@ -11,7 +11,7 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.api import session
 from fleetx.nn import SGD, SparseEmbedding, Uniform
-from fleetx.ps import worker as workers
+from fleetx.ps.worker import worker as workers
 from fleetx.testing import world
 from tests.ps.team import TOKEN, team
 

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fleetx.ps import frames, heart
-from fleetx.ps.client import Client
-from fleetx.ps.handshake import receive
-from fleetx.ps.hashing import servers_of
-from fleetx.ps.heart import Heart
-from fleetx.ps.initializers import Constant
-from fleetx.ps.pipes import Pipe
-from fleetx.ps.rules import SGD
-from fleetx.ps.sparse_spec import SparseSpec
+from fleetx.ps.tables.hashing import servers_of
+from fleetx.ps.tables.initializers import Constant
+from fleetx.ps.tables.rules import SGD
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire import frames
+from fleetx.ps.wire.handshake import receive
+from fleetx.ps.wire.pipes import Pipe
+from fleetx.ps.worker import heartbeat
+from fleetx.ps.worker.client import Client
+from fleetx.ps.worker.heartbeat import Heart
 from tests.ps.team import TOKEN, Team, carried, push, rows, table, team
 
 SPEC = SparseSpec(name="t", dim=2, rule=SGD(1.0), initializer=Constant(0.0))
@@ -196,7 +197,7 @@ def silent() -> Iterator[str]:
 
 
 def test_waiting_for_a_server_that_has_fallen_silent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heart, "HEARTBEAT", 0.1)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT", 0.1)
     with silent() as endpoint:
         access = Team([], 1).access(patience=0.5)
         client = Client([endpoint], access)
@@ -222,7 +223,7 @@ def test_waiting_for_a_server_that_has_fallen_silent_ends(monkeypatch: pytest.Mo
 def test_a_silent_server_keeps_no_sign_of_life_from_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(heart, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT", 0.05)
     beats = threading.Semaphore(0)
     with silent() as endpoint, team(1) as here:
         call: Any = here.desks[0].call

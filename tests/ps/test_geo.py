@@ -10,15 +10,16 @@ import torch
 from torch import nn
 
 from fleetx.nn import SparseEmbedding
-from fleetx.ps import snapshot
-from fleetx.ps.carrier_geo import GeoCarrier
-from fleetx.ps.client import Batch, Client
-from fleetx.ps.initializers import Constant
-from fleetx.ps.rules import SGD
-from fleetx.ps.served_sparse import ServedSparse
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.terms import Terms
-from fleetx.ps.worker import Worker
+from fleetx.ps.server.logged_sparse_table import ServedSparse
+from fleetx.ps.tables import save_folder
+from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.initializers import Constant
+from fleetx.ps.tables.rules import SGD
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.worker.carrier_geo import GeoCarrier
+from fleetx.ps.worker.carrier_options import Terms
+from fleetx.ps.worker.client import Client
+from fleetx.ps.worker.worker import Worker
 from tests.ps.team import Team, carried, push, rows, table, team, together
 
 SPEC = SparseSpec(name="t", dim=2, rule=SGD(1.0), initializer=Constant(0.0))
@@ -56,7 +57,7 @@ def test_news_are_sorted_by_server() -> None:
         push(client, handle, range(100), np.ones((100, 2)), delta=True, step=2)
         found = client.news(handle, since, 1)
         assert found is not None
-        expected = Batch.of(np.arange(100), 3)
+        expected = IdBatch.of(np.arange(100), 3)
         np.testing.assert_array_equal(found.begins, expected.begins)
         for server in range(3):
             cut = slice(found.begins[server], found.begins[server + 1])
@@ -78,7 +79,7 @@ def test_anything_may_have_changed_after(event: str, tmp_path: Path) -> None:
             client.call({"method": "save", "folder": str(tmp_path / "saved"), "delta": False})
         if event == "load":
             listed = {"tables": ["t"], "servers": 1, "mode": "full"}
-            snapshot.write_json(tmp_path / "saved" / snapshot.MANIFEST, listed)
+            save_folder.write_json(tmp_path / "saved" / save_folder.MANIFEST, listed)
             client.call({"method": "load", "folder": str(tmp_path / "saved"), "tables": None})
         if event != "restart":
             assert news(client, handle, since, 1) is None
@@ -171,7 +172,7 @@ def test_batches_of_known_rows_ask_for_nothing(monkeypatch: pytest.MonkeyPatch) 
     asked: list[list[int]] = []
     pull = Client.pull
 
-    def counted(self: Client, handle: Any, batch: Batch, *args: Any, **kwargs: Any) -> Any:
+    def counted(self: Client, handle: Any, batch: IdBatch, *args: Any, **kwargs: Any) -> Any:
         asked.append(sorted(batch.ids.tolist()))
         return pull(self, handle, batch, *args, **kwargs)
 

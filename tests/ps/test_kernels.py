@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleetx.ps import kernels_numba, kernels_numpy
+from fleetx.ps.tables import kernels_numba, kernels_numpy
 
 WIDTHS = [1, 3, 8, 16, 24, 40]
 ENGINES: list[ModuleType] = [kernels_numpy, kernels_numba]

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleetx.ps import snapshot
-from fleetx.ps.dense_table import DenseSpec, DenseTable
-from fleetx.ps.desk import Desk
-from fleetx.ps.entries import CountFilterEntry
-from fleetx.ps.frames import Flag, Frame, Op
-from fleetx.ps.handshake import Claim
-from fleetx.ps.initializers import Constant
-from fleetx.ps.members import Members
-from fleetx.ps.rules import SGD
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.sparse_table import LAST_MARK, SparseTable
+from fleetx.ps.server.membership import Members
+from fleetx.ps.server.request_handler import Desk
+from fleetx.ps.tables import save_folder
+from fleetx.ps.tables.dense_table import DenseSpec, DenseTable
+from fleetx.ps.tables.entries import CountFilterEntry
+from fleetx.ps.tables.initializers import Constant
+from fleetx.ps.tables.rules import SGD
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_table import LAST_MARK, SparseTable
+from fleetx.ps.wire.frames import Flag, Frame, Op
+from fleetx.ps.wire.handshake import Claim
 
 ME = Claim(0, 77)
 SPEC = SparseSpec(name="t", dim=2, rule=SGD(1.0), initializer=Constant(0.0))
@@ -57,7 +57,7 @@ class Small:
     def save(self, folder: Path, *, delta: bool = False, **said: Any) -> Path:
         answer = self.call("save", folder=str(folder), delta=delta, **said)
         manifest = {"tables": answer["tables"], "servers": 1}
-        snapshot.write_json(folder / snapshot.MANIFEST, manifest)
+        save_folder.write_json(folder / save_folder.MANIFEST, manifest)
         return folder
 
 
@@ -113,7 +113,7 @@ def test_a_save_that_failed_takes_nothing_from_the_next_delta(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fleetx.ps.snapshot.write_json", fail)
+        patch.setattr("fleetx.ps.server.snapshot.write_json", fail)
         with pytest.raises(OSError, match="No space"):
             here.save(tmp_path / "broken", delta=True)
     assert list((tmp_path / "broken" / "t").iterdir()) == [], "what is half done takes no room"
@@ -233,7 +233,7 @@ def test_a_server_without_a_part_of_the_parameters_goes_on_after_a_load(tmp_path
         step_dense(desk, size, 1, Flag.FIRST)
         step_dense(desk, size, 2)
         desk.call(ME, {"method": "save", "folder": str(folder), "delta": False})
-    snapshot.write_json(folder / snapshot.MANIFEST, {"tables": ["d"], "servers": 2})
+    save_folder.write_json(folder / save_folder.MANIFEST, {"tables": ["d"], "servers": 2})
     for server, size in enumerate((3, 0)):
         desk = made_dense(size, server, 2)
         desk.load(folder)
@@ -245,7 +245,7 @@ def test_a_load_undoes_the_state_of_the_optimizer(tmp_path: Path) -> None:
     desk = made_dense(3)
     step_dense(desk, 3, 1, Flag.FIRST)
     desk.call(ME, {"method": "save", "folder": str(tmp_path), "delta": False})
-    snapshot.write_json(tmp_path / snapshot.MANIFEST, {"tables": ["d"], "servers": 1})
+    save_folder.write_json(tmp_path / save_folder.MANIFEST, {"tables": ["d"], "servers": 1})
     first = step_dense(desk, 3, 2).values.copy()
     for seq in (3, 4):
         step_dense(desk, 3, seq)
@@ -343,7 +343,7 @@ def test_those_who_wait_for_a_row_are_saved_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No part is copied with more than its share under the lock, and none is forgotten."""
-    monkeypatch.setattr("fleetx.ps.snapshot.PART_ROWS", 64)
+    monkeypatch.setattr("fleetx.ps.server.snapshot.PART_ROWS", 64)
     spec = SparseSpec(name="t", dim=2, entry=CountFilterEntry(2))
     here, ids = Small(spec=spec), np.arange(5000)
     out = np.empty((5000, 2), np.float32)

@@ -15,16 +15,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from fleetx.nn import CountFilterEntry, ShowClickEntry, SparseEmbedding
-from fleetx.ps import kernels
-from fleetx.ps.carrier import Carrier
-from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
-from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
-from fleetx.ps.frames import Frame, Op
-from fleetx.ps.layout import Split
-from fleetx.ps.members import PeerLostError
-from fleetx.ps.rules import SGD, Adam
-from fleetx.ps.sparse_spec import Pace, SparseSpec
-from fleetx.ps.terms import Terms
+from fleetx.ps.tables import kernels
+from fleetx.ps.tables.rules import SGD, Adam
+from fleetx.ps.tables.sparse_spec import Pace, SparseSpec
+from fleetx.ps.wire.errors import PeerLostError
+from fleetx.ps.wire.frames import Frame, Op
+from fleetx.ps.worker.carrier import Carrier
+from fleetx.ps.worker.carrier_async import AsyncCarrier, HalfAsyncCarrier
+from fleetx.ps.worker.carrier_geo import GeoCarrier, local_optimizer
+from fleetx.ps.worker.carrier_options import Terms
+from fleetx.ps.worker.parameter_split import Split
 from tests.ps.team import Team, carried, push, rows, table, team, together, train
 
 BATCH, STEPS = 6, 8

@@ -13,20 +13,20 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from fleetx.ps import snapshot
-from fleetx.ps.desk import Desk
-from fleetx.ps.entries import CountFilterEntry, ShowClickEntry
-from fleetx.ps.frames import Flag, Frame, Op
-from fleetx.ps.handshake import Claim
-from fleetx.ps.initializers import Constant
-from fleetx.ps.journal import Journal
-from fleetx.ps.members import Members
-from fleetx.ps.rules import SGD, Adagrad, Adam
-from fleetx.ps.served import TableLostError
-from fleetx.ps.served_dense import ServedDense
-from fleetx.ps.served_sparse import ServedSparse
-from fleetx.ps.snapshot import MANIFEST, write_json
-from fleetx.ps.sparse_spec import Pace, SparseSpec
+from fleetx.ps.server import snapshot
+from fleetx.ps.server.logged_dense_table import ServedDense
+from fleetx.ps.server.logged_sparse_table import ServedSparse
+from fleetx.ps.server.logged_table import TableLostError
+from fleetx.ps.server.membership import Members
+from fleetx.ps.server.request_handler import Desk
+from fleetx.ps.tables.entries import CountFilterEntry, ShowClickEntry
+from fleetx.ps.tables.initializers import Constant
+from fleetx.ps.tables.journal import Journal
+from fleetx.ps.tables.rules import SGD, Adagrad, Adam
+from fleetx.ps.tables.save_folder import MANIFEST, write_json
+from fleetx.ps.tables.sparse_spec import Pace, SparseSpec
+from fleetx.ps.wire.frames import Flag, Frame, Op
+from fleetx.ps.wire.handshake import Claim
 from tests.ps.team import push, rows, table, team
 
 DIM = 4
@@ -106,7 +106,7 @@ def test_a_killed_server_leaves_room_behind_its_records(
 ) -> None:
     if not reserves:  # a disk that is nearly full
         refuse = mock.Mock(side_effect=OSError(28, "No space left on device"))
-        monkeypatch.setattr("fleetx.ps.journal.os.posix_fallocate", refuse)
+        monkeypatch.setattr("fleetx.ps.tables.journal.os.posix_fallocate", refuse)
     killed = Journal(tmp_path)
     for number in range(5):
         killed.append(number, [b"some", np.arange(20_000)])
@@ -156,7 +156,7 @@ def test_parts_saved_at_different_times_are_put_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same, forced: a push falls between every two parts of the save."""
-    monkeypatch.setattr("fleetx.ps.snapshot.PART_ROWS", 64)
+    monkeypatch.setattr("fleetx.ps.server.snapshot.PART_ROWS", 64)
     undisturbed, dying = sparse(first := desk()), sparse(second := desk(tmp_path))
     work = iter(enumerate(batches(300), 1))
 
@@ -280,7 +280,7 @@ def test_a_durable_log_waits_for_the_disk_at_every_push(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
     waited: list[int] = []
-    monkeypatch.setattr("fleetx.ps.journal.os.fdatasync", waited.append)
+    monkeypatch.setattr("fleetx.ps.tables.journal.os.fdatasync", waited.append)
     here = desk(tmp_path, durable=durable)
     sparse(here)
     for number in range(3):
@@ -393,8 +393,12 @@ def dying_at(patch: pytest.MonkeyPatch, number: int) -> list[str]:
         for path in sorted(folder.glob("rows-*")):
             path.unlink()
 
-    patch.setattr("fleetx.ps.placing.os.replace", counted("replace", os.replace, lambda *a: None))
-    patch.setattr("fleetx.ps.placing.shutil.rmtree", counted("rmtree", shutil.rmtree, half_removed))
+    patch.setattr(
+        "fleetx.ps.tables.save_folder.os.replace", counted("replace", os.replace, lambda *a: None)
+    )
+    patch.setattr(
+        "fleetx.ps.tables.save_folder.shutil.rmtree", counted("rmtree", shutil.rmtree, half_removed)
+    )
     return steps
 
 
@@ -483,7 +487,7 @@ def full_disk(patch: pytest.MonkeyPatch) -> Iterator[None]:
         return written[0]
 
     with patch.context() as inner:
-        inner.setattr("fleetx.ps.journal.os.pwritev", pwritev)
+        inner.setattr("fleetx.ps.tables.journal.os.pwritev", pwritev)
         with pytest.raises(OSError, match="No space"):
             yield
     assert written == [10]

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fleetx.ps import kernels_numba, kernels_numpy
-from fleetx.ps.row_store import RowStore
-from fleetx.ps.rules import SGD, Adagrad, Adam, Rule
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.sparse_table import SparseTable
+from fleetx.ps.tables import kernels_numba, kernels_numpy
+from fleetx.ps.tables.row_store import RowStore
+from fleetx.ps.tables.rules import SGD, Adagrad, Adam, Rule
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_table import SparseTable
 
 MADE = {SGD: torch.optim.SGD, Adagrad: torch.optim.Adagrad, Adam: torch.optim.Adam}
 

@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetx.nn import SparseEmbedding
-from fleetx.ps.carrier import Carrier
-from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
-from fleetx.ps.carrier_geo import GeoCarrier
-from fleetx.ps.channel import Channel
-from fleetx.ps.client import Client, Handle
-from fleetx.ps.desk import Desk
-from fleetx.ps.entries import ShowClickEntry
-from fleetx.ps.frames import HEADER, Flag, Frame, Op
-from fleetx.ps.handshake import Claim
-from fleetx.ps.members import Members
-from fleetx.ps.pipes import flat
-from fleetx.ps.rules import SGD, Adagrad
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.terms import Terms
-from fleetx.ps.wire import FORMS, shortened, widened, width_of
+from fleetx.ps.server.membership import Members
+from fleetx.ps.server.request_handler import Desk
+from fleetx.ps.tables.entries import ShowClickEntry
+from fleetx.ps.tables.rules import SGD, Adagrad
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.channel import Channel
+from fleetx.ps.wire.frames import HEADER, Flag, Frame, Op
+from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.wire.pipes import flat
+from fleetx.ps.wire.short_floats import FORMS, shortened, widened, width_of
+from fleetx.ps.worker.carrier import Carrier
+from fleetx.ps.worker.carrier_async import AsyncCarrier, HalfAsyncCarrier
+from fleetx.ps.worker.carrier_geo import GeoCarrier
+from fleetx.ps.worker.carrier_options import Terms
+from fleetx.ps.worker.client import Client, Handle
 from tests.ps.team import carried, push, rows, team, train
 
 DIM, COUNT = 5, 7

@@ -9,14 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetx.ps import kernels_numba, kernels_numpy
-from fleetx.ps.entries import CountFilterEntry, ProbabilityEntry, ShowClickEntry
-from fleetx.ps.hashing import mixed, servers_of
-from fleetx.ps.index import Index
-from fleetx.ps.initializers import Constant, Normal, Uniform
-from fleetx.ps.rules import SGD, Adagrad, Adam, Rule
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.sparse_table import SparseTable
+from fleetx.ps.tables import kernels_numba, kernels_numpy
+from fleetx.ps.tables.entries import CountFilterEntry, ProbabilityEntry, ShowClickEntry
+from fleetx.ps.tables.hashing import mixed, servers_of
+from fleetx.ps.tables.index import Index
+from fleetx.ps.tables.initializers import Constant, Normal, Uniform
+from fleetx.ps.tables.rules import SGD, Adagrad, Adam, Rule
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_table import SparseTable
 
 EXTREMES = np.array([0, -1, 1, 2**63 - 1, -(2**63), 2**32, -(2**32)], np.int64)
 NO_NAME: Any = 1

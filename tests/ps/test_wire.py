@@ -18,10 +18,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetx.ps.channel import Access
-from fleetx.ps.client import Client
-from fleetx.ps.desk import Desk
-from fleetx.ps.frames import (
+from fleetx.ps.server.membership import Members
+from fleetx.ps.server.request_handler import Desk
+from fleetx.ps.server.server import Server
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.channel import Access
+from fleetx.ps.wire.frames import (
     HEADER,
     MAX_BODY,
     REPLIES,
@@ -34,11 +36,9 @@ from fleetx.ps.frames import (
     body_bytes,
     unpacked,
 )
-from fleetx.ps.handshake import Claim, RefusedError, greet
-from fleetx.ps.members import Members
-from fleetx.ps.pipes import Pipe
-from fleetx.ps.server import Server
-from fleetx.ps.sparse_spec import SparseSpec
+from fleetx.ps.wire.handshake import Claim, RefusedError, greet
+from fleetx.ps.wire.pipes import Pipe
+from fleetx.ps.worker.client import Client
 from fleetx.roles.secrets import client_tls, job_token, server_tls
 from tests.ps.team import TOKEN, Team, push, rows, table, team
 
@@ -258,8 +258,8 @@ def test_a_client_that_never_reads_and_one_that_never_ends_its_frame() -> None:
 
 def test_a_client_killed_in_the_middle_of_a_push_changes_nothing() -> None:
     code = (
-        "import sys, socket; from fleetx.ps.pipes import Pipe; from fleetx.ps.handshake import *;"
-        "from fleetx.ps.frames import *; import os, signal;"
+        "import sys, socket; from fleetx.ps.wire.pipes import Pipe; from fleetx.ps.wire.handshake import *;"
+        "from fleetx.ps.wire.frames import *; import os, signal;"
         "pipe = Pipe(socket.create_connection(('127.0.0.1', int(sys.argv[1]))));"
         f"greet({TOKEN!r}, Claim(0, 5), pipe.exactly, pipe.send);"
         "pipe.send(Frame(Op.PUSH, 0, 1, 1, 100, 4, body=2400).packed(), bytes(1200));"

@@ -12,7 +12,7 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.api import session
 from fleetx.nn import SparseEmbedding
-from fleetx.ps.hashing import Ids
+from fleetx.ps.wire.arrays import Ids
 from tests.ps.team import TOKEN, Team, team
 
 STEPS = 6

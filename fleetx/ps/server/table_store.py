@@ -1,0 +1,225 @@
+"""The tables of one server, and what of them is on the disk."""
+
+import logging
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleetx.ps.server import restoring, snapshot
+from fleetx.ps.server.logged_dense_table import ServedDense
+from fleetx.ps.server.logged_sparse_table import ServedSparse
+from fleetx.ps.server.logged_table import Served
+from fleetx.ps.server.membership import Members
+from fleetx.ps.tables import save_folder
+from fleetx.ps.tables.dense_table import DenseSpec
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.messages import Message
+
+logger = logging.getLogger(__name__)
+
+LOG_LIMIT = 1 << 30
+"""Bytes of log of one table after which the table is saved and the log begins anew."""
+LONGEST = 120
+"""Characters of a value that a complaint shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """How tables are kept."""
+
+    folder: Path | None = None
+    """For recovery; without it nothing is logged."""
+    durable: bool = False
+    log_limit: int = LOG_LIMIT
+
+
+class Shelf:
+    """Makes tables, brings them back, saves and loads them."""
+
+    def __init__(self, members: Members, server: int, servers: int, keeping: Keeping) -> None:
+        self._members = members
+        self._server, self._servers, self._keeping = server, servers, keeping
+        self.tables: list[Served] = []
+        self._makers: list[int] = []
+        """For each table, the worker that asked for it first."""
+        self._lock, self._saving = threading.Lock(), threading.Lock()
+        self._preload: Path | None = None
+        self._preloaded: list[str] | None = None
+        if keeping.folder is not None:
+            self._recover(keeping.folder)
+
+    def preload(self, folder: Path | None, tables: list[str] | None) -> None:
+        """Let tables begin with what a save holds; those that came back from death do not."""
+        if folder is not None:
+            _check_names(
+                tables, folder, save_folder.read_json(folder / save_folder.MANIFEST)["tables"]
+            )
+        self._preload, self._preloaded = folder, tables
+
+    @property
+    def preloads(self) -> bool:
+        """Whether tables begin with what a save holds."""
+        return self._preload is not None
+
+    def create(self, kind: str, form: Message, worker: int) -> tuple[int, Served]:
+        """The table of this name and its number, made at the first call."""
+        with self._lock:
+            for number, served in enumerate(self.tables):
+                if served.spec.name == form["name"]:
+                    _same(served, self._makers[number], form, worker)
+                    return number, served
+            number = len(self.tables)
+            self.tables.append(self._made(number, kind, form, worker))
+            self._makers.append(worker)
+            return number, self.tables[number]
+
+    def _made(self, number: int, kind: str, form: Message, worker: int) -> Served:
+        """A new table; recovery knows of it when all that it begins with is on the disk."""
+        place = self._place(number)
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)  # of a server that died just here
+            place.mkdir(parents=True)
+        made = self._make(kind, form, place)
+        if self._preload is not None and self._fill(made, self._preload, self._preloaded):
+            self._write_down(number, made)  # what was loaded is in no log
+        if place is not None:
+            kept = {"kind": kind, "spec": form, "worker": worker}
+            save_folder.write_json(place / "spec.json", kept)
+        return made
+
+    def _place(self, number: int) -> Path | None:
+        folder = self._keeping.folder
+        return None if folder is None else folder / f"{number:04d}"
+
+    def _make(self, kind: str, form: Message, place: Path | None) -> Served:
+        log, durable = place / "log" if place else None, self._keeping.durable
+        if kind == "sparse":
+            return ServedSparse(SparseSpec.of(form), self._members, log, durable)
+        return ServedDense(DenseSpec.of(form), self._members, log, durable)
+
+    def _recover(self, folder: Path) -> None:
+        for path in sorted(folder.glob("[0-9]*/spec.json")):
+            kept = save_folder.read_json(path)
+            served = self._make(kept["kind"], kept["spec"], path.parent)
+            restoring.recover(served, path.parent / "saved")
+            self.tables.append(served)
+            self._makers.append(kept["worker"])
+            logger.warning("table %s is back with %s", served.spec.name, served.describe())
+
+    def checkpoint(self, *, force: bool = False) -> None:
+        """Save tables whose log has become long, and begin their logs anew."""
+        if self._keeping.folder is None or not self._saving.acquire(blocking=force):
+            return  # whoever saves now takes long; the next look is soon
+        try:
+            for number, served in enumerate(self.tables):
+                assert served.journal is not None
+                long = force or served.journal.bytes > self._keeping.log_limit
+                if long and not served.lost:
+                    self._write_down(number, served)
+        finally:
+            self._saving.release()
+
+    def _write_down(self, number: int, served: Served) -> None:
+        place = self._place(number)
+        if place is None:
+            return
+        assert served.journal is not None
+        with served.changed:
+            served.journal.cut()
+        manifest = snapshot.save(served, place / "saved", mark=False)
+        served.journal.forget(manifest["after"])
+
+    def clear(self) -> None:
+        """Remove what recovery would find."""
+        for served in self.tables:
+            if served.journal is not None:
+                served.journal.close()
+        if self._keeping.folder is not None:
+            for place in sorted(self._keeping.folder.glob("[0-9]*")):
+                shutil.rmtree(place, ignore_errors=True)
+
+    def save(self, root: Path, *, delta: bool, mark: bool) -> list[str]:
+        """Write this server's share of a save of the user; returns the names of the tables."""
+        with self._saving:
+            for served in self.tables:
+                place = root / served.spec.name / f"server-{self._server}"
+                snapshot.save(served, place, delta=delta, mark=mark)
+            return [served.spec.name for served in self.tables]
+
+    def load(self, root: Path, tables: list[str] | None = None) -> None:
+        """Set the tables that exist to this server's share of a save."""
+        held = save_folder.read_json(root / save_folder.MANIFEST)["tables"]
+        _check_names(tables, root, held, [served.spec.name for served in self.tables])
+        with self._saving:
+            for number, served in enumerate(self.tables):
+                served.require_whole()
+                if self._fill(served, root, tables):
+                    with served.vital():
+                        self._write_down(number, served)  # what was loaded is in no log
+
+    def _fill(self, served: Served, root: Path, tables: list[str] | None) -> bool:
+        """Load a table, if a save holds it and it is wanted; whether that is so."""
+        manifest, name = save_folder.read_json(root / save_folder.MANIFEST), served.spec.name
+        if name not in manifest["tables"] or (tables is not None and name not in tables):
+            return False
+        folders = [
+            save_folder.found(root / name / f"server-{i}") for i in range(manifest["servers"])
+        ]
+        if isinstance(served, ServedSparse):
+            restoring.load_sparse(served, folders, self._server, self._servers)
+        elif isinstance(served, ServedDense):
+            restoring.load_dense(served, folders)
+        return True
+
+
+def _check_names(
+    wanted: list[str] | None, root: Path, held: list[str], made: list[str] | None = None
+) -> None:
+    """Refuse names of tables that a save, or this job, does not have."""
+    for name in wanted or ():
+        if name not in held:
+            raise ValueError(f"{root} holds no table {name!r}; name some of {sorted(held)}")
+        if made is not None and name not in made:
+            raise ValueError(
+                f"table {name!r} of {root} cannot be loaded, for no model of this job has one of "
+                f"that name; name some of {sorted(set(held) & set(made))}"
+            )
+
+
+def _same(served: Served, maker: int, form: Message, worker: int) -> None:
+    """Workers must agree on what a table is."""
+    sparse = isinstance(served, ServedSparse)
+    if sparse == ("blocks" in form):
+        raise ValueError(
+            f"table {served.spec.name!r} holds {'rows' if sparse else 'dense parameters'} for "
+            f"worker {maker}, and worker {worker} asks for the other; give them names of their own"
+        )
+    asked = SparseSpec.of(form) if sparse else DenseSpec.of(form)
+    if asked != served.spec:
+        known, wanted = _flat(served.spec.form()), _flat(asked.form())
+        apart = [name for name in known | wanted if known.get(name) != wanted.get(name)]
+        told = "; ".join(
+            f"{name} is {known.get(name, 'not set')} for worker {maker}, which came first, and "
+            f"{wanted.get(name, 'not set')} for worker {worker}"
+            for name in apart
+        )
+        raise ValueError(
+            f"table {asked.name!r} exists already and differs: {told}; give one of them another "
+            "name, or the same options on every worker"
+        )
+
+
+def _flat(form: Message, before: str = "") -> dict[str, str]:
+    """The values of a form by their whole names."""
+    found: dict[str, str] = {}
+    for name, value in form.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = _brief(repr(value))
+    return found
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)"

@@ -1,0 +1,157 @@
+"""Where workers wait for each other, on the first server."""
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+from fleetx.ps.server.membership import BACK, DEAD, Members
+from fleetx.ps.tables.journal import Journal
+from fleetx.ps.wire.messages import REST, from_json, to_json
+
+logger = logging.getLogger(__name__)
+
+POLL = 0.5
+KEPT = 8
+"""Past meetings of a topic that are remembered, for workers that ask twice."""
+
+
+class Meetings:
+    """Agreements between workers, and how far each of them has come."""
+
+    def __init__(self, members: Members, folder: Path | None = None) -> None:
+        self._members = members
+        self._changed = threading.Condition()
+        self._said: dict[tuple[str, int], dict[int, float]] = {}
+        self._first: dict[str, tuple[int, dict[str, str]]] = {}
+        """Topic -> who said something of it first, and what."""
+        self._clocks: dict[int, int] = {}
+        self.largest_lead = 0
+        """The most steps by which a worker was ahead of the slowest when it went on."""
+        self._journal = Journal(folder) if folder else None
+        if self._journal is not None:
+            for record in self._journal.records():
+                self._note(from_json(record.data))
+            members.witness = self._witness
+
+    def _note(self, said: dict[str, object]) -> None:
+        if "event" in said:
+            self._happened(str(said["event"]), int(str(said["worker"])))
+            return
+        if "facts" in said:
+            facts: Any = said["facts"]
+            self._first.setdefault(str(said["topic"]), (int(str(said["worker"])), dict(facts)))
+            return
+        topic, number = str(said["topic"]), int(str(said["number"]))
+        here = self._said.setdefault((topic, number), {})
+        here[int(str(said["worker"]))] = float(str(said["value"]))
+        for old in [key for key in self._said if key[0] == topic and key[1] < number - KEPT]:
+            del self._said[old]
+
+    def _happened(self, event: str, worker: int) -> None:
+        if worker >= self._members.workers:
+            return  # of a job in this folder that had more of them
+        if event == "finish":
+            self._members.finish(worker)
+        elif event in (BACK, DEAD):
+            self._members.recall(worker, event)
+        else:
+            self._members.rest(worker, resting=event == REST)
+
+    def _log(self, **said: object) -> None:
+        self._write(**said)
+        self._note(said)
+
+    def _write(self, **said: object) -> None:
+        if self._journal is not None:
+            try:
+                self._journal.append(0, [to_json(said)])
+            except OSError as error:  # workers must be able to meet and to end all the same
+                logger.warning("%s is in no log: %s", said, error)
+
+    def first_said(
+        self, topic: str, worker: int, facts: dict[str, str]
+    ) -> tuple[int, dict[str, str]]:
+        """Who has said something of a topic first, and what; waits for nobody."""
+        with self._changed:
+            if topic not in self._first:
+                self._log(topic=topic, worker=worker, facts=facts)
+            return self._first[topic]
+
+    def _witness(self, event: str, worker: int) -> None:
+        """Remember who died: a server that is started again would wait for them."""
+        with self._changed:
+            self._write(event=event, worker=worker)
+            self._changed.notify_all()
+
+    def finish(self, worker: int) -> None:
+        """A worker is done."""
+        with self._changed:
+            self._log(event="finish", worker=worker)
+            self._changed.notify_all()
+
+    def rest(self, worker: int, resting: bool) -> None:
+        """A worker waits at the end of a stretch of its data, or goes on."""
+        with self._changed:
+            self._log(event=REST if resting else "resume", worker=worker)
+            self._changed.notify_all()
+
+    def agree(
+        self, topic: str, number: int, worker: int, value: float, *, strict: bool, patience: float
+    ) -> float:
+        """The largest value that any worker brings to this meeting; waits for all of them.
+
+        Args:
+            topic: what it is about.
+            number: the how-manieth meeting on it.
+            worker: who asks.
+            value: what it brings.
+            strict: a dead worker is an error; else it is not waited for.
+            patience: seconds to wait.
+        """
+        with self._changed:
+            self._log(topic=topic, number=number, worker=worker, value=value)
+            self._changed.notify_all()
+            here = self._said[topic, number]
+
+            def complete() -> bool:
+                gone = self._members.finished() if strict else self._members.absent()
+                # Who rests has nothing to say about batches, but comes to the end of the stretch.
+                resting = () if topic == REST else self._members.idle()
+                return len({*here, *gone, *resting}) == self._members.workers
+
+            waited = 0.0
+            while not self._changed.wait_for(complete, POLL):
+                if strict:
+                    self._members.require()
+                waited += POLL
+                if waited > patience:
+                    missing = [w for w in range(self._members.workers) if w not in here]
+                    raise TimeoutError(
+                        f"waited {patience:.0f} s for workers {missing} at {topic!r}; look at "
+                        "their logs (set FLEETX_TIMEOUT, in seconds, if they are only slow)"
+                    )
+            return max(here.values())
+
+    def tick(self, worker: int, step: int, bound: int, done: int) -> int:
+        """Begin a step; waits while more than ``bound`` steps of the slowest worker are missing.
+
+        Args:
+            worker: who begins.
+            step: which one.
+            bound: by how much it may be ahead of what the slowest has pushed.
+            done: steps whose gradients it has pushed itself.
+        """
+        with self._changed:
+            self._clocks[worker] = max(done, self._clocks.get(worker, 0))
+            self._changed.notify_all()
+            while not self._changed.wait_for(lambda: self._lead(step) <= bound, POLL):
+                pass  # a dead worker is not waited for, and dies while we wait
+            lead = self._lead(step)
+            self.largest_lead = max(self.largest_lead, lead)
+            return lead
+
+    def _lead(self, step: int) -> int:
+        absent = {*self._members.absent(), *self._members.idle()}
+        present = [w for w in range(self._members.workers) if w not in absent]
+        return step - min((self._clocks.get(w, 0) for w in present), default=step)

@@ -1,0 +1,52 @@
+"""Numbers of two bytes on the wire: rows and their gradients in half the room.
+
+Tables keep float32. What is lost is a rounding: of a row as a worker sees it, and of a gradient as
+the servers see it; neither adds up in the table.
+"""
+
+import numpy as np
+import torch
+
+from fleetx.ps.wire.arrays import Array, Floats
+from fleetx.ps.wire.frames import SHORT, Flag
+
+FORMS = {"float16": Flag.HALF, "bfloat16": Flag.BRAIN}
+_LARGEST = float(np.finfo(np.float16).max)
+
+
+def check_form(name: str, form: str | None) -> None:
+    """Refuse what numbers cannot be sent as."""
+    if form is not None and form not in FORMS:
+        raise ValueError(
+            f"wire={form!r} of table {name!r} is not known; use 'float16', 'bfloat16', or None for "
+            "float32"
+        )
+
+
+def shortened(values: Floats, flags: int) -> Array:
+    """What travels: the values, or bits of their short form."""
+    if not flags & SHORT:
+        return values
+    if flags & Flag.HALF:
+        # An infinity would stay in the row for ever; the largest number is what was meant.
+        return np.clip(values, -_LARGEST, _LARGEST).astype(np.float16).view(np.int16)
+    bits: Array = torch.from_numpy(values).to(torch.bfloat16).view(torch.int16).numpy()
+    return bits
+
+
+def widened(bits: Array, flags: int) -> Floats:
+    """The values of short forms."""
+    assert flags & SHORT
+    if flags & Flag.HALF:
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+def rounded(values: Floats, flags: int) -> Floats:
+    """The values as they arrive."""
+    return widened(shortened(values, flags), flags) if flags & SHORT else values
+
+
+def width_of(flags: int) -> int:
+    """Bytes of one number."""
+    return 2 if flags & SHORT else 4
