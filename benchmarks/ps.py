@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from fleetx.ps.server.membership import Members
-from fleetx.ps.server.request_handler import Desk
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.server.server import Server
 from fleetx.ps.tables import kernels
 from fleetx.ps.tables.hashing import STRIDE
@@ -88,14 +88,14 @@ def ids(count: int) -> Ids:
 
 def serve(port: int, rows: int, log: str) -> None:
     """The server process: a table that is full from the start."""
-    desk = Desk(Members(64), folder=Path(log) if log else None)
-    desk.call(Claim(0, 0), {"method": "create", "kind": "sparse", "spec": SPEC.form()})
-    table = desk._tables[0]._plain
+    handler = RequestHandler(Membership(64), folder=Path(log) if log else None)
+    handler.call(Claim(0, 0), {"method": "create", "kind": "sparse", "spec": SPEC.form()})
+    table = handler._tables[0]._table
     known, out = ids(rows), np.empty((1 << 16, SPEC.dim), np.float32)
     for begin in range(0, rows, 1 << 16):
         piece = known[begin : begin + (1 << 16)]
         table.pull(piece, out[: len(piece)], train=True)  # type: ignore[union-attr]
-    server = Server(("127.0.0.1", port), desk, TOKEN, tls=server_tls())
+    server = Server(("127.0.0.1", port), handler, TOKEN, tls=server_tls())
     print("ready", table.nbytes / rows, flush=True)  # type: ignore[union-attr]
     server.run()
 
@@ -207,7 +207,9 @@ def measure(rows: int, workers: int, bursts: int, tls: tuple[str, str] | None) -
             Kind("raw TCP", raw(echo_port, 30), shadow.pid),
             Kind("memory, one core", gather(rows), os.getpid()),
             *_kinds("", port, plain.pid, rows=rows, workers=workers),
-            _kinds(" from afar", port, plain.pid, rows=rows, workers=workers, near=False)[0],
+            _kinds(" from afar", port, plain.pid, rows=rows, workers=workers, shared_memory=False)[
+                0
+            ],
             _kinds(" with a log", log_port, logged.pid, rows=rows, workers=workers)[1],
         ]
         if secure:

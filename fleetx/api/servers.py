@@ -10,8 +10,8 @@ from torch import nn
 from fleetx import roles
 from fleetx.api import session
 from fleetx.engine.engine import Engine
-from fleetx.ps.server.membership import Members
-from fleetx.ps.server.request_handler import Desk
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.server.server import Server
 from fleetx.ps.tables import safetensors_file, save_folder
 from fleetx.ps.wire.channel import Access
@@ -25,7 +25,7 @@ from fleetx.roles.exchange import patience
 
 logger = logging.getLogger(__name__)
 
-_desks: list[Desk] = []
+_handlers: list[RequestHandler] = []
 """Empty or one: what ``init_server`` made, for ``run_server``."""
 
 
@@ -49,8 +49,8 @@ def init_server(
     found = _server("init_server")
     if model_dir is not None and not (Path(model_dir) / save_folder.MANIFEST).is_file():
         raise ValueError(
-            f"init_server({model_dir!r}): there is no {save_folder.MANIFEST}, so this is no complete "
-            "save; pass a folder that fleet.save_persistables() wrote"
+            f"init_server({model_dir!r}): there is no {save_folder.MANIFEST}, so this is no "
+            "complete save; pass a folder that fleet.save_persistables() wrote"
         )
     folder = secrets.state_folder(found.index)
     if durable and folder is None:
@@ -58,27 +58,27 @@ def init_server(
             "init_server(durable=True): this server keeps no log that could be durable; start it "
             f"with fleetrun, or set {secrets.STATE} to a folder"
         )
-    desk = Desk(
-        Members(found.worker_num),
+    handler = RequestHandler(
+        Membership(found.worker_num),
         server=found.index,
         servers=len(found.server_endpoints),
         folder=folder,
         patience=patience().total_seconds(),
         durable=durable,
     )
-    desk.preload(Path(model_dir) if model_dir else None, var_names)
-    _desks[:] = [desk]
+    handler.preload(Path(model_dir) if model_dir else None, var_names)
+    _handlers[:] = [handler]
 
 
 def run_server() -> None:
     """Serve until the last worker has called ``stop_worker``."""
     found = _server("run_server")
-    if not _desks:
+    if not _handlers:
         init_server()
     endpoint = found.server_endpoints[found.index]
     host, port = split_endpoint(endpoint, where="server endpoints")
     token = secrets.job_token(found.server_endpoints)
-    with Server((host, port), _desks.pop(), token, tls=secrets.server_tls()) as server:
+    with Server((host, port), _handlers.pop(), token, tls=secrets.server_tls()) as server:
         logger.info("serving %d workers at %s", found.worker_num, endpoint)
         server.run()
 

@@ -9,14 +9,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from typing_extensions import override
 
-from fleetx.nn.picking import AllInOrder, Picked, Pooled, Way, bags_of
+from fleetx.nn.row_outputs import Indexed, InOrder, Pooled, RowOutput, bags_of
 from fleetx.ps.tables.entries import Entry, ShowClickEntry
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.initializers import Initializer, Uniform
 from fleetx.ps.tables.row_source import RowSource, TableOptions
 from fleetx.ps.tables.rules import Rule
 from fleetx.ps.wire.arrays import Array, Floats, same_ids
-from fleetx.ps.wire.short_floats import check_form
+from fleetx.ps.wire.short_floats import check_wire_dtype
 from fleetx.ps.worker.sparse_module import Lookup, SparseModule
 
 _POOLINGS = ("sum", "mean")
@@ -68,7 +68,7 @@ class SparseEmbedding(SparseModule):
             seed=seed,
             wire=wire,
         )
-        check_form(name, wire)
+        check_wire_dtype(name, wire)
         super().__init__(options)
         self.padding_idx, self.pooling = padding_idx, pooling
         self._ahead: deque[tuple[Array, list[int], Future[tuple[IdBatch, Floats]]]] = deque(
@@ -101,13 +101,13 @@ class SparseEmbedding(SparseModule):
         batch, rows = self._rows(flat, train)
         if self.padding_idx is not None:
             rows = np.concatenate([rows, np.zeros((1, rows.shape[1]), np.float32)])
-        way = self._way(batch, ids, offsets)
-        leaf = way.forth(rows)
+        output = self._output(batch, ids, offsets)
+        leaf = output.forward(rows)
         shape = leaf.shape if self.pooling else (*ids.shape, self.options.dim)
         if not train:
             return leaf.view(shape)
         leaf.requires_grad_()
-        self.lookups.append(Lookup(batch, leaf, way.back, self._stats(batch, show, click)))
+        self.lookups.append(Lookup(batch, leaf, output.backward, self._stats(batch, show, click)))
         # No view, for torch lets nobody write to views of a leaf; nor a copy, for nobody reads it.
         result: Tensor = torch.ops.aten._unsafe_view.default(leaf, shape)
         return result
@@ -119,7 +119,7 @@ class SparseEmbedding(SparseModule):
             shape = ids.shape[:1] if offsets is None else offsets.shape
         return self.anchor.sum() + self.anchor.new_zeros((*shape, self.options.dim))
 
-    def _way(self, batch: IdBatch, ids: Tensor, offsets: Tensor | None) -> Way:
+    def _output(self, batch: IdBatch, ids: Tensor, offsets: Tensor | None) -> RowOutput:
         if self.pooling is None and offsets is not None:
             raise ValueError(
                 f"SparseEmbedding {self.options.name!r} got offsets but makes no bags; pass "
@@ -128,11 +128,11 @@ class SparseEmbedding(SparseModule):
         # Not that of the ids, which are needed where the rows come from: on the host.
         device = self.anchor.device
         if self.pooling is None and batch.in_order:
-            return AllInOrder(device)
+            return InOrder(device)
         # One more for the row that stands for nothing.
         count = len(batch.ids) + (self.padding_idx is not None)
         if self.pooling is None:
-            return Picked(batch.place, count, device)
+            return Indexed(batch.place, count, device)
         bags, mean = bags_of(ids.shape, offsets), self.pooling == "mean"
         return Pooled(batch.place, count, bags, device, mean=mean)
 

@@ -82,8 +82,8 @@ def job(
         maker = fleet.UserDefinedRoleMaker(
             current_id=0, role=fleet.Role.WORKER, worker_num=1, server_endpoints=here.endpoints
         )
-        for desk in here.desks:
-            desk.preload(began_with, None)
+        for handler in here.handlers:
+            handler.preload(began_with, None)
         fleet.init(maker, strategy=strategy)
         model = fleet.distributed_model(make())
         optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.2))
@@ -358,13 +358,13 @@ def test_a_model_for_serving_is_no_beginning_of_a_delta(
 ) -> None:
     with job(monkeypatch, "sync") as (_, steps, here):
         said: list[dict[str, Any]] = []
-        call: Any = here.desks[1].call
+        call: Any = here.handlers[1].call
 
         def watched(claim: Any, message: dict[str, Any]) -> Any:
             said.append(message)
             return call(claim, message)
 
-        here.desks[1].call = watched  # type: ignore[method-assign]
+        here.handlers[1].call = watched  # type: ignore[method-assign]
         steps(1)
         fleet.save_persistables(str(tmp_path / "full"))
         fleet.save_inference_model(str(tmp_path / "serve"))

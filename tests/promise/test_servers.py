@@ -107,7 +107,7 @@ def _watch(seen: Seen, gate: threading.Event, patch: pytest.MonkeyPatch) -> None
     def made(self: AsyncCarrier, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         self._arrived = _Opening(gate)
-        self._waiting = _Bounded(gate, self.terms.queue)
+        self._waiting = _Bounded(gate, self.options.queue)
 
     patch.setattr(Client, "write", pushed)
     patch.setattr(Client, "read", fetched)

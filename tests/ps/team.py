@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fleetx.ps.server.membership import Members
-from fleetx.ps.server.request_handler import Desk
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.server.server import Server
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.sparse_spec import SparseSpec
@@ -21,7 +21,7 @@ from fleetx.ps.wire.channel import Access
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.worker.carrier import Carrier
 from fleetx.ps.worker.carrier_geo import GeoCarrier, local_optimizer
-from fleetx.ps.worker.carrier_options import Terms
+from fleetx.ps.worker.carrier_options import CarrierOptions
 from fleetx.ps.worker.client import Client, Handle
 from fleetx.ps.worker.remote_optimizer import RemoteOptimizer
 from fleetx.ps.worker.sparse_module import SparseModule
@@ -41,8 +41,8 @@ class Team:
         return [f"127.0.0.1:{server.server_address[1]}" for server in self.servers]
 
     @property
-    def desks(self) -> list[Desk]:
-        return [server.desk for server in self.servers]
+    def handlers(self) -> list[RequestHandler]:
+        return [server.handler for server in self.servers]
 
     def access(self, worker: int = 0, patience: float = 60.0) -> Access:
         return Access(TOKEN, Claim(worker, 0), patience=patience)
@@ -68,9 +68,11 @@ def team(
     made = []
     for index in range(servers):
         place = folder / f"server-{index}" if folder else None
-        members = Members(workers, silence=100.0, grace=grace)
-        desk = Desk(members, server=index, servers=servers, folder=place, patience=60, **options)
-        made.append(Server(("127.0.0.1", 0), desk, TOKEN))
+        membership = Membership(workers, silence=100.0, grace=grace)
+        handler = RequestHandler(
+            membership, server=index, servers=servers, folder=place, patience=60, **options
+        )
+        made.append(Server(("127.0.0.1", 0), handler, TOKEN))
     threads = [threading.Thread(target=server.run, daemon=True) for server in made]
     for thread in threads:
         thread.start()
@@ -81,7 +83,7 @@ def team(
         for client in here.opened:
             client.close()
         for server in made:
-            server.desk.members.ended.set()
+            server.handler.membership.ended.set()
         for thread in threads:
             thread.join(10)
         for server in made:
@@ -112,7 +114,7 @@ def carried(
     kind: type[Carrier] = Carrier,
     *,
     optimizer: type[Optimizer] = torch.optim.SGD,
-    terms: Terms | None = None,
+    carrier_options: CarrierOptions | None = None,
     join: bool = True,
     **options: Any,
 ) -> Carrier:
@@ -127,7 +129,7 @@ def carried(
     if kind is GeoCarrier:
         remote = local_optimizer(optimizer, {module.anchor for module in modules})
     made = remote(groups)
-    carrier = kind(made, names, modules, optimizer.__name__, terms or Terms())
+    carrier = kind(made, names, modules, optimizer.__name__, carrier_options or CarrierOptions())
     if join:
         carrier._worker = worker
         carrier.open(worker)

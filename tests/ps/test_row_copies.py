@@ -14,7 +14,7 @@ from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.rules import SGD, Adagrad
 from fleetx.ps.wire.frames import Flag
 from fleetx.ps.wire.short_floats import rounded
-from fleetx.ps.worker.row_copies import LATELY, Copies
+from fleetx.ps.worker.row_copies import LATELY, RowCopies
 
 SERVERS = 3
 
@@ -52,7 +52,7 @@ class Source:
         for number, change in self.pushed[-1].items():
             self.rows[number] = self.row(number) + change
 
-    def news(self) -> IdBatch | None:
+    def changed_ids(self) -> IdBatch | None:
         found, self.others = self.others, set()
         return None if found is None else batch_of(*found)
 
@@ -77,14 +77,14 @@ def check_order(batch: IdBatch) -> None:
         assert (owners[batch.begins[server] : batch.begins[server + 1]] == server).all()
 
 
-def rows(copies: Copies, source: Source, *ids: int) -> dict[int, float]:
+def rows(copies: RowCopies, source: Source, *ids: int) -> dict[int, float]:
     batch = batch_of(*ids)
     found = copies.look_up(batch, source.pull)
     assert (found[:, 0] == found[:, 1]).all()
     return dict(zip(batch.ids.tolist(), found[:, 0].tolist(), strict=True))
 
 
-def step(copies: Copies, source: Source, *ids: int, by: float = 1.0) -> None:
+def step(copies: RowCopies, source: Source, *ids: int, by: float = 1.0) -> None:
     """Train rows, so that each moves by so much."""
     rows(copies, source, *ids)
     batch = batch_of(*ids)
@@ -92,7 +92,7 @@ def step(copies: Copies, source: Source, *ids: int, by: float = 1.0) -> None:
 
 
 def test_a_row_is_asked_for_once_unless_others_change_it() -> None:
-    copies, source = Copies(2, SGD(), SERVERS), Source()
+    copies, source = RowCopies(2, SGD(), SERVERS), Source()
     many = range(-3000, 3000)
     assert rows(copies, source, *many) == {number: number for number in many}
     assert rows(copies, source, 5, 2999, 3000) == {5: 5, 2999: 2999, 3000: 3000}
@@ -104,7 +104,7 @@ def test_a_row_is_asked_for_once_unless_others_change_it() -> None:
 
 
 def test_rows_that_were_trained_lately_are_brought_up_to_date_at_once() -> None:
-    copies, source = Copies(2, SGD(), SERVERS), Source()
+    copies, source = RowCopies(2, SGD(), SERVERS), Source()
     step(copies, source, 1, 2)
     rows(copies, source, 3)
     source.elsewhere(row1=10, row3=10, row4=10)  # 3 was not trained here, and 4 is not known
@@ -121,7 +121,7 @@ def test_rows_that_were_trained_lately_are_brought_up_to_date_at_once() -> None:
 
 
 def test_what_is_not_given_yet_stays_in_the_copy_and_is_given_little_by_little() -> None:
-    copies, source = Copies(2, SGD(), SERVERS), Source()
+    copies, source = RowCopies(2, SGD(), SERVERS), Source()
     step(copies, source, 8, by=4)
     copies.exchange(source, 0.5)
     assert (source.row(8), rows(copies, source, 8)) == (10, {8: 12})
@@ -133,7 +133,7 @@ def test_what_is_not_given_yet_stays_in_the_copy_and_is_given_little_by_little()
 
 
 def test_only_rows_that_were_trained_are_given() -> None:
-    copies, source = Copies(2, SGD(), SERVERS), Source()
+    copies, source = RowCopies(2, SGD(), SERVERS), Source()
     rows(copies, source, *range(50))
     rows(copies, source, *range(40, 90))
     for part in (range(30, 60), range(50, 70)):
@@ -146,7 +146,7 @@ def test_only_rows_that_were_trained_are_given() -> None:
 
 
 def test_all_rows_are_asked_for_when_nobody_knows_what_changed() -> None:
-    copies, source = Copies(2, SGD(), SERVERS), Source()
+    copies, source = RowCopies(2, SGD(), SERVERS), Source()
     step(copies, source, 1, 2, by=4)
     source.elsewhere(row1=10)
     source.others = None  # as of a server that was started again
@@ -157,7 +157,7 @@ def test_all_rows_are_asked_for_when_nobody_knows_what_changed() -> None:
 
 
 def test_the_rule_goes_on_with_its_state_after_an_exchange() -> None:
-    copies, source = Copies(2, Adagrad(lr=1.0), SERVERS), Source()
+    copies, source = RowCopies(2, Adagrad(lr=1.0), SERVERS), Source()
     for total in (1.0, 2.0, 3.0):
         rows(copies, source, 7)
         copies.train(batch_of(7), np.ones((1, 2), np.float32), -1.0)
@@ -166,9 +166,9 @@ def test_the_rule_goes_on_with_its_state_after_an_exchange() -> None:
         assert source.pushed[-1][7] == pytest.approx(-(total**-0.5), rel=1e-5)
 
 
-@pytest.mark.parametrize("short", [Flag.HALF, Flag.BRAIN])
+@pytest.mark.parametrize("short", [Flag.FLOAT16, Flag.BFLOAT16])
 def test_what_a_short_form_rounds_away_is_given_later(short: int) -> None:
-    copies, source = Copies(2, SGD(), SERVERS, short=short), Source()
+    copies, source = RowCopies(2, SGD(), SERVERS, short=short), Source()
     step(copies, source, 1, by=0.1001)
     first = float(rounded(np.array([[0.1001]], np.float32), short)[0, 0])
     copies.exchange(source, 1.0)
@@ -180,7 +180,7 @@ def test_what_a_short_form_rounds_away_is_given_later(short: int) -> None:
 
 
 def test_two_threads_ask_for_a_row_once_and_keep_what_was_learned() -> None:
-    copies, source = Copies(2, SGD(), SERVERS), Source()
+    copies, source = RowCopies(2, SGD(), SERVERS), Source()
     arrived, go_on = threading.Event(), threading.Event()
 
     def slowly(batch: IdBatch, sightings: Any) -> Any:
@@ -201,7 +201,7 @@ def test_two_threads_ask_for_a_row_once_and_keep_what_was_learned() -> None:
 
 
 def test_servers_are_told_of_every_sighting_once() -> None:
-    copies, source = Copies(2, SGD(), SERVERS, counting=True), Source()
+    copies, source = RowCopies(2, SGD(), SERVERS, counting=True), Source()
     batch = batch_of(1, 2)
     times = np.where(batch.ids == 1, 3, 4)
     for _ in range(5):
@@ -213,7 +213,7 @@ def test_servers_are_told_of_every_sighting_once() -> None:
 
 
 def test_a_row_that_servers_do_not_let_in_is_not_learned() -> None:
-    copies, source = Copies(2, SGD(), SERVERS, counting=True), Source()
+    copies, source = RowCopies(2, SGD(), SERVERS, counting=True), Source()
     step(copies, source, 1, by=4)
     copies.exchange(source, 0.5)
     source.rows[1] = 0.0  # whatever was pushed
@@ -221,7 +221,7 @@ def test_a_row_that_servers_do_not_let_in_is_not_learned() -> None:
 
 
 def test_rows_are_asked_for_anew_when_copies_are_forgotten() -> None:
-    copies, source = Copies(2, SGD(), SERVERS), Source()
+    copies, source = RowCopies(2, SGD(), SERVERS), Source()
     step(copies, source, 1, 2)
     copies.forget()
     assert rows(copies, source, 1, 2) == {1: 1, 2: 2}
@@ -233,7 +233,7 @@ def test_rows_are_asked_for_anew_when_copies_are_forgotten() -> None:
 def test_rows_may_be_added_while_others_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their memory moves then."""
     monkeypatch.setattr(arena, "GRANULE", mmap.PAGESIZE)
-    copies, source = Copies(2, SGD(), SERVERS), Source()
+    copies, source = RowCopies(2, SGD(), SERVERS), Source()
     step(copies, source, 1)
     source.elsewhere(row1=10)
     pull, many = source.pull, batch_of(*range(2, 20_000))

@@ -23,8 +23,8 @@ from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.wire.frames import HEADER, Frame, Op
 from fleetx.ps.wire.messages import to_json
 from fleetx.ps.wire.pipes import LARGE, Pipe
-from fleetx.ps.wire.shared_memory_client import HiddenError, Window, opened
-from fleetx.ps.wire.shared_memory_server import NAME, Room
+from fleetx.ps.wire.shared_memory_client import SharedMemoryError, SharedReplyReader, opened
+from fleetx.ps.wire.shared_memory_server import NAME, SharedReplyWriter
 from fleetx.ps.worker.client import Client, Handle
 from tests.ps.team import TOKEN, Team, push, rows, table, team
 
@@ -35,7 +35,7 @@ assert MANY * SPEC.dim * 4 > LARGE
 
 def sending(here: Team) -> Client:
     """A client that wants its rows sent."""
-    client = Client(here.endpoints, replace(here.access(), near=False))
+    client = Client(here.endpoints, replace(here.access(), shared_memory=False))
     here.opened.append(client)
     return client
 
@@ -62,30 +62,30 @@ def came(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_large_rows_pass_through_no_socket(came: list[int]) -> None:
     ids = np.arange(MANY)
     with team(2) as here:
-        near, far = here.client(), sending(here)
-        handles = table(near, SPEC), table(far, SPEC)
+        shared_memory, far = here.client(), sending(here)
+        handles = table(shared_memory, SPEC), table(far, SPEC)
         expected = first(ids)
-        rows(near, handles[0], ids[:20], train=True)  # asks where rows can be read
+        rows(shared_memory, handles[0], ids[:20], train=True)  # asks where rows can be read
         del came[:]
-        np.testing.assert_array_equal(rows(near, handles[0], ids, train=True), expected)
+        np.testing.assert_array_equal(rows(shared_memory, handles[0], ids, train=True), expected)
         assert came == [HEADER.size] * 2, "only headers came, one from each server"
         del came[:]
         np.testing.assert_array_equal(rows(far, handles[1], ids), expected)
         assert sum(came) == 2 * HEADER.size + expected.nbytes
         del came[:]
-        np.testing.assert_array_equal(rows(near, handles[0], ids[:20]), expected[:20])
+        np.testing.assert_array_equal(rows(shared_memory, handles[0], ids[:20]), expected[:20])
         assert sum(came) == 2 * HEADER.size + 20 * 64, "small replies come with their headers"
 
 
 def test_updates_are_seen_in_memory() -> None:
     ids = np.arange(MANY)
     with team() as here:
-        near, far = here.client(), sending(here)
-        handle = table(near, SPEC)
+        shared_memory, far = here.client(), sending(here)
+        handle = table(shared_memory, SPEC)
         assert table(far, SPEC) == handle
         for step in range(3):
-            push(near, handle, ids, np.full((MANY, 16), step + 1, np.float32), rate=0.1)
-            seen = rows(near, handle, ids)
+            push(shared_memory, handle, ids, np.full((MANY, 16), step + 1, np.float32), rate=0.1)
+            seen = rows(shared_memory, handle, ids)
             np.testing.assert_array_equal(seen, rows(far, handle, ids))
             assert (seen != first(ids)).all()
 
@@ -235,7 +235,7 @@ def test_a_server_without_such_memory_sends(monkeypatch: pytest.MonkeyPatch) -> 
         handle = table(client, SPEC)
         ids = np.arange(MANY)
         np.testing.assert_array_equal(rows(client, handle, ids, train=True), first(ids))
-        assert client.channels[0]._window is None
+        assert client.channels[0]._shared_reader is None
 
 
 def test_memory_that_cannot_grow_is_left_for_good(
@@ -288,37 +288,37 @@ def test_a_server_that_knows_nothing_of_it_sends() -> None:
     said = to_json({"error": "BadFrameError", "text": "operation 7 is not known here"})
     with connected() as (client, server):
         server.send(Frame(Op.ERROR, body=len(said)).packed(), said)
-        with pytest.raises(HiddenError, match="operation 7 is not known"):
+        with pytest.raises(SharedMemoryError, match="operation 7 is not known"):
             opened(client)
 
 
 def test_encrypted_connections_offer_no_memory() -> None:
     with connected() as (_, server):
         server.secure = True
-        assert Room(server).offer() == {}
+        assert SharedReplyWriter(server).offer() == {}
 
 
 def test_a_reply_that_is_not_there_is_noticed() -> None:
     with connected() as (_, server):
-        room = Room(server)
-        place: Any = room.offer()
-        window = Window(**place)
+        writer = SharedReplyWriter(server)
+        place: Any = writer.offer()
+        reader = SharedReplyReader(**place)
         with pytest.raises(ConnectionError, match="are not in the"):
-            window.read(memoryview(bytearray(2 * LARGE)))
-        window.close()
-        room.close()
+            reader.read(memoryview(bytearray(2 * LARGE)))
+        reader.close()
+        writer.close()
 
 
 def test_a_client_cannot_write_there() -> None:
     with connected() as (_, server):
-        room = Room(server)
-        place: Any = room.offer()
-        window = Window(**place)
-        window.read(memoryview(bytearray(10)))
+        writer = SharedReplyWriter(server)
+        place: Any = writer.offer()
+        reader = SharedReplyReader(**place)
+        reader.read(memoryview(bytearray(10)))
         with pytest.raises(ValueError, match="read-only"):
-            window._bytes[0] = 1
-        window.close()
-        room.close()
+            reader._bytes[0] = 1
+        reader.close()
+        writer.close()
 
 
 SERVER = """

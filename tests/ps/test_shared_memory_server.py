@@ -11,7 +11,7 @@ from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.rules import Adagrad
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.wire.pipes import LARGE, Pipe
-from fleetx.ps.wire.shared_memory_server import Room
+from fleetx.ps.wire.shared_memory_server import SharedReplyWriter
 from tests.ps.team import table, team
 
 SIZE = 4 * LARGE
@@ -26,8 +26,8 @@ def _pair() -> tuple[Pipe, socket.socket]:
     return Pipe(here), there
 
 
-def _sent(room: Room, end: socket.socket, begin: int, until: int) -> bytes:
-    room.send(begin, until)
+def _sent(writer: SharedReplyWriter, end: socket.socket, begin: int, until: int) -> bytes:
+    writer.send(begin, until)
     return end.recv(until - begin, socket.MSG_WAITALL)
 
 
@@ -49,16 +49,16 @@ def test_what_was_written_is_sent(trouble: str | None, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Pipe, "send_file", noted)
     here, there = _pair()
-    room, draw = Room(here), np.random.default_rng(0)
+    writer, draw = SharedReplyWriter(here), np.random.default_rng(0)
     try:
         for size in (10, LARGE, SIZE, SIZE // 2, SIZE + LARGE):
-            room.reserve(size)
+            writer.reserve(size)
             written = draw.integers(0, 256, size, np.uint8)
-            room.bytes[:size] = written
-            assert _sent(room, there, 0, size) == written.tobytes()
-            assert _sent(room, there, 5, size - 1) == written[5:-1].tobytes()
+            writer.bytes[:size] = written
+            assert _sent(writer, there, 0, size) == written.tobytes()
+            assert _sent(writer, there, 5, size - 1) == written[5:-1].tobytes()
     finally:
-        room.close()
+        writer.close()
         here.close()
         there.close()
     assert len(files) == (0 if trouble else 6), "only large ones are worth it"
@@ -67,11 +67,11 @@ def test_what_was_written_is_sent(trouble: str | None, monkeypatch: pytest.Monke
 def test_a_file_never_takes_the_place_of_encryption() -> None:
     here, there = _pair()
     here.secure = True
-    room = Room(here)
-    room.reserve(SIZE)
+    writer = SharedReplyWriter(here)
+    writer.reserve(SIZE)
     with pytest.raises(AssertionError, match="encrypted"):
         here.send_file(0, 0, 1)
-    assert room._file is None
+    assert writer._file is None
     here.close()
     there.close()
 

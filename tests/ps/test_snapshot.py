@@ -88,8 +88,8 @@ class Net(torch.nn.Module):
 
 
 def test_dense_parameters_are_cut_anew_for_other_servers(tmp_path: Path) -> None:
-    from fleetx.ps.worker.carrier_options import Terms
-    from fleetx.ps.worker.parameter_split import Split
+    from fleetx.ps.worker.carrier_options import CarrierOptions
+    from fleetx.ps.worker.parameter_split import ParameterSplit
 
     torch.manual_seed(0)
     inputs = torch.randint(0, 50, (8, 6, 3))
@@ -98,10 +98,10 @@ def test_dense_parameters_are_cut_anew_for_other_servers(tmp_path: Path) -> None
 
     def run(servers: int, begin: int, end: int, load: bool) -> list[torch.Tensor]:
         torch.manual_seed(1)
-        terms = Terms(split=Split(min_block_size=16))
+        carrier_options = CarrierOptions(split=ParameterSplit(min_block_size=16))
         with team(servers) as here:
             model, worker = Net(), here.worker()
-            carrier = carried(model, worker, terms=terms, **options)  # type: ignore[arg-type]
+            carrier = carried(model, worker, carrier_options=carrier_options, **options)  # type: ignore[arg-type]
             if load:
                 worker.client.call_all({"method": "load", "folder": str(tmp_path / "half")})
                 carrier.refresh(worker, 0)

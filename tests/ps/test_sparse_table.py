@@ -146,25 +146,25 @@ def test_empty_batches_are_fine(engine: ModuleType, rule: Rule) -> None:
     )
 )
 def test_it_is_a_dictionary(  # noqa: C901
-    deeds: list[tuple[str, list[int]]],
+    operations: list[tuple[str, list[int]]],
 ) -> None:
     # Halves are exact, so sums do not depend on their order.
     table, model = make(dim=2, rule=SGD(0.5), initializer=Constant(0.25)), {}
-    for deed, listed in deeds:
+    for operation, listed in operations:
         ids = np.array(listed, np.int64)
         for i in listed:
-            if deed != "drop" and i not in model:
+            if operation != "drop" and i not in model:
                 model[i] = table._first(np.array([i], np.int64))[0]
         ones = np.ones((len(ids), 2), np.float32)
-        if deed == "pull":
+        if operation == "pull":
             assert (pulled(table, ids) == np.reshape([model[i] for i in listed], (-1, 2))).all()
-        elif deed == "drop":
+        elif operation == "drop":
             table.drop(ids)
             for i in listed:
                 model.pop(i, None)
         else:
-            sign = -0.5 if deed == "push" else 1.0
-            table.push(ids, ones) if deed == "push" else table.add(ids, ones)
+            sign = -0.5 if operation == "push" else 1.0
+            table.push(ids, ones) if operation == "push" else table.add(ids, ones)
             for i in listed:
                 model[i] = model[i] + np.float32(sign)
         assert len(table) == len(model)

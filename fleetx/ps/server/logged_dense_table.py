@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
-from fleetx.ps.server.logged_table import Change, Served
-from fleetx.ps.server.membership import Members
+from fleetx.ps.server.logged_table import Change, LoggedTable
+from fleetx.ps.server.membership import Membership
 from fleetx.ps.tables.dense_table import DenseSpec, DenseTable
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.wire.frames import BadFrameError, Flag, Frame
@@ -15,20 +15,20 @@ from fleetx.ps.wire.handshake import Claim
 _NONE = np.empty(0, np.int64)
 
 
-class ServedDense(Served):
+class LoggedDenseTable(LoggedTable):
     """One flat array, which pulls and pushes take as a whole."""
 
     def __init__(
-        self, spec: DenseSpec, members: Members, folder: Path | None, durable: bool = False
+        self, spec: DenseSpec, membership: Membership, folder: Path | None, durable: bool = False
     ) -> None:
         self.table = DenseTable(spec)
-        super().__init__(self.table, members, folder, durable)
+        super().__init__(self.table, membership, folder, durable)
 
     def read(self, claim: Claim, frame: Frame, patience: float) -> tuple[Floats, int]:
         """A copy of all values and its version, once the table has come to the one asked for."""
         with self.changed:
             self.await_version(frame.step, patience)
-            self.require_whole()
+            self.require_intact()
             self.staleness.read(claim.worker, self.version)
             return self.table.values.copy(), self.version
 
@@ -43,7 +43,7 @@ class ServedDense(Served):
 
     @override
     def apply(self, frame: Frame, change: Change) -> None:
-        if frame.flags & Flag.FIRST:
+        if frame.flags & Flag.INITIAL:
             self.table.fill(change.values)
         elif frame.flags & Flag.DELTA:
             self.table.add(change.values)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from fleetx.ps.server.logged_table import Change, Served
-from fleetx.ps.server.membership import Members
-from fleetx.ps.server.recent_changes import Recent
+from fleetx.ps.server.logged_table import Change, LoggedTable
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.recent_changes import RecentChanges
 from fleetx.ps.tables import kernels
 from fleetx.ps.tables.hashing import parts_of
 from fleetx.ps.tables.journal import Record
@@ -32,14 +32,14 @@ class Call(NamedTuple):
     number: int
 
 
-class ServedSparse(Served):
+class LoggedSparseTable(LoggedTable):
     """Pulls make rows, which needs no log: they follow from the id."""
 
     def __init__(
-        self, spec: SparseSpec, members: Members, folder: Path | None, durable: bool = False
+        self, spec: SparseSpec, membership: Membership, folder: Path | None, durable: bool = False
     ) -> None:
         self.table = SparseTable(spec)
-        super().__init__(self.table, members, folder, durable)
+        super().__init__(self.table, membership, folder, durable)
         self.saved_at: Array | None = None
         """While a log is replayed: the last record that each part of the table knows."""
         self._saved_mark = 0, 0
@@ -49,7 +49,7 @@ class ServedSparse(Served):
         self.shrunk: dict[int, tuple[int, int]] = {}
         """Client -> the number of its last call that ended a day, and how many rows went."""
         self._redone = 0
-        self.recent = Recent()
+        self.recent_changes = RecentChanges()
 
     def pull(self, claim: Claim, frame: Frame, body: memoryview, out: Floats) -> None:
         """Write the rows of the ids in ``body`` to ``out``."""
@@ -58,7 +58,7 @@ class ServedSparse(Served):
         met = np.frombuffer(body, np.uint32, n, 8 * n) if frame.flags & Flag.COUNTS else None
         train = bool(frame.flags & Flag.TRAIN)
         with self.table.lock:
-            self.require_whole()
+            self.require_intact()
             try:
                 admitted = self.table.pull(ids, out, met, train=train)
             except Exception as error:
@@ -67,11 +67,11 @@ class ServedSparse(Served):
                 self._note_admitted(admitted)
             self.staleness.read(claim.worker, self.version)
 
-    def news(self, claim: Claim, frame: Frame) -> tuple[int, Ids | None]:
+    def changed_ids(self, claim: Claim, frame: Frame) -> tuple[int, Ids | None]:
         """The last change, and what others changed after the one asked about; None if unknown."""
         with self.table.lock:
-            self.require_whole()
-            last, found = self.recent.since(frame.step, frame.seq)
+            self.require_intact()
+            last, found = self.recent_changes.since(frame.step, frame.seq)
             self.staleness.read(claim.worker, self.version)
         if found is None:
             return last, None
@@ -113,12 +113,12 @@ class ServedSparse(Served):
         unique = bool(frame.flags & Flag.UNIQUE)
         if frame.flags & Flag.DELTA:
             self.table.add(change.ids, change.values, unique=unique)
-            self.recent.note(change.ids, frame.step)
+            self.recent_changes.note(change.ids, frame.step)
         else:
             rate = None if frame.rate < 0 else frame.rate
             self.table.push(change.ids, change.values, rate, unique=unique, stats=change.stats)
             if frame.rate != 0:
-                self.recent.note(change.ids, 0)
+                self.recent_changes.note(change.ids, 0)
 
     @override
     def merged(self, changes: list[Change]) -> Change:
@@ -131,14 +131,14 @@ class ServedSparse(Served):
     def shrink(self, threshold: int, call: Call | None = None) -> int:
         """End a day, once for each call that has a number; returns how many rows were dropped."""
         with self.changed:
-            self.require_whole()
+            self.require_intact()
             if call is not None and call.number <= self.shrunk.get(call.client, (0, 0))[0]:
                 return self.shrunk[call.client][1]
             gone, call = self.table.leaving(threshold), call or Call(0, 0)
             head = _SHRUNK.pack(self.table.day + 1, call.client, call.number)
-            self.logged(SHRINK, [head, gone], lambda: self.table.end_day(gone, threshold))
+            self.log_and_apply(SHRINK, [head, gone], lambda: self.table.end_day(gone, threshold))
             self._note_shrunk(call, gone)
-            self.recent.forget()
+            self.recent_changes.forget()
             return len(gone)
 
     def _note_shrunk(self, call: Call, gone: Ids) -> None:

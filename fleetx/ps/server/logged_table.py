@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fleetx.ps.server.membership import Members
+from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.staleness import Staleness
 from fleetx.ps.tables.dense_table import DenseTable
 from fleetx.ps.tables.journal import Journal, Record
@@ -23,7 +23,7 @@ from fleetx.ps.wire.pipes import Bytes
 
 logger = logging.getLogger(__name__)
 
-CHANGE, SHORT = 1, 4
+CHANGE, INCOMPLETE_ROUND = 1, 4
 """Kinds of records: a push, and the end of a round that lacks some."""
 POLL = 0.5
 
@@ -40,14 +40,18 @@ class Change(NamedTuple):
     stats: Floats | None
 
 
-class Served(ABC):
+class LoggedTable(ABC):
     """One table with its log; subclasses know what a change is."""
 
     def __init__(
-        self, table: SparseTable | DenseTable, members: Members, folder: Path | None, durable: bool
+        self,
+        table: SparseTable | DenseTable,
+        membership: Membership,
+        folder: Path | None,
+        durable: bool,
     ) -> None:
         self.spec = table.spec
-        self.members = members
+        self.membership = membership
         self.changed = threading.Condition(table.lock)
         self.journal = Journal(folder, durable=durable) if folder else None
         self.seen: dict[int, int] = {}
@@ -57,21 +61,21 @@ class Served(ABC):
         """Version -> worker -> its push, for updates that wait for the other workers."""
         self._waiting_since: dict[int, int] = {}
         """Version -> the number of the first record of its round."""
-        self._plain = table
+        self._table = table
         self._lost = ""
-        self._apart = ""
+        self._rate_conflict = ""
         """What is wrong with the open round: workers want different learning rates."""
 
     @property
     def version(self) -> int:
         """Updates so far."""
-        return self._plain.updates
+        return self._table.updates
 
     def change(self, claim: Claim, frame: Frame, body: memoryview) -> None:
         """Apply a push once, however often it is sent; on return it is in the log."""
         change = self.parsed(frame, body)
-        with self._plain.lock:
-            self.require_whole()
+        with self._table.lock:
+            self.require_intact()
             if frame.seq <= self.seen.get(claim.client, 0):
                 return
             self._check_step(claim.worker, frame)
@@ -79,22 +83,24 @@ class Served(ABC):
             said: list[Bytes | Array] = []
             if self.journal is not None:
                 said = [claim.packed(), frame.packed(), body]
-            self.logged(CHANGE, said, lambda: self._take(claim.worker, frame, change))
+            self.log_and_apply(CHANGE, said, lambda: self._take(claim.worker, frame, change))
             self.seen[claim.client] = frame.seq
             if self._rounds:
-                self.try_close_short()
+                self.try_close_incomplete_rounds()
 
     @property
     def lost(self) -> bool:
         """Whether a change has failed half way."""
         return bool(self._lost)
 
-    def require_whole(self) -> None:
+    def require_intact(self) -> None:
         """Raise when a change has failed half way."""
         if self._lost:
             raise TableLostError(self._lost)
 
-    def logged(self, kind: int, parts: list[Bytes | Array], change: Callable[[], object]) -> None:
+    def log_and_apply(
+        self, kind: int, parts: list[Bytes | Array], change: Callable[[], object]
+    ) -> None:
         """Log a change, and make it; one that fails is not acknowledged and not repeated."""
         if self.journal is not None:
             self.journal.append(kind, parts)
@@ -107,7 +113,7 @@ class Served(ABC):
             raise self.lose(error) from error
 
     @contextlib.contextmanager
-    def vital(self) -> Iterator[None]:
+    def lost_on_failure(self) -> Iterator[None]:
         """Inside, a failure leaves the table in nobody knows what state: nothing is served then."""
         try:
             yield
@@ -140,7 +146,7 @@ class Served(ABC):
             return
         for other, (theirs, _) in self._rounds.get(frame.step, {}).items():
             if other != worker and not math.isclose(theirs.rate, frame.rate, rel_tol=1e-6):
-                self._apart = (
+                self._rate_conflict = (
                     f"workers {other} and {worker} have drifted apart: at update {frame.step + 1} "
                     f"of table {self.spec.name!r} the learning rate is {theirs.rate:.6g} on worker "
                     f"{other} and {frame.rate:.6g} on worker {worker}, and an update that waits "
@@ -149,22 +155,22 @@ class Served(ABC):
                     "fleet.settle_workers()) where shares differ in length; or set "
                     "strategy.a_sync = True, where each push has the rate of its worker"
                 )
-                raise ValueError(self._apart)
+                raise ValueError(self._rate_conflict)
 
     def _require_one_rate(self) -> None:
-        if self._apart:
-            raise ValueError(self._apart)
+        if self._rate_conflict:
+            raise ValueError(self._rate_conflict)
 
     def _waits(self, frame: Frame) -> bool:
         """Whether a push is one of a round."""
-        return self.spec.pace.workers > 0 and not frame.flags & Flag.FIRST
+        return self.spec.pace.workers > 0 and not frame.flags & Flag.INITIAL
 
     def _take(self, worker: int, frame: Frame, change: Change) -> None:
         if self._waits(frame):
             if frame.step >= self.version:  # older ones in a log are in the save before it
                 self._join(worker, frame, change)
             return
-        if not frame.flags & Flag.FIRST:
+        if not frame.flags & Flag.INITIAL:
             self.staleness.pushed(worker, self.version)
         self.apply(frame, change)
         self.changed.notify_all()
@@ -188,19 +194,21 @@ class Served(ABC):
         ordered = [pushes[worker] for worker in sorted(pushes)]
         self.apply(ordered[0][0], self.merged([change for _, change in ordered]))
         assert self.version == done + 1, "a round is one update"
-        self._apart = ""
+        self._rate_conflict = ""
         self.changed.notify_all()
 
-    def close_short(self) -> None:
+    def close_incomplete_rounds(self) -> None:
         """End rounds that only lack workers which have no data, for ever or for now."""
-        while self.version in self._rounds and not {*self._missing()} - {*self.members.idle()}:
-            self.require_whole()
-            self.logged(SHORT, [np.array([self.version], np.int64)], self._finish_round)
+        while self.version in self._rounds and not {*self._missing()} - {*self.membership.idle()}:
+            self.require_intact()
+            self.log_and_apply(
+                INCOMPLETE_ROUND, [np.array([self.version], np.int64)], self._finish_round
+            )
 
-    def try_close_short(self) -> None:
+    def try_close_incomplete_rounds(self) -> None:
         """The same where nobody can do anything about a full disk: the server looks again soon."""
         try:
-            self.close_short()
+            self.close_incomplete_rounds()
         except OSError as error:
             logger.warning("a round of table %s stays open: %s", self.spec.name, error)
 
@@ -217,10 +225,10 @@ class Served(ABC):
 
         waited = 0.0
         while not self.changed.wait_for(ready, POLL):
-            self.require_whole()
+            self.require_intact()
             self._require_one_rate()
-            self.members.require()
-            self.try_close_short()
+            self.membership.require_alive()
+            self.try_close_incomplete_rounds()
             waited += POLL
             if waited > patience:
                 raise TimeoutError(
@@ -231,7 +239,7 @@ class Served(ABC):
 
     def _missing(self) -> list[int]:
         here = self._rounds.get(self.version, {})
-        return [worker for worker in range(self.members.workers) if worker not in here]
+        return [worker for worker in range(self.membership.workers) if worker not in here]
 
     def replay(self, after: int) -> None:
         """Take in the records behind a number."""
@@ -242,7 +250,7 @@ class Served(ABC):
 
     def redo(self, record: Record) -> None:
         """Repeat what a record says."""
-        if record.kind == SHORT:
+        if record.kind == INCOMPLETE_ROUND:
             (version,) = np.frombuffer(record.data, np.int64)
             if version >= self.version:  # else the save knows it; another round may be open
                 self._finish_round()
@@ -267,4 +275,4 @@ class Served(ABC):
 
     def describe(self) -> dict[str, Any]:
         """What a person may want to know."""
-        return self._plain.describe() | {"staleness": self.staleness.describe()}
+        return self._table.describe() | {"staleness": self.staleness.describe()}

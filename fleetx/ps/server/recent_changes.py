@@ -9,7 +9,7 @@ MOST_IDS, MOST_CHANGES = 1 << 22, 1 << 16
 """What is remembered, at most 32 MiB; who asked longer ago takes any row for changed."""
 
 
-class Recent:
+class RecentChanges:
     """Changes of a table in their order, and who made them.
 
     Nothing is noted before somebody asks, so it costs nothing where nobody has copies.

@@ -16,7 +16,7 @@ class _Last:
     answer: Message = field(default_factory=dict)
 
 
-class Once:
+class RepeatedRequests:
     """Keeps the last answer of each client."""
 
     def __init__(self) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fleetx.ps.server.logged_dense_table import ServedDense
-from fleetx.ps.server.logged_sparse_table import ServedSparse
-from fleetx.ps.server.logged_table import Served
+from fleetx.ps.server.logged_dense_table import LoggedDenseTable
+from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
+from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.tables import safetensors_file, save_folder
 from fleetx.ps.tables.dense_table import Block
 from fleetx.ps.tables.hashing import servers_of
@@ -21,37 +21,37 @@ from fleetx.ps.wire.arrays import Array, Ids
 logger = logging.getLogger(__name__)
 
 
-def recover(served: Served, folder: Path) -> None:
+def recover(logged: LoggedTable, folder: Path) -> None:
     """Take back this server's own last save and every change logged after it."""
     after, folder = 0, save_folder.found(folder)
     if (folder / MANIFEST).exists():
         manifest = read_json(folder / MANIFEST)
         after = manifest["after"]
-        served.seen = {int(client): seq for client, seq in manifest["seen"].items()}
-        _restore(served, folder, manifest)
-    if served.journal is not None:
-        served.replay(after)
-    if isinstance(served, ServedSparse):
-        served.saved_at = None
+        logged.seen = {int(client): seq for client, seq in manifest["seen"].items()}
+        _restore(logged, folder, manifest)
+    if logged.journal is not None:
+        logged.replay(after)
+    if isinstance(logged, LoggedSparseTable):
+        logged.saved_at = None
 
 
-def _restore(served: Served, folder: Path, manifest: dict[str, Any]) -> None:
-    if isinstance(served, ServedSparse):
-        served.table.reserve(manifest["rows"])
+def _restore(logged: LoggedTable, folder: Path, manifest: dict[str, Any]) -> None:
+    if isinstance(logged, LoggedSparseTable):
+        logged.table.reserve(manifest["rows"])
         for name in manifest["files"]:
-            served.table.put(_rows(folder / name))
+            logged.table.put(_rows(folder / name))
         if "waiting" in manifest:
-            served.table.put_waiting(*_waiting(folder, manifest))
+            logged.table.put_waiting(*_waiting(folder, manifest))
         if "removed" in manifest:
-            served.removed = [_removed(folder, manifest)]
-        served.table.updates, served.table.day = manifest["updates"], manifest["day"]
-        served.saved_at = np.array(manifest["saved_at"], np.int64)
+            logged.removed = [_removed(folder, manifest)]
+        logged.table.updates, logged.table.day = manifest["updates"], manifest["day"]
+        logged.saved_at = np.array(manifest["saved_at"], np.int64)
         shrunk = manifest["shrunk"].items()
-        served.shrunk = {int(client): (call, gone) for client, (call, gone) in shrunk}
-    elif isinstance(served, ServedDense):
+        logged.shrunk = {int(client): (call, gone) for client, (call, gone) in shrunk}
+    elif isinstance(logged, LoggedDenseTable):
         if manifest["filled"]:
-            served.table.put(safetensors_file.read(folder / manifest["files"][0]))
-        served.table.updates = manifest["updates"]
+            logged.table.put(safetensors_file.read(folder / manifest["files"][0]))
+        logged.table.updates = manifest["updates"]
 
 
 def _removed(folder: Path, manifest: dict[str, Any]) -> Ids:
@@ -77,25 +77,25 @@ def _rows(path: Path) -> Rows:
     )
 
 
-def load_sparse(served: ServedSparse, folders: list[Path], server: int, servers: int) -> int:
+def load_sparse(logged: LoggedSparseTable, folders: list[Path], server: int, servers: int) -> int:
     """Set a table to this server's share of a save; returns how many rows there were.
 
     A full save takes the place of all rows. What a delta dropped goes before its rows come: an id
     may have been met again after that.
     """
     manifests = [read_json(folder / MANIFEST) for folder in folders]
-    _check(served.table, folders, manifests)
+    _check(logged.table, folders, manifests)
     count, share = 0, sum(manifest["rows"] for manifest in manifests) // servers
     ours = _share(server, servers)
-    with served.vital():
-        _make_room(served, manifests, share)
+    with logged.lost_on_failure():
+        _make_room(logged, manifests, share)
         for folder, manifest in zip(folders, manifests, strict=True):
             if "removed" in manifest:
-                _drop(served, _removed(folder, manifest))
+                _drop(logged, _removed(folder, manifest))
             for name in manifest["files"]:
-                count += _load(served, folder / name, ours)
+                count += _load(logged, folder / name, ours)
             if "waiting" in manifest:
-                _load_waiting(served, _waiting(folder, manifest), ours)
+                _load_waiting(logged, _waiting(folder, manifest), ours)
     return count
 
 
@@ -112,23 +112,23 @@ def _check(table: SparseTable, folders: list[Path], manifests: list[dict[str, An
             safetensors_file.check(folder / name)
 
 
-def _make_room(served: ServedSparse, manifests: list[dict[str, Any]], share: int) -> None:
+def _make_room(logged: LoggedSparseTable, manifests: list[dict[str, Any]], share: int) -> None:
     day = max(manifest["day"] for manifest in manifests)
-    with served.changed:
-        served.recent.forget()
+    with logged.changed:
+        logged.recent_changes.forget()
         if all(manifest["mode"] == "full" for manifest in manifests):
-            served.removed.append(served.table.ids())
-            served.table.clear()
-            served.table.begin_day(day)
+            logged.removed.append(logged.table.ids())
+            logged.table.clear()
+            logged.table.begin_day(day)
         else:
-            served.table.begin_day(max(day, served.table.day))
-        served.table.reserve(max(len(served.table), share))
+            logged.table.begin_day(max(day, logged.table.day))
+        logged.table.reserve(max(len(logged.table), share))
 
 
-def _drop(served: ServedSparse, ids: Ids) -> None:
-    with served.changed:
-        served.table.drop(ids)
-        served.removed.append(ids)
+def _drop(logged: LoggedSparseTable, ids: Ids) -> None:
+    with logged.changed:
+        logged.table.drop(ids)
+        logged.removed.append(ids)
 
 
 def _share(server: int, servers: int) -> Callable[[Ids], Array]:
@@ -136,34 +136,34 @@ def _share(server: int, servers: int) -> Callable[[Ids], Array]:
 
 
 def _load_waiting(
-    served: ServedSparse, found: tuple[Array, Array, Array], ours: Callable[[Ids], Array]
+    logged: LoggedSparseTable, found: tuple[Array, Array, Array], ours: Callable[[Ids], Array]
 ) -> None:
     mine = ours(found[0])
-    with served.changed:
-        served.table.put_waiting(*(array[mine] for array in found))
+    with logged.changed:
+        logged.table.put_waiting(*(array[mine] for array in found))
 
 
-def _load(served: ServedSparse, path: Path, ours: Callable[[Ids], Array]) -> int:
+def _load(logged: LoggedSparseTable, path: Path, ours: Callable[[Ids], Array]) -> int:
     rows = _rows(path)
     mine = ours(rows.ids)
     chosen = Rows(*(array[mine] for array in vars(rows).values()))
-    with served.changed:
-        served.table.put(chosen)
+    with logged.changed:
+        logged.table.put(chosen)
     return len(chosen)
 
 
-def load_dense(served: ServedDense, folders: list[Path]) -> None:
+def load_dense(logged: LoggedDenseTable, folders: list[Path]) -> None:
     """Take this server's share, however the parameters were cut when they were saved."""
     whole: dict[str, dict[str, Array]] = {}
     for folder in folders:
         manifest = read_json(folder / MANIFEST)
         if manifest["filled"]:
             arrays = safetensors_file.read(folder / manifest["files"][0])
-            if (rule := manifest["spec"]["optimizer"]) != served.table.spec.optimizer:
+            if (rule := manifest["spec"]["optimizer"]) != logged.table.spec.optimizer:
                 logger.warning("%s holds state of %s, which is not taken", folder, rule)
                 arrays = {"values": arrays["values"]}
             _collect(whole, manifest["spec"]["blocks"], arrays)
-    wanted = served.table.spec.blocks
+    wanted = logged.table.spec.blocks
     if missing := {name for name, _, _ in wanted} - whole.keys():
         raise ValueError(
             f"{folders[0].parent} holds no parameter {min(missing)!r}; load it into the model "
@@ -171,8 +171,8 @@ def load_dense(served: ServedDense, folders: list[Path]) -> None:
         )
     keys = {key for arrays in whole.values() for key in arrays}
     cut = {key: _cut(whole, wanted, key) for key in keys}
-    with served.changed, served.vital():
-        served.table.put(cut)
+    with logged.changed, logged.lost_on_failure():
+        logged.table.put(cut)
 
 
 def _collect(

@@ -12,14 +12,14 @@ import numpy as np
 from typing_extensions import override
 
 from fleetx.ps.server.logged_table import TableLostError
-from fleetx.ps.server.request_handler import Desk
+from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.wire.arrays import Array
 from fleetx.ps.wire.errors import PeerLostError
 from fleetx.ps.wire.frames import HEADER, REQUESTS, SHORT, BadFrameError, Flag, Frame, Op, unpacked
 from fleetx.ps.wire.handshake import Claim, RefusedError, receive
 from fleetx.ps.wire.messages import from_json, to_json
 from fleetx.ps.wire.pipes import LARGE, EndedError, Pipe
-from fleetx.ps.wire.shared_memory_server import ROWS_AT, Room
+from fleetx.ps.wire.shared_memory_server import ROWS_AT, SharedReplyWriter
 from fleetx.ps.wire.short_floats import shortened
 
 logger = logging.getLogger(__name__)
@@ -39,14 +39,14 @@ class Server(socketserver.ThreadingTCPServer):
     def __init__(
         self,
         address: tuple[str, int],
-        desk: Desk,
+        handler: RequestHandler,
         token: bytes,
         *,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        self.desk, self.token, self.tls = desk, token, tls
+        self.handler, self.token, self.tls = handler, token, tls
         self.open_connections = 0
         self._count = threading.Lock()
         self._trouble = ""
@@ -58,13 +58,13 @@ class Server(socketserver.ThreadingTCPServer):
         watch.start()
         self.serve_forever(poll_interval=0.1)
         watch.join()
-        self.desk.clear()
+        self.handler.clear()
 
     def _watch(self) -> None:
-        while not self.desk.members.ended.wait(WATCH):
-            self._try(self.desk.members.look)
-            self._try(self.desk.tidy)
-        self._try(self.desk.tidy)
+        while not self.handler.membership.ended.wait(WATCH):
+            self._try(self.handler.membership.find_dead)
+            self._try(self.handler.tidy)
+        self._try(self.handler.tidy)
         self.shutdown()
 
     def _try(self, task: Callable[[], object]) -> None:
@@ -123,11 +123,11 @@ class Connection(socketserver.BaseRequestHandler):
         return Pipe(sock, stall=HANDSHAKE)
 
     def _known(self, pipe: Pipe, claim: Claim) -> None:
-        members = self.server.desk.members
-        if claim.worker >= members.workers:
+        membership = self.server.handler.membership
+        if claim.worker >= membership.workers:
             raise BadFrameError(f"there is no worker {claim.worker} in this job")
-        members.arrived(claim.worker)
-        talk = _Talk(self.server.desk, pipe, claim)
+        membership.connected(claim.worker)
+        talk = _RequestLoop(self.server.handler, pipe, claim)
         try:
             while True:
                 talk.once()
@@ -136,17 +136,17 @@ class Connection(socketserver.BaseRequestHandler):
             raise
         finally:
             talk.close()
-            members.left(claim.worker)
+            membership.disconnected(claim.worker)
 
 
-class _Talk:
+class _RequestLoop:
     """Reads a request, answers it; buffers are kept from one to the next."""
 
-    def __init__(self, desk: Desk, pipe: Pipe, claim: Claim) -> None:
-        self._desk, self._pipe, self._claim = desk, pipe, claim
+    def __init__(self, handler: RequestHandler, pipe: Pipe, claim: Claim) -> None:
+        self._handler, self._pipe, self._claim = handler, pipe, claim
         self._head = memoryview(bytearray(HEADER.size))
         self._body = memoryview(bytearray(1 << 16))
-        self._room = Room(pipe)
+        self._replies = SharedReplyWriter(pipe)
 
     def once(self) -> None:
         self._pipe.read(self._head, idle=True)
@@ -155,7 +155,7 @@ class _Talk:
             self._body = memoryview(bytearray(frame.body))
         body = self._body[: frame.body]
         self._pipe.read(body)
-        self._desk.members.heard(self._claim.worker)
+        self._handler.membership.heard(self._claim.worker)
         try:
             self._answer(frame, body)
         except (ValueError, TimeoutError, PeerLostError, TableLostError, OSError) as error:
@@ -165,7 +165,7 @@ class _Talk:
 
     def close(self) -> None:
         """Give the memory for replies back."""
-        self._room.close()
+        self._replies.close()
 
     def refuse(self, error: Exception) -> None:
         """Tell the client what was wrong."""
@@ -176,31 +176,31 @@ class _Talk:
         if op == Op.PULL:
             self._pull(frame, body)
         elif op == Op.PUSH:
-            served = self._desk.sparse(frame)
-            served.change(self._claim, frame, body)
-            self._pipe.send(Frame(Op.DONE, seq=frame.seq, step=served.version).packed())
+            logged = self._handler.sparse(frame)
+            logged.change(self._claim, frame, body)
+            self._pipe.send(Frame(Op.DONE, seq=frame.seq, step=logged.version).packed())
         elif op == Op.WRITE:
-            dense = self._desk.dense(frame)
+            dense = self._handler.dense(frame)
             dense.change(self._claim, frame, body)
             self._pipe.send(Frame(Op.DONE, seq=frame.seq, step=dense.version).packed())
         elif op == Op.READ:
-            dense = self._desk.dense(frame)
-            values, version = dense.read(self._claim, frame, self._desk.patience)
+            dense = self._handler.dense(frame)
+            values, version = dense.read(self._claim, frame, self._handler.patience)
             self._reply(Frame(Op.VALUES, count=len(values), step=version), values)
-        elif op == Op.NEWS:
-            self._news(frame)
-        elif op == Op.ROOM:
-            self._message(Op.ANSWER, self._room.offer())
+        elif op == Op.CHANGED_IDS:
+            self._send_changed_ids(frame)
+        elif op == Op.SHARED_MEMORY:
+            self._message(Op.ANSWER, self._replies.offer())
         else:
-            self._message(Op.ANSWER, self._desk.call(self._claim, from_json(body)))
+            self._message(Op.ANSWER, self._handler.call(self._claim, from_json(body)))
 
     def _pull(self, frame: Frame, body: memoryview) -> None:
-        served = self._desk.sparse(frame)
-        width = served.table.spec.dim
+        logged = self._handler.sparse(frame)
+        width = logged.table.spec.dim
         end = ROWS_AT + 4 * frame.count * width
-        self._room.reserve(end)
-        out = self._room.bytes[ROWS_AT:end].view(np.float32).reshape(frame.count, width)
-        self._desk.pull(served, self._claim, frame, body, out)
+        self._replies.reserve(end)
+        out = self._replies.bytes[ROWS_AT:end].view(np.float32).reshape(frame.count, width)
+        self._handler.pull(logged, self._claim, frame, body, out)
         if short := frame.flags & SHORT:
             reply = Frame(Op.ROWS, flags=short, count=frame.count, width=width)
             self._reply(reply, shortened(out, short))
@@ -208,15 +208,15 @@ class _Talk:
             self._rows(Frame(Op.ROWS, count=frame.count, width=width, body=out.nbytes), end)
 
     def _rows(self, head: Frame, end: int) -> None:
-        if self._room.offered and head.body > LARGE:
-            self._pipe.send(head._replace(flags=Flag.NEAR).packed())
+        if self._replies.offered and head.body > LARGE:
+            self._pipe.send(head._replace(flags=Flag.SHARED).packed())
         else:
             begin = ROWS_AT - HEADER.size
-            head.write(self._room.bytes, begin)
-            self._room.send(begin, end)
+            head.write(self._replies.bytes, begin)
+            self._replies.send(begin, end)
 
-    def _news(self, frame: Frame) -> None:
-        last, ids = self._desk.sparse(frame).news(self._claim, frame)
+    def _send_changed_ids(self, frame: Frame) -> None:
+        last, ids = self._handler.sparse(frame).changed_ids(self._claim, frame)
         reply = Frame(Op.IDS, seq=frame.seq, step=last)
         if ids is None:
             self._pipe.send(reply._replace(flags=Flag.ALL).packed())

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fleetx.ps.server.logged_dense_table import ServedDense
-from fleetx.ps.server.logged_sparse_table import ServedSparse
-from fleetx.ps.server.logged_table import Served
+from fleetx.ps.server.logged_dense_table import LoggedDenseTable
+from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
+from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.tables import safetensors_file, save_folder
 from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.save_folder import MANIFEST, write_json
@@ -24,26 +24,28 @@ BREATH = 0.001
 _WAITING = ("ids", "counts", "days")
 
 
-def save(served: Served, folder: Path, *, delta: bool = False, mark: bool = True) -> dict[str, Any]:
+def save(
+    logged: LoggedTable, folder: Path, *, delta: bool = False, mark: bool = True
+) -> dict[str, Any]:
     """Write a table, all of it or what changed since the last save, and return the manifest.
 
     Args:
-        served: the table, which may be trained meanwhile.
+        logged: the table, which may be trained meanwhile.
         folder: where to; it appears when it is complete.
         delta: only rows that changed since the last save that set a mark.
         mark: later deltas begin here; else they do not know of this save.
     """
-    served.require_whole()
+    logged.require_intact()
     with save_folder.filled(folder) as partial:
-        if isinstance(served, ServedSparse):
-            moment = _Moment.of(served, delta, mark)
-            manifest = _save_sparse(served, partial, moment)
+        if isinstance(logged, LoggedSparseTable):
+            moment = _Moment.of(logged, delta, mark)
+            manifest = _save_sparse(logged, partial, moment)
         else:
-            assert isinstance(served, ServedDense)
-            manifest = _save_dense(served, partial)
+            assert isinstance(logged, LoggedDenseTable)
+            manifest = _save_dense(logged, partial)
         write_json(partial / MANIFEST, manifest)
-    if isinstance(served, ServedSparse) and mark:
-        served.mark_saved(*moment.mark, removed=moment.dropped)
+    if isinstance(logged, LoggedSparseTable) and mark:
+        logged.mark_saved(*moment.mark, removed=moment.dropped)
     return manifest
 
 
@@ -62,31 +64,31 @@ class _Moment:
     """The table is saved in two to the power of this many parts."""
 
     @staticmethod
-    def of(served: ServedSparse, delta: bool, mark: bool) -> "_Moment":
-        with served.changed:
-            new = served.table.begin_mark() if mark else served.table.mark
-            manifest = _start(served, "sparse") | {
+    def of(logged: LoggedSparseTable, delta: bool, mark: bool) -> "_Moment":
+        with logged.changed:
+            new = logged.table.begin_mark() if mark else logged.table.mark
+            manifest = _start(logged, "sparse") | {
                 "mode": "delta" if delta else "full",
-                "day": served.table.day,
-                "rows": len(served.table),
-                "shrunk": {str(client): said for client, said in served.shrunk.items()},
+                "day": logged.table.day,
+                "rows": len(logged.table),
+                "shrunk": {str(client): said for client, said in logged.shrunk.items()},
             }
             return _Moment(
                 manifest,
-                served.unsaved_since() if delta else 0,
-                (served.table.era, new),
-                [] if mark and not delta else [*served.removed],
-                len(served.removed),
-                (served.table.largest // PART_ROWS).bit_length(),
+                logged.unsaved_since() if delta else 0,
+                (logged.table.era, new),
+                [] if mark and not delta else [*logged.removed],
+                len(logged.removed),
+                (logged.table.largest // PART_ROWS).bit_length(),
             )
 
 
-def _save_sparse(served: ServedSparse, folder: Path, moment: _Moment) -> dict[str, Any]:
+def _save_sparse(logged: LoggedSparseTable, folder: Path, moment: _Moment) -> dict[str, Any]:
     saved_at: list[int] = []
     waiting: list[tuple[Ids, Ids, Ids]] = []
     files: list[str] = []
     manifest = moment.manifest | {"files": files, "saved_at": saved_at}
-    for rows in _files(_parts(served, moment, saved_at, waiting)):
+    for rows in _files(_parts(logged, moment, saved_at, waiting)):
         name = f"rows-{len(files):05d}.safetensors"
         safetensors_file.write(folder / name, _arrays(rows))
         files.append(name)
@@ -102,31 +104,31 @@ def _save_sparse(served: ServedSparse, folder: Path, moment: _Moment) -> dict[st
     return manifest
 
 
-def _start(served: Served, kind: str) -> dict[str, Any]:
+def _start(logged: LoggedTable, kind: str) -> dict[str, Any]:
     """What must be noted at the very moment at which the save begins."""
     return {
         "kind": kind,
-        "spec": served.spec.form(),
-        "updates": served.version,
-        "after": served.oldest_needed() if served.journal else 0,
-        "record": served.journal.number if served.journal else 0,
-        "seen": {str(client): seq for client, seq in served.seen.items()},
+        "spec": logged.spec.form(),
+        "updates": logged.version,
+        "after": logged.oldest_needed() if logged.journal else 0,
+        "record": logged.journal.number if logged.journal else 0,
+        "seen": {str(client): seq for client, seq in logged.seen.items()},
     }
 
 
 def _parts(
-    served: ServedSparse,
+    logged: LoggedSparseTable,
     moment: _Moment,
     saved_at: list[int],
     waiting: list[tuple[Ids, Ids, Ids]],
 ) -> Iterator[Rows]:
     """Copies of part after part; who waits for a row is copied along with those who have one."""
     for number in range(1 << moment.bits):
-        with served.changed:
-            served.require_whole()
-            saved_at.append(served.journal.number if served.journal else 0)
-            rows = served.table.part(number, moment.bits, moment.since)
-            candidates = served.table.waiting_part(number, moment.bits)
+        with logged.changed:
+            logged.require_intact()
+            saved_at.append(logged.journal.number if logged.journal else 0)
+            rows = logged.table.part(number, moment.bits, moment.since)
+            candidates = logged.table.waiting_part(number, moment.bits)
         if candidates is not None:
             waiting.append(candidates)
         time.sleep(BREATH)
@@ -156,15 +158,15 @@ def _arrays(rows: Rows) -> dict[str, Array]:
     return named | {name: array for name, array in extra.items() if array.shape[1]}
 
 
-def _save_dense(served: ServedDense, folder: Path) -> dict[str, Any]:
-    with served.changed:
-        shapes = served.table.room()
+def _save_dense(logged: LoggedDenseTable, folder: Path) -> dict[str, Any]:
+    with logged.changed:
+        shapes = logged.table.shapes()
     # Fresh memory costs more than the copy into it: it is touched before pushes have to wait.
-    room: dict[str, Array] = {n: np.full(shape, 0, np.float32) for n, shape in shapes.items()}
-    with served.changed:
-        served.require_whole()
-        manifest = _start(served, "dense")
-        arrays = served.table.arrays(room)
-        filled = served.table.filled
+    buffers: dict[str, Array] = {n: np.full(shape, 0, np.float32) for n, shape in shapes.items()}
+    with logged.changed:
+        logged.require_intact()
+        manifest = _start(logged, "dense")
+        arrays = logged.table.arrays(buffers)
+        filled = logged.table.filled
     safetensors_file.write(folder / "dense.safetensors", arrays)
     return manifest | {"mode": "full", "files": ["dense.safetensors"], "filled": filled}

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleetx.ps.server import restoring, snapshot
-from fleetx.ps.server.logged_dense_table import ServedDense
-from fleetx.ps.server.logged_sparse_table import ServedSparse
-from fleetx.ps.server.logged_table import Served
-from fleetx.ps.server.membership import Members
+from fleetx.ps.server.logged_dense_table import LoggedDenseTable
+from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
+from fleetx.ps.server.logged_table import LoggedTable
+from fleetx.ps.server.membership import Membership
 from fleetx.ps.tables import save_folder
 from fleetx.ps.tables.dense_table import DenseSpec
 from fleetx.ps.tables.sparse_spec import SparseSpec
@@ -25,7 +25,7 @@ LONGEST = 120
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keeping:
+class StorageOptions:
     """How tables are kept."""
 
     folder: Path | None = None
@@ -34,20 +34,22 @@ class Keeping:
     log_limit: int = LOG_LIMIT
 
 
-class Shelf:
+class TableStore:
     """Makes tables, brings them back, saves and loads them."""
 
-    def __init__(self, members: Members, server: int, servers: int, keeping: Keeping) -> None:
-        self._members = members
-        self._server, self._servers, self._keeping = server, servers, keeping
-        self.tables: list[Served] = []
+    def __init__(
+        self, membership: Membership, server: int, servers: int, storage: StorageOptions
+    ) -> None:
+        self._membership = membership
+        self._server, self._servers, self._storage = server, servers, storage
+        self.tables: list[LoggedTable] = []
         self._makers: list[int] = []
         """For each table, the worker that asked for it first."""
         self._lock, self._saving = threading.Lock(), threading.Lock()
         self._preload: Path | None = None
         self._preloaded: list[str] | None = None
-        if keeping.folder is not None:
-            self._recover(keeping.folder)
+        if storage.folder is not None:
+            self._recover(storage.folder)
 
     def preload(self, folder: Path | None, tables: list[str] | None) -> None:
         """Let tables begin with what a save holds; those that came back from death do not."""
@@ -62,19 +64,19 @@ class Shelf:
         """Whether tables begin with what a save holds."""
         return self._preload is not None
 
-    def create(self, kind: str, form: Message, worker: int) -> tuple[int, Served]:
+    def create(self, kind: str, form: Message, worker: int) -> tuple[int, LoggedTable]:
         """The table of this name and its number, made at the first call."""
         with self._lock:
-            for number, served in enumerate(self.tables):
-                if served.spec.name == form["name"]:
-                    _same(served, self._makers[number], form, worker)
-                    return number, served
+            for number, logged in enumerate(self.tables):
+                if logged.spec.name == form["name"]:
+                    _same(logged, self._makers[number], form, worker)
+                    return number, logged
             number = len(self.tables)
             self.tables.append(self._made(number, kind, form, worker))
             self._makers.append(worker)
             return number, self.tables[number]
 
-    def _made(self, number: int, kind: str, form: Message, worker: int) -> Served:
+    def _made(self, number: int, kind: str, form: Message, worker: int) -> LoggedTable:
         """A new table; recovery knows of it when all that it begins with is on the disk."""
         place = self._place(number)
         if place is not None:
@@ -89,87 +91,87 @@ class Shelf:
         return made
 
     def _place(self, number: int) -> Path | None:
-        folder = self._keeping.folder
+        folder = self._storage.folder
         return None if folder is None else folder / f"{number:04d}"
 
-    def _make(self, kind: str, form: Message, place: Path | None) -> Served:
-        log, durable = place / "log" if place else None, self._keeping.durable
+    def _make(self, kind: str, form: Message, place: Path | None) -> LoggedTable:
+        log, durable = place / "log" if place else None, self._storage.durable
         if kind == "sparse":
-            return ServedSparse(SparseSpec.of(form), self._members, log, durable)
-        return ServedDense(DenseSpec.of(form), self._members, log, durable)
+            return LoggedSparseTable(SparseSpec.of(form), self._membership, log, durable)
+        return LoggedDenseTable(DenseSpec.of(form), self._membership, log, durable)
 
     def _recover(self, folder: Path) -> None:
         for path in sorted(folder.glob("[0-9]*/spec.json")):
             kept = save_folder.read_json(path)
-            served = self._make(kept["kind"], kept["spec"], path.parent)
-            restoring.recover(served, path.parent / "saved")
-            self.tables.append(served)
+            logged = self._make(kept["kind"], kept["spec"], path.parent)
+            restoring.recover(logged, path.parent / "saved")
+            self.tables.append(logged)
             self._makers.append(kept["worker"])
-            logger.warning("table %s is back with %s", served.spec.name, served.describe())
+            logger.warning("table %s is back with %s", logged.spec.name, logged.describe())
 
     def checkpoint(self, *, force: bool = False) -> None:
         """Save tables whose log has become long, and begin their logs anew."""
-        if self._keeping.folder is None or not self._saving.acquire(blocking=force):
+        if self._storage.folder is None or not self._saving.acquire(blocking=force):
             return  # whoever saves now takes long; the next look is soon
         try:
-            for number, served in enumerate(self.tables):
-                assert served.journal is not None
-                long = force or served.journal.bytes > self._keeping.log_limit
-                if long and not served.lost:
-                    self._write_down(number, served)
+            for number, logged in enumerate(self.tables):
+                assert logged.journal is not None
+                long = force or logged.journal.bytes > self._storage.log_limit
+                if long and not logged.lost:
+                    self._write_down(number, logged)
         finally:
             self._saving.release()
 
-    def _write_down(self, number: int, served: Served) -> None:
+    def _write_down(self, number: int, logged: LoggedTable) -> None:
         place = self._place(number)
         if place is None:
             return
-        assert served.journal is not None
-        with served.changed:
-            served.journal.cut()
-        manifest = snapshot.save(served, place / "saved", mark=False)
-        served.journal.forget(manifest["after"])
+        assert logged.journal is not None
+        with logged.changed:
+            logged.journal.cut()
+        manifest = snapshot.save(logged, place / "saved", mark=False)
+        logged.journal.forget(manifest["after"])
 
     def clear(self) -> None:
         """Remove what recovery would find."""
-        for served in self.tables:
-            if served.journal is not None:
-                served.journal.close()
-        if self._keeping.folder is not None:
-            for place in sorted(self._keeping.folder.glob("[0-9]*")):
+        for logged in self.tables:
+            if logged.journal is not None:
+                logged.journal.close()
+        if self._storage.folder is not None:
+            for place in sorted(self._storage.folder.glob("[0-9]*")):
                 shutil.rmtree(place, ignore_errors=True)
 
     def save(self, root: Path, *, delta: bool, mark: bool) -> list[str]:
         """Write this server's share of a save of the user; returns the names of the tables."""
         with self._saving:
-            for served in self.tables:
-                place = root / served.spec.name / f"server-{self._server}"
-                snapshot.save(served, place, delta=delta, mark=mark)
-            return [served.spec.name for served in self.tables]
+            for logged in self.tables:
+                place = root / logged.spec.name / f"server-{self._server}"
+                snapshot.save(logged, place, delta=delta, mark=mark)
+            return [logged.spec.name for logged in self.tables]
 
     def load(self, root: Path, tables: list[str] | None = None) -> None:
         """Set the tables that exist to this server's share of a save."""
         held = save_folder.read_json(root / save_folder.MANIFEST)["tables"]
-        _check_names(tables, root, held, [served.spec.name for served in self.tables])
+        _check_names(tables, root, held, [logged.spec.name for logged in self.tables])
         with self._saving:
-            for number, served in enumerate(self.tables):
-                served.require_whole()
-                if self._fill(served, root, tables):
-                    with served.vital():
-                        self._write_down(number, served)  # what was loaded is in no log
+            for number, logged in enumerate(self.tables):
+                logged.require_intact()
+                if self._fill(logged, root, tables):
+                    with logged.lost_on_failure():
+                        self._write_down(number, logged)  # what was loaded is in no log
 
-    def _fill(self, served: Served, root: Path, tables: list[str] | None) -> bool:
+    def _fill(self, logged: LoggedTable, root: Path, tables: list[str] | None) -> bool:
         """Load a table, if a save holds it and it is wanted; whether that is so."""
-        manifest, name = save_folder.read_json(root / save_folder.MANIFEST), served.spec.name
+        manifest, name = save_folder.read_json(root / save_folder.MANIFEST), logged.spec.name
         if name not in manifest["tables"] or (tables is not None and name not in tables):
             return False
         folders = [
             save_folder.found(root / name / f"server-{i}") for i in range(manifest["servers"])
         ]
-        if isinstance(served, ServedSparse):
-            restoring.load_sparse(served, folders, self._server, self._servers)
-        elif isinstance(served, ServedDense):
-            restoring.load_dense(served, folders)
+        if isinstance(logged, LoggedSparseTable):
+            restoring.load_sparse(logged, folders, self._server, self._servers)
+        elif isinstance(logged, LoggedDenseTable):
+            restoring.load_dense(logged, folders)
         return True
 
 
@@ -187,17 +189,17 @@ def _check_names(
             )
 
 
-def _same(served: Served, maker: int, form: Message, worker: int) -> None:
+def _same(logged: LoggedTable, maker: int, form: Message, worker: int) -> None:
     """Workers must agree on what a table is."""
-    sparse = isinstance(served, ServedSparse)
+    sparse = isinstance(logged, LoggedSparseTable)
     if sparse == ("blocks" in form):
         raise ValueError(
-            f"table {served.spec.name!r} holds {'rows' if sparse else 'dense parameters'} for "
+            f"table {logged.spec.name!r} holds {'rows' if sparse else 'dense parameters'} for "
             f"worker {maker}, and worker {worker} asks for the other; give them names of their own"
         )
     asked = SparseSpec.of(form) if sparse else DenseSpec.of(form)
-    if asked != served.spec:
-        known, wanted = _flat(served.spec.form()), _flat(asked.form())
+    if asked != logged.spec:
+        known, wanted = _flat(logged.spec.form()), _flat(asked.form())
         apart = [name for name in known | wanted if known.get(name) != wanted.get(name)]
         told = "; ".join(
             f"{name} is {known.get(name, 'not set')} for worker {maker}, which came first, and "

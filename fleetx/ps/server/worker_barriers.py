@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from fleetx.ps.server.membership import BACK, DEAD, Members
+from fleetx.ps.server.membership import BACK, DEAD, Membership
 from fleetx.ps.tables.journal import Journal
 from fleetx.ps.wire.messages import REST, from_json, to_json
 
@@ -16,11 +16,11 @@ KEPT = 8
 """Past meetings of a topic that are remembered, for workers that ask twice."""
 
 
-class Meetings:
+class WorkerBarriers:
     """Agreements between workers, and how far each of them has come."""
 
-    def __init__(self, members: Members, folder: Path | None = None) -> None:
-        self._members = members
+    def __init__(self, membership: Membership, folder: Path | None = None) -> None:
+        self._membership = membership
         self._changed = threading.Condition()
         self._said: dict[tuple[str, int], dict[int, float]] = {}
         self._first: dict[str, tuple[int, dict[str, str]]] = {}
@@ -32,7 +32,7 @@ class Meetings:
         if self._journal is not None:
             for record in self._journal.records():
                 self._note(from_json(record.data))
-            members.witness = self._witness
+            membership.on_change = self._log_change
 
     def _note(self, said: dict[str, object]) -> None:
         if "event" in said:
@@ -49,14 +49,14 @@ class Meetings:
             del self._said[old]
 
     def _happened(self, event: str, worker: int) -> None:
-        if worker >= self._members.workers:
+        if worker >= self._membership.workers:
             return  # of a job in this folder that had more of them
         if event == "finish":
-            self._members.finish(worker)
+            self._membership.finish(worker)
         elif event in (BACK, DEAD):
-            self._members.recall(worker, event)
+            self._membership.restore(worker, event)
         else:
-            self._members.rest(worker, resting=event == REST)
+            self._membership.rest(worker, resting=event == REST)
 
     def _log(self, **said: object) -> None:
         self._write(**said)
@@ -78,7 +78,7 @@ class Meetings:
                 self._log(topic=topic, worker=worker, facts=facts)
             return self._first[topic]
 
-    def _witness(self, event: str, worker: int) -> None:
+    def _log_change(self, event: str, worker: int) -> None:
         """Remember who died: a server that is started again would wait for them."""
         with self._changed:
             self._write(event=event, worker=worker)
@@ -115,18 +115,18 @@ class Meetings:
             here = self._said[topic, number]
 
             def complete() -> bool:
-                gone = self._members.finished() if strict else self._members.absent()
+                gone = self._membership.finished() if strict else self._membership.absent()
                 # Who rests has nothing to say about batches, but comes to the end of the stretch.
-                resting = () if topic == REST else self._members.idle()
-                return len({*here, *gone, *resting}) == self._members.workers
+                resting = () if topic == REST else self._membership.idle()
+                return len({*here, *gone, *resting}) == self._membership.workers
 
             waited = 0.0
             while not self._changed.wait_for(complete, POLL):
                 if strict:
-                    self._members.require()
+                    self._membership.require_alive()
                 waited += POLL
                 if waited > patience:
-                    missing = [w for w in range(self._members.workers) if w not in here]
+                    missing = [w for w in range(self._membership.workers) if w not in here]
                     raise TimeoutError(
                         f"waited {patience:.0f} s for workers {missing} at {topic!r}; look at "
                         "their logs (set FLEETX_TIMEOUT, in seconds, if they are only slow)"
@@ -152,6 +152,6 @@ class Meetings:
             return lead
 
     def _lead(self, step: int) -> int:
-        absent = {*self._members.absent(), *self._members.idle()}
-        present = [w for w in range(self._members.workers) if w not in absent]
+        absent = {*self._membership.absent(), *self._membership.idle()}
+        present = [w for w in range(self._membership.workers) if w not in absent]
         return step - min((self._clocks.get(w, 0) for w in present), default=step)

@@ -18,7 +18,7 @@ class Arena:
 
     def __init__(self, width: int, dtype: DTypeLike, rows: int = 0) -> None:
         self._width, self._dtype = width, np.dtype(dtype)
-        self._map = mmap.mmap(-1, self._room(rows), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._map = _anonymous_memory(self._byte_size(rows))
         self._advise()
         self.array: Array = self._view()
 
@@ -31,7 +31,7 @@ class Arena:
         """Make room for at least so many rows; views of ``array`` must be gone."""
         if rows <= self.rows:
             return
-        size = self._room(rows + rows // 4)
+        size = self._byte_size(rows + rows // 4)
         self.array = np.empty((0, self._width), self._dtype)
         if sys.platform == "linux":
             self._map.resize(size)  # moves page tables, not bytes
@@ -40,7 +40,7 @@ class Arena:
         self._advise()
         self.array = self._view()
 
-    def _room(self, rows: int) -> int:
+    def _byte_size(self, rows: int) -> int:
         wanted = max(rows, 1) * max(self._width, 1) * self._dtype.itemsize
         return -(-wanted // GRANULE) * GRANULE
 
@@ -52,10 +52,14 @@ class Arena:
 
     def _copy(self, size: int) -> None:
         old = self._map
-        self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._map = _anonymous_memory(size)
         self._map[: len(old)] = old[:]
 
     def _view(self) -> Array:
         rows = len(self._map) // (max(self._width, 1) * self._dtype.itemsize)
         flat = np.frombuffer(self._map, self._dtype, rows * self._width)
         return flat.reshape(rows, self._width)
+
+
+def _anonymous_memory(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

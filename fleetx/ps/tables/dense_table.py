@@ -112,22 +112,22 @@ class DenseTable:
         self.values[:] += delta
         self.updates += 1
 
-    def arrays(self, room: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    def arrays(self, buffers: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Copies of everything: values, and each tensor of the optimizer's state.
 
         Args:
-            room: arrays that earlier copies lie in, to be written over where they fit.
+            buffers: arrays that earlier copies lie in, to be written over where they fit.
         """
-        room, copies = room or {}, {}
+        buffers, copies = buffers or {}, {}
         for name, array in self._views().items():
-            target = room.get(name)
+            target = buffers.get(name)
             if target is None or target.shape != array.shape:
                 target = np.empty_like(array)
             np.copyto(target, array)
             copies[name] = target
         return copies
 
-    def room(self) -> dict[str, tuple[int, ...]]:
+    def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of what ``arrays`` gives."""
         return {name: array.shape for name, array in self._views().items()}
 

@@ -14,7 +14,7 @@ from fleetx.ps.wire.pipes import Bytes, flat
 _HEAD = struct.Struct("<IIQQ")
 _TAIL = struct.Struct("<Q")
 _MAGIC = 0x4C4F4746
-LEAST_ROOM, MOST_ROOM = 1 << 20, 8 << 20
+LEAST_GROWTH, MOST_GROWTH = 1 << 20, 8 << 20
 """Bytes that a file is made longer by at once; as many as it has, within these.
 
 Not more, for there are file systems that cannot reserve: there it means a write for each block, and
@@ -45,7 +45,7 @@ class Journal:
         self._file: int | None = None
         self._end, self._last = 0, 0
         """Where the records in the file end, and how long the last one is."""
-        self._room = 0
+        self._allocated = 0
         """Where the file ends: behind the records it is zeros, in blocks that it owns already."""
         self._spoiled = ""
         self.bytes = 0
@@ -73,7 +73,7 @@ class Journal:
         length = sum(len(view) for view in views)
         number = self.number + 1
         if self._file is None:
-            self._file, self._end, self._room = self._open(number), 0, 0
+            self._file, self._end, self._allocated = self._open(number), 0, 0
         self._reserve(self._end + _HEAD.size + length + _TAIL.size)
         pieces: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, kind, number, length), *views]
         try:
@@ -91,13 +91,13 @@ class Journal:
     def _reserve(self, end: int) -> None:
         """Have blocks before they are written: one by one they cost more than what they hold."""
         assert self._file is not None
-        if end <= self._room:
+        if end <= self._allocated:
             return
-        more = max(end - self._room, min(max(self._room, LEAST_ROOM), MOST_ROOM))
+        more = max(end - self._allocated, min(max(self._allocated, LEAST_GROWTH), MOST_GROWTH))
         # A disk that is nearly full may still have room for the record.
         with contextlib.suppress(AttributeError, OSError):
-            os.posix_fallocate(self._file, self._room, more)
-            self._room += more
+            os.posix_fallocate(self._file, self._allocated, more)
+            self._allocated += more
 
     def take_back(self) -> None:
         """Remove the last record: what it speaks of did not happen."""
@@ -110,7 +110,7 @@ class Journal:
         assert self._file is not None
         try:
             os.ftruncate(self._file, end)
-            self._room = end
+            self._allocated = end
         except OSError as error:
             self._spoiled = f"the log in {self._folder} ends in half a record ({error})"
             raise

@@ -321,7 +321,7 @@ def adam(
 
 
 @allocating
-def _once(ids: Ids) -> tuple[Ids, Ids]:
+def _unique(ids: Ids) -> tuple[Ids, Ids]:
     """The ids in the order of their first places, and where each of them is among these."""
     n, places, count = ids.shape[0], 2, 0
     while places < 2 * n:
@@ -347,7 +347,7 @@ def _once(ids: Ids) -> tuple[Ids, Ids]:
 
 @allocating
 def dedupe(ids: Ids, servers: int) -> tuple[Ids, Ids, Ids]:
-    unique, inverse = _once(ids)
+    unique, inverse = _unique(ids)
     count, begins = unique.shape[0], np.zeros(servers + 1, np.int64)
     if servers == 1:
         begins[1] = count

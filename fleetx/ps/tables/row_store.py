@@ -69,7 +69,7 @@ class RowStore:
         return self.weights.arena.array, self.state.arena.array, self.state.begin
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many rows there is memory for."""
         return self.weights.arena.rows
 

@@ -25,7 +25,7 @@ from fleetx.ps.wire.frames import (
 from fleetx.ps.wire.handshake import Claim, RefusedError, greet
 from fleetx.ps.wire.messages import from_json
 from fleetx.ps.wire.pipes import STALL, Bytes, Pipe
-from fleetx.ps.wire.shared_memory_client import HiddenError, Window, opened
+from fleetx.ps.wire.shared_memory_client import SharedMemoryError, SharedReplyReader, opened
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _REPLY = {
     Op.READ: Op.VALUES,
     Op.WRITE: Op.DONE,
     Op.CALL: Op.ANSWER,
-    Op.NEWS: Op.IDS,
+    Op.CHANGED_IDS: Op.IDS,
 }
 _ERRORS: dict[str, type[Exception]] = {
     "PeerLostError": PeerLostError,
@@ -57,7 +57,7 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 
 
-class LostError(ConnectionError):
+class ServerLostError(ConnectionError):
     """A server was away for longer than anybody waits for it."""
 
 
@@ -69,7 +69,7 @@ class Access:
     claim: Claim
     tls: ssl.SSLContext | None = None
     patience: float = PATIENCE
-    near: bool = True
+    shared_memory: bool = True
     """Whether rows of servers on the same host are read in their memory."""
 
 
@@ -89,8 +89,8 @@ class Channel:
         host, _, port = endpoint.rpartition(":")
         self._address = host.strip("[]"), int(port)
         self._pipe: Pipe | None = None
-        self._near = access.near and access.tls is None
-        self._window: Window | None = None
+        self._shares_memory = access.shared_memory and access.tls is None
+        self._shared_reader: SharedReplyReader | None = None
         self._parts: tuple[Bytes | Array, ...] = ()
         self._asked = Frame(0)
         self._owed = False
@@ -113,10 +113,10 @@ class Channel:
         self._parts, self._owed = parts, True
         try:
             self._deliver(self._opened(time.monotonic() + self._access.patience))
-        except (RefusedError, LostError):
+        except (RefusedError, ServerLostError):
             raise
-        except HiddenError as error:
-            self._hide(error)
+        except SharedMemoryError as error:
+            self._stop_sharing_memory(error)
         except ConnectionError:
             self.close()
 
@@ -138,28 +138,28 @@ class Channel:
                     deadline = min(deadline, time.monotonic() + self._access.patience)
                     self._deliver(self._opened(deadline))
                 return self._answer(read)
-            except (RefusedError, LostError):
+            except (RefusedError, ServerLostError):
                 raise
-            except HiddenError as error:
-                self._hide(error)
+            except SharedMemoryError as error:
+                self._stop_sharing_memory(error)
             except ConnectionError as error:
                 self.close()
                 deadline = min(deadline, time.monotonic() + self._access.patience)
                 if self._ended or time.monotonic() > deadline:
-                    raise LostError(self._lost(error)) from error
+                    raise ServerLostError(self._lost(error)) from error
                 logger.info("%s: %s; trying again", self.endpoint, error)
                 time.sleep(_PAUSE)
 
     def _deliver(self, pipe: Pipe) -> None:
-        if self._near and self._window is None and self._asked.op == Op.PULL:
-            self._window = opened(pipe)
-            self._near = self._window is not None
+        if self._shares_memory and self._shared_reader is None and self._asked.op == Op.PULL:
+            self._shared_reader = opened(pipe)
+            self._shares_memory = self._shared_reader is not None
         pipe.send(*self._parts)
 
-    def _hide(self, error: HiddenError) -> None:
+    def _stop_sharing_memory(self, error: SharedMemoryError) -> None:
         """Have replies sent from now on, over a connection on which the server was not asked."""
         logger.info("server %s has to send its rows: %s", self.endpoint, error)
-        self._near = False
+        self._shares_memory = False
         self.close()
 
     def _answer(self, read: Receive) -> Frame:
@@ -173,7 +173,7 @@ class Channel:
             kind = _ERRORS.get(str(said.get("error")), RuntimeError)
             raise kind(f"server {self.endpoint}: {said.get('text')}")
         self._check_fit(frame)
-        source = self._window if frame.flags & Flag.NEAR else self._pipe
+        source = self._shared_reader if frame.flags & Flag.SHARED else self._pipe
         assert source is not None, "a server may say so only if it was asked where"
         read(frame, source.read)
         self._owed = False
@@ -204,7 +204,7 @@ class Channel:
                 if refusals == REFUSALS:
                     raise
                 if self._ended or time.monotonic() > deadline:
-                    raise LostError(self._lost(error)) from error
+                    raise ServerLostError(self._lost(error)) from error
                 time.sleep(_PAUSE)
         if self._ended:
             self.close()
@@ -248,9 +248,9 @@ class Channel:
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
-        if self._window is not None:
-            self._window.close()
-            self._window = None
+        if self._shared_reader is not None:
+            self._shared_reader.close()
+            self._shared_reader = None
 
 
 def _watch(sock: socket.socket, seconds: float) -> None:

@@ -23,8 +23,8 @@ class Op:
     READ = 3  # a whole dense table
     WRITE = 4  # gradients of a dense table
     CALL = 5  # everything rare, as JSON
-    NEWS = 6  # which rows others have changed since a change
-    ROOM = 7  # where a client on the same host can read rows that are not sent
+    CHANGED_IDS = 6  # which rows others have changed since a change
+    SHARED_MEMORY = 7  # where a client on the same host can read rows that are not sent
     ROWS = 16
     VALUES = 17
     DONE = 18
@@ -38,7 +38,9 @@ def name_of(op: int) -> str:
     return next((name for name, number in vars(Op).items() if number == op), str(op))
 
 
-REQUESTS = frozenset({Op.PULL, Op.PUSH, Op.READ, Op.WRITE, Op.CALL, Op.NEWS, Op.ROOM})
+REQUESTS = frozenset(
+    {Op.PULL, Op.PUSH, Op.READ, Op.WRITE, Op.CALL, Op.CHANGED_IDS, Op.SHARED_MEMORY}
+)
 REPLIES = frozenset({Op.ROWS, Op.VALUES, Op.DONE, Op.ANSWER, Op.ERROR, Op.IDS})
 _WITH_ROWS = frozenset({Op.PULL, Op.PUSH, Op.ROWS})
 _OURS = MAGIC, VERSION
@@ -52,16 +54,16 @@ class Flag:
     TRAIN = 2  # make rows that do not exist
     DELTA = 4  # add to the weights, past the rule
     COUNTS = 8  # how often ids were met, or shows and clicks, follow
-    FIRST = 16  # initial values, kept only when there are none yet
-    HALF = 32  # rows or their gradients are float16
-    BRAIN = 64  # they are bfloat16
+    INITIAL = 16  # initial values, kept only when there are none yet
+    FLOAT16 = 32  # rows or their gradients are float16
+    BFLOAT16 = 64  # they are bfloat16
     ALL = 128  # any row may have changed
-    NEAR = 256  # the body is not sent: it lies in the server's memory
+    SHARED = 256  # the body is not sent: it lies in the server's memory
 
 
-SHORT = Flag.HALF | Flag.BRAIN
+SHORT = Flag.FLOAT16 | Flag.BFLOAT16
 _KNOWN = Flag.ALL - 1
-_ONLY_IN: dict[int, int] = {Op.IDS: Flag.ALL, Op.ROWS: Flag.NEAR}
+_ONLY_IN: dict[int, int] = {Op.IDS: Flag.ALL, Op.ROWS: Flag.SHARED}
 
 
 class BadFrameError(Exception):

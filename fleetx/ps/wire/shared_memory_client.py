@@ -12,11 +12,11 @@ from fleetx.ps.wire.pipes import Pipe
 from fleetx.ps.wire.shared_memory_server import MARK, NAME, ROWS_AT
 
 
-class HiddenError(ConnectionError):
+class SharedMemoryError(ConnectionError):
     """The memory of a server cannot be seen from here; it has to send its rows."""
 
 
-class Window:
+class SharedReplyReader:
     """Rows are copied from where the server wrote them, and pass through no socket."""
 
     def __init__(self, process: int, file: int, mark: str) -> None:
@@ -32,14 +32,14 @@ class Window:
         try:
             # Before it is opened: to open a pipe or a terminal of a stranger does things to it.
             if not os.readlink(path).startswith(f"/memfd:{NAME}"):
-                raise HiddenError(f"{path} is something else")
+                raise SharedMemoryError(f"{path} is something else")
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed with the connection
         except OSError as error:
-            raise HiddenError(str(error)) from error
+            raise SharedMemoryError(str(error)) from error
         self._bytes: Array = np.empty(0, np.uint8)
         if self._file.read(MARK).hex() != mark:
             self.close()
-            raise HiddenError(f"{path} belongs to another connection")
+            raise SharedMemoryError(f"{path} belongs to another connection")
 
     def read(self, view: memoryview) -> None:
         """Copy the rows of a reply."""
@@ -50,13 +50,13 @@ class Window:
 
     def _mapped(self, size: int) -> Array:
         file = self._file.fileno()
-        room = os.fstat(file).st_size
-        if room < size:
-            raise HiddenError(f"{size} bytes are not in the {room} that it has")
+        size_there = os.fstat(file).st_size
+        if size_there < size:
+            raise SharedMemoryError(f"{size} bytes are not in the {size_there} that it has")
         try:
-            return np.frombuffer(mmap.mmap(file, room, prot=mmap.PROT_READ), np.uint8)
+            return np.frombuffer(mmap.mmap(file, size_there, prot=mmap.PROT_READ), np.uint8)
         except OSError as error:  # too many files are open, or there is too little memory
-            raise HiddenError(str(error)) from error
+            raise SharedMemoryError(str(error)) from error
 
     def close(self) -> None:
         """Look away."""
@@ -64,13 +64,13 @@ class Window:
         self._file.close()
 
 
-def opened(pipe: Pipe) -> Window | None:
+def opened(pipe: Pipe) -> SharedReplyReader | None:
     """Ask a server for its memory; None if it is on another host or has no such memory."""
     if pipe.socket.getsockname()[0] != pipe.socket.getpeername()[0]:
         return None
-    pipe.send(Frame(Op.ROOM).packed())
+    pipe.send(Frame(Op.SHARED_MEMORY).packed())
     head = unpacked(pipe.exactly(HEADER.size), REPLIES)
     place = from_json(pipe.exactly(head.body))
     if head.op != Op.ANSWER:
-        raise HiddenError(f"the server does not offer it ({place.get('text')})")
-    return Window(place["process"], place["file"], place["mark"]) if place else None
+        raise SharedMemoryError(f"the server does not offer it ({place.get('text')})")
+    return SharedReplyReader(place["process"], place["file"], place["mark"]) if place else None

@@ -17,7 +17,7 @@ ROWS_AT = 64
 """Where rows begin: behind the mark and a header, at the beginning of a cache line."""
 
 
-class Room:
+class SharedReplyWriter:
     """Bytes that grow with the replies of one connection, and are used again for the next one.
 
     The kernel or the client may still read a reply when ``send`` is back. So whoever asks must have

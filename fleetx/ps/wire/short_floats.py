@@ -10,13 +10,13 @@ import torch
 from fleetx.ps.wire.arrays import Array, Floats
 from fleetx.ps.wire.frames import SHORT, Flag
 
-FORMS = {"float16": Flag.HALF, "bfloat16": Flag.BRAIN}
+SHORT_DTYPES = {"float16": Flag.FLOAT16, "bfloat16": Flag.BFLOAT16}
 _LARGEST = float(np.finfo(np.float16).max)
 
 
-def check_form(name: str, form: str | None) -> None:
+def check_wire_dtype(name: str, form: str | None) -> None:
     """Refuse what numbers cannot be sent as."""
-    if form is not None and form not in FORMS:
+    if form is not None and form not in SHORT_DTYPES:
         raise ValueError(
             f"wire={form!r} of table {name!r} is not known; use 'float16', 'bfloat16', or None for "
             "float32"
@@ -27,7 +27,7 @@ def shortened(values: Floats, flags: int) -> Array:
     """What travels: the values, or bits of their short form."""
     if not flags & SHORT:
         return values
-    if flags & Flag.HALF:
+    if flags & Flag.FLOAT16:
         # An infinity would stay in the row for ever; the largest number is what was meant.
         return np.clip(values, -_LARGEST, _LARGEST).astype(np.float16).view(np.int16)
     bits: Array = torch.from_numpy(values).to(torch.bfloat16).view(torch.int16).numpy()
@@ -37,7 +37,7 @@ def shortened(values: Floats, flags: int) -> Array:
 def widened(bits: Array, flags: int) -> Floats:
     """The values of short forms."""
     assert flags & SHORT
-    if flags & Flag.HALF:
+    if flags & Flag.FLOAT16:
         return bits.view(np.float16).astype(np.float32)
     return (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 

@@ -13,13 +13,13 @@ from fleetx.ps.wire.arrays import Array, Floats, Ids
 from fleetx.ps.worker.client import Handle
 from fleetx.ps.worker.row_gradients import RowGradients, joined
 from fleetx.ps.worker.sparse_module import SparseModule
-from fleetx.ps.worker.table_setup import Joining
+from fleetx.ps.worker.table_setup import TableSetup
 from fleetx.ps.worker.worker import Worker
 
 T = TypeVar("T")
 
 
-class Carrier(Joining):
+class Carrier(TableSetup):
     """Every update waits for all workers: k of them on batches of b are one on batches of k * b."""
 
     exact_prefetch = True
@@ -37,8 +37,8 @@ class Carrier(Joining):
     def begin(self) -> None:
         """Before a forward."""
         worker = self.worker
-        if self.terms.bound >= 0:
-            step, bound = worker.step, self.terms.bound
+        if self.options.bound >= 0:
+            step, bound = worker.step, self.options.bound
             done = step - self.undelivered()
             worker.client.call({"method": "tick", "step": step, "done": done, "bound": bound})
 

@@ -20,21 +20,21 @@ Dense = list[list[Floats]]
 Sparse = Mapping[str, RowGradients]
 
 
-class _Alone(Carrier):
+class _UnsynchronizedCarrier(Carrier):
     """What both kinds share: no worker waits for another."""
 
     exact_prefetch = False  # a row lacks what was pushed after it was fetched
 
     @override
     def pace(self, worker: Worker) -> Pace:
-        return self.terms.pace
+        return self.options.pace
 
     @override
     def agree(self, flag: Tensor) -> Tensor:
         return flag
 
 
-class HalfAsyncCarrier(_Alone):
+class HalfAsyncCarrier(_UnsynchronizedCarrier):
     """Several batches make one push, and the worker waits for its own push alone."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -46,8 +46,8 @@ class HalfAsyncCarrier(_Alone):
         worker = self.worker
         self._held.append((self._dense(), self._sparse()))
         self.count(worker)
-        full = len(self._held) >= self.terms.merge
-        if full or 0 <= self.terms.bound < len(self._held):
+        full = len(self._held) >= self.options.merge
+        if full or 0 <= self.options.bound < len(self._held):
             self._send(worker)
 
     @override
@@ -65,12 +65,12 @@ class HalfAsyncCarrier(_Alone):
         self._send(self.worker)
 
 
-class AsyncCarrier(_Alone):
+class AsyncCarrier(_UnsynchronizedCarrier):
     """A thread sends gradients and fetches parameters while the next batch is computed."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._waiting: queue.Queue[tuple[Dense, Sparse] | None] = queue.Queue(self.terms.queue)
+        self._waiting: queue.Queue[tuple[Dense, Sparse] | None] = queue.Queue(self.options.queue)
         self._sender: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._fresh: list[list[Floats]] | None = None
@@ -88,9 +88,9 @@ class AsyncCarrier(_Alone):
 
         More than a few under way make nothing faster: they only wait longer.
         """
-        limit = max(self.terms.unsent, self.terms.merge)
-        if self.terms.bound >= 0:
-            limit = min(limit, self.terms.bound)
+        limit = max(self.options.unsent, self.options.merge)
+        if self.options.bound >= 0:
+            limit = min(limit, self.options.bound)
         with self._arrived:
             while not self._arrived.wait_for(lambda: self._under_way <= limit, 0.5):
                 self._check()
@@ -137,7 +137,7 @@ class AsyncCarrier(_Alone):
         try:
             while (item := self._waiting.get()) is not None:
                 items, last = [item], False
-                while len(items) < self.terms.merge and not self._waiting.empty() and not last:
+                while len(items) < self.options.merge and not self._waiting.empty() and not last:
                     more = self._waiting.get()
                     last = more is None
                     items += [more] if more is not None else []
@@ -165,7 +165,7 @@ class AsyncCarrier(_Alone):
                 stats=gathered.stats,
             )
         self._sent += len(items)
-        if self._sent >= self.terms.refresh and self.groups:
+        if self._sent >= self.options.refresh and self.groups:
             self._sent = 0
             self._fetch(client)
 

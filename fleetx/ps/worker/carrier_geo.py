@@ -19,7 +19,7 @@ from fleetx.ps.wire.frames import Flag
 from fleetx.ps.worker.carrier import Carrier
 from fleetx.ps.worker.remote_optimizer import RemoteOptimizer
 from fleetx.ps.worker.remote_rows import RemoteRows
-from fleetx.ps.worker.row_copies import Copies
+from fleetx.ps.worker.row_copies import RowCopies
 from fleetx.ps.worker.row_gradients import RowGradients, joined
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker
@@ -68,7 +68,7 @@ class GeoCarrier(Carrier):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._copies: dict[str, Copies] = {}
+        self._copies: dict[str, RowCopies] = {}
         self._rows: dict[str, RemoteRows] = {}
         self._before: list[list[Floats]] = []
         self._shown: dict[str, list[RowGradients]] = {}
@@ -102,9 +102,9 @@ class GeoCarrier(Carrier):
             return
         rows = RemoteRows(worker, worker.table(module.options))
         if not module.counts_sightings:
-            rows.news()  # from here on
+            rows.changed_ids()  # from here on
         self._rows[name] = rows
-        self._copies[name] = Copies(
+        self._copies[name] = RowCopies(
             module.options.dim,
             rule,
             worker.client.servers,
@@ -143,7 +143,7 @@ class GeoCarrier(Carrier):
             if gathered.stats is not None:
                 self._shown.setdefault(name, []).append(gathered)
         self.count(worker)
-        if self.step % self.terms.every == 0:
+        if self.step % self.options.every == 0:
             self._exchange(worker)
 
     def _exchange(self, worker: Worker) -> None:

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 
 from fleetx.ps.tables.sparse_spec import Pace
-from fleetx.ps.worker.parameter_split import Split
+from fleetx.ps.worker.parameter_split import ParameterSplit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class CarrierOptions:
     """What a carrier was told."""
 
-    split: Split = field(default_factory=Split)
+    split: ParameterSplit = field(default_factory=ParameterSplit)
     pace: Pace = field(default_factory=Pace)
     merge: int = 1
     """Batches that make one push."""

@@ -201,7 +201,7 @@ class Client:
                 version = self.channels[server].receive(_nothing).step
         return version
 
-    def news(self, table: Handle, since: list[int], reader: int) -> IdBatch | None:
+    def changed_ids(self, table: Handle, since: list[int], reader: int) -> IdBatch | None:
         """Ids of rows that others than the reader have changed; None if any row may be.
 
         Args:
@@ -213,7 +213,7 @@ class Client:
         with self._lock:
             for server, channel in enumerate(self.channels):
                 number, last = table.numbers[server], since[server]
-                channel.send(Frame(Op.NEWS, number, seq=reader, step=last))
+                channel.send(Frame(Op.CHANGED_IDS, number, seq=reader, step=last))
             replies = [channel.receive(_ids_to(found)) for channel in self.channels]
         since[:] = [reply.step for reply in replies]
         if any(reply.flags & Flag.ALL for reply in replies):

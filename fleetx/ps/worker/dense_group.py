@@ -11,7 +11,7 @@ from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire import frames
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.worker.client import Client, Handle
-from fleetx.ps.worker.parameter_split import Split
+from fleetx.ps.worker.parameter_split import ParameterSplit
 
 _OPTIONS = {
     "SGD": ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"),
@@ -27,7 +27,7 @@ class DenseGroup:
     """Copies between parameters and the arrays that travel."""
 
     def __init__(
-        self, name: str, parameters: Mapping[str, Tensor], split: Split, servers: int
+        self, name: str, parameters: Mapping[str, Tensor], split: ParameterSplit, servers: int
     ) -> None:
         self.name, self._parameters = name, dict(parameters)
         shapes = {key: tuple(p.shape) for key, p in parameters.items()}

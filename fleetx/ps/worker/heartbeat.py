@@ -18,7 +18,7 @@ PROMPT = 5.0
 SILENCE = PATIENCE / 2
 
 
-class Heart:
+class Heartbeat:
     """A thread for each server, so that a silent one keeps no sign of life from the others."""
 
     def __init__(

@@ -9,7 +9,7 @@ from fleetx.ps.tables.dense_table import Block
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class ParameterSplit:
     """How parameters are spread over servers."""
 
     method: str = "RoundRobin"

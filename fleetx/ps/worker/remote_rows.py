@@ -30,6 +30,6 @@ class RemoteRows:
         """Add to rows."""
         self._worker.client.push(self.handle, batch, delta, delta=True, step=self._name)
 
-    def news(self) -> IdBatch | None:
+    def changed_ids(self) -> IdBatch | None:
         """The ids of rows that others have changed since the last time; None if any may be."""
-        return self._worker.client.news(self.handle, self._seen, self._name)
+        return self._worker.client.changed_ids(self.handle, self._seen, self._name)

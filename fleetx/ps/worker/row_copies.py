@@ -35,11 +35,11 @@ class Source(Protocol):
     def push(self, batch: IdBatch, delta: Floats) -> None:
         """Add to rows."""
 
-    def news(self) -> IdBatch | None:
+    def changed_ids(self) -> IdBatch | None:
         """The ids of rows that others have changed since the last time; None if any may be."""
 
 
-class Copies:
+class RowCopies:
     """The rows of one table that this worker has met.
 
     A row keeps its place for good, so that places found for a batch stay true without the lock. Its
@@ -120,9 +120,9 @@ class Copies:
             new = self._rows.take(missing)
             self._index.insert(ids[strangers], stamped(new, 0, 0))
             for arena in (self._before, self._worth, self._trained):
-                arena.reserve(self._rows.room)
+                arena.reserve(self._rows.capacity)
             if self._counting:
-                self._sightings.reserve(self._rows.room)
+                self._sightings.reserve(self._rows.capacity)
             slots[strangers] = new
         return slots
 
@@ -191,18 +191,18 @@ class Copies:
         return batch, delta
 
     def _catch_up(self, source: Source) -> None:
-        news = source.news()
-        if news is None:
+        changed_ids = source.changed_ids()
+        if changed_ids is None:
             with self._lock:
                 self._fall_behind(slice(self._index.size))
             return
         with self._lock:
-            slots, _ = self._index.find(news.ids)
+            slots, _ = self._index.find(changed_ids.ids)
             known = np.flatnonzero(slots >= 0)
             slots = slots[known]
             self._fall_behind(slots)
             soon = self._trained.array[:, 0].take(slots) > self._exchange - 1 - LATELY
-        wanted = _part(news, known[soon])
+        wanted = _part(changed_ids, known[soon])
         if len(wanted.ids):
             self._take(slots[soon], source.pull(wanted, None))
 

@@ -19,7 +19,7 @@ class Lookup:
 
     batch: IdBatch
     result: Tensor
-    back: Callable[[Tensor], Floats]
+    backward: Callable[[Tensor], Floats]
     """From the gradient of the result to those of the rows."""
     stats: Floats | None
 
@@ -76,7 +76,7 @@ class SparseModule(nn.Module):
         for look in self.lookups:
             if look.result.grad is not None:
                 # Behind them there may be one for ids that stand for nothing.
-                gradients = look.back(look.result.grad)[: len(look.batch.ids)]
+                gradients = look.backward(look.result.grad)[: len(look.batch.ids)]
                 each.append(RowGradients(look.batch, gradients, look.stats))
         self.lookups.clear()
         return joined(each, servers, self.options.dim)

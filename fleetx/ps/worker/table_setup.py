@@ -10,14 +10,14 @@ from torch.optim import Optimizer
 from fleetx.ps.tables.rules import Rule
 from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire.frames import Flag
-from fleetx.ps.worker.carrier_options import Terms
+from fleetx.ps.worker.carrier_options import CarrierOptions
 from fleetx.ps.worker.dense_group import DenseGroup
 from fleetx.ps.worker.remote_optimizer import sparse_rule
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker, running
 
 
-class Joining:
+class TableSetup:
     """What every kind of carrier does before the first batch."""
 
     def __init__(
@@ -26,13 +26,13 @@ class Joining:
         names: Mapping[Tensor, str],
         modules: list[SparseModule],
         rule: str,
-        terms: Terms,
+        options: CarrierOptions,
         *,
         introduce: Callable[[Worker, int], None] | None = None,
     ) -> None:
         self._introduce = introduce
         """Told the worker and the number of this model before its tables are made."""
-        self.optimizer, self.names, self.terms, self._rule = optimizer, names, terms, rule
+        self.optimizer, self.names, self.options, self._rule = optimizer, names, options, rule
         self.modules = {module.anchor: module for module in modules}
         self.tables = {module.options.name: module for module in reversed(modules)}
         """Table -> the first layer over it."""
@@ -118,7 +118,7 @@ class Joining:
             if dense:
                 name = f"dense-{worker.dense_tables}"
                 worker.dense_tables += 1
-                made = DenseGroup(name, dense, self.terms.split, worker.client.servers)
+                made = DenseGroup(name, dense, self.options.split, worker.client.servers)
                 rule, options = self.dense_rule(group)
                 made.create(worker.client, rule, at_first(options), worker.pace)
                 groups.append((made, group))
@@ -150,7 +150,7 @@ class Joining:
     def _offer(self, worker: Worker) -> None:
         """Give the values with which all begin; servers keep those that come first."""
         for group, _ in self.groups:
-            worker.client.write(group.table, group.values(), flag=Flag.FIRST)
+            worker.client.write(group.table, group.values(), flag=Flag.INITIAL)
 
     def _open_sparse(self, worker: Worker, group: Mapping[str, Any]) -> None:
         for module in self._modules_of(group):

@@ -13,9 +13,9 @@ from fleetx.ps.tables.sparse_spec import Pace, SparseSpec
 from fleetx.ps.wire.arrays import Ids, same_ids
 from fleetx.ps.wire.channel import Access
 from fleetx.ps.wire.messages import REST
-from fleetx.ps.wire.short_floats import FORMS
+from fleetx.ps.wire.short_floats import SHORT_DTYPES
 from fleetx.ps.worker.client import Client, Handle
-from fleetx.ps.worker.heartbeat import Heart
+from fleetx.ps.worker.heartbeat import Heartbeat
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ class Worker:
         self._handles: dict[str, Handle] = {}
         self._last: tuple[Ids, IdBatch] | tuple[None, None] = None, None
         self._options: dict[str, TableOptions] = {}
-        self._meetings, self._rests = 0, 0
+        self._agreements, self._pauses = 0, 0
         self.client.call_all({"method": "heartbeat"})  # fails early when a server is missing
-        self.heart = Heart(endpoints, access, self._hang_up)
+        self.heartbeat = Heartbeat(endpoints, access, self._hang_up)
 
     @property
     def index(self) -> int:
@@ -88,7 +88,7 @@ class Worker:
                 pace=self.pace,
             )
             forms = [spec.form()] * self.client.servers
-            short = FORMS[options.wire] if options.wire else 0
+            short = SHORT_DTYPES[options.wire] if options.wire else 0
             made = self.client.create("sparse", forms, options.dim, short=short)
             self._handles[options.name] = made
         return self._handles[options.name]
@@ -115,7 +115,7 @@ class Worker:
         """The largest value that any worker brings; all must ask."""
         strict = self.pace.workers > 0
         if number is None:
-            number = self._meetings = self._meetings + 1
+            number = self._agreements = self._agreements + 1
         message = {
             "method": "agree",
             "topic": topic or "meeting",
@@ -157,16 +157,16 @@ class Worker:
         self.learn_versions()
         self.client.call_all({"method": "rest", "resting": False})
         # Once more, so that nobody begins an update while others still count as resting.
-        self._meetings = self.furthest(self._meetings)
+        self._agreements = self.furthest(self._agreements)
 
     def furthest(self, count: int) -> int:
         """The largest count of any worker; all of them ask, between two stretches of data."""
-        self._rests += 1
-        return int(self.agree(count, topic=REST, number=self._rests))
+        self._pauses += 1
+        return int(self.agree(count, topic=REST, number=self._pauses))
 
     def stop(self, *, finished: bool = True) -> None:
         """Part from the servers; the last worker to say that it is finished ends them."""
-        self.heart.stop()
+        self.heartbeat.stop()
         # Rows that nobody asked for in the end may still be on their way.
         self.ahead.end()
         self._fetching.shutdown(cancel_futures=True)

@@ -16,38 +16,38 @@ from fleetx.ps.wire.arrays import Floats, Ids
 from fleetx.ps.worker.row_gradients import array_of
 
 
-class Way(Protocol):
+class RowOutput(Protocol):
     """What a layer does with rows that are all different."""
 
-    def forth(self, rows: Floats) -> Tensor:
+    def forward(self, rows: Floats) -> Tensor:
         """The result, in memory of its own or that of the rows."""
 
-    def back(self, gradient: Tensor) -> Floats:
+    def backward(self, gradient: Tensor) -> Floats:
         """The gradient of each row, from that of the result."""
 
 
-class AllInOrder:
+class InOrder:
     """Rows as they are."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def forth(self, rows: Floats) -> Tensor:
+    def forward(self, rows: Floats) -> Tensor:
         """The rows."""
         return _moved(rows, self._device)
 
-    def back(self, gradient: Tensor) -> Floats:
+    def backward(self, gradient: Tensor) -> Floats:
         """The gradient."""
         return array_of(gradient)
 
 
-class Picked:
+class Indexed:
     """``rows[places]``, of so many rows."""
 
     def __init__(self, places: Ids, count: int, device: torch.device) -> None:
         self._places, self._count, self._device = places, count, device
 
-    def forth(self, rows: Floats) -> Tensor:
+    def forward(self, rows: Floats) -> Tensor:
         """A row for each place."""
         if self._device.type != "cpu":
             places = _moved(self._places, self._device)
@@ -56,7 +56,7 @@ class Picked:
         kernels.active.pick(rows, self._places, found)
         return torch.from_numpy(found)
 
-    def back(self, gradient: Tensor) -> Floats:
+    def backward(self, gradient: Tensor) -> Floats:
         """The sum over the places of each row."""
         if gradient.is_cpu:
             total = np.zeros((self._count, gradient.shape[1]), np.float32)
@@ -81,7 +81,7 @@ class Pooled:
         self._bags, self._number = bags
         self._mean = mean
 
-    def forth(self, rows: Floats) -> Tensor:
+    def forward(self, rows: Floats) -> Tensor:
         """A row for each bag."""
         if self._device.type == "cpu":
             found = self._pooled(rows, self._places, self._bags, self._number)
@@ -92,7 +92,7 @@ class Pooled:
             pooled = _summed(chosen, self._bags, self._number)
         return pooled / self._sizes() if self._mean else pooled
 
-    def back(self, gradient: Tensor) -> Floats:
+    def backward(self, gradient: Tensor) -> Floats:
         """The sum over the bags of each row."""
         shares = gradient / self._sizes() if self._mean else gradient
         if shares.is_cpu:

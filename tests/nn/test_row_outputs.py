@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fleetx.nn.picking import AllInOrder, Picked, Pooled, Way, bags_of
+from fleetx.nn.row_outputs import Indexed, InOrder, Pooled, RowOutput, bags_of
 from fleetx.ps.tables import kernels, kernels_numba, kernels_numpy
 
 WIDTHS = [1, 5, 8, 16, 24]
@@ -27,33 +27,33 @@ def rows(width: int = 5) -> torch.Tensor:
 CPU = torch.device("cpu")
 
 
-def check(way: Way, width: int, theirs: torch.Tensor, expected: torch.Tensor) -> None:
+def check(output: RowOutput, width: int, theirs: torch.Tensor, expected: torch.Tensor) -> None:
     """Whether a way gives what torch does, and its way back torch's gradients."""
-    found = way.forth(rows(width).detach().numpy())
+    found = output.forward(rows(width).detach().numpy())
     torch.testing.assert_close(found, expected.detach().reshape(found.shape))
     weights = torch.randn_like(expected)
     (expected * weights).sum().backward()
-    back = torch.from_numpy(way.back(weights.reshape(found.shape)))
-    torch.testing.assert_close(back, theirs.grad)
+    backward = torch.from_numpy(output.backward(weights.reshape(found.shape)))
+    torch.testing.assert_close(backward, theirs.grad)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("shape", [(7,), (4, 3), (2, 3, 2), (0,), (0, 3)])
 def test_picking(shape: tuple[int, ...], width: int) -> None:
     theirs, places = rows(width), torch.randint(0, 9, shape)
-    way = Picked(places.reshape(-1).numpy(), 9, CPU)
-    check(way, width, theirs, F.embedding(places, theirs))
+    output = Indexed(places.reshape(-1).numpy(), 9, CPU)
+    check(output, width, theirs, F.embedding(places, theirs))
 
 
 def test_all_in_order() -> None:
     theirs = rows()
-    check(AllInOrder(CPU), 5, theirs, F.embedding(torch.arange(9), theirs))
+    check(InOrder(CPU), 5, theirs, F.embedding(torch.arange(9), theirs))
 
 
 def test_gradients_may_lie_in_any_order_in_memory() -> None:
     places, gradient = torch.randint(0, 9, (6,)).numpy(), torch.randn(5, 6).T
-    way = Picked(places, 9, CPU)
-    np.testing.assert_array_equal(way.back(gradient), way.back(gradient.contiguous()))
+    output = Indexed(places, 9, CPU)
+    np.testing.assert_array_equal(output.backward(gradient), output.backward(gradient.contiguous()))
 
 
 def bags(offsets: list[int] | None, shape: torch.Size) -> tuple[torch.Tensor | None, Any]:
@@ -67,14 +67,14 @@ def bags(offsets: list[int] | None, shape: torch.Size) -> tuple[torch.Tensor | N
 def test_pooling(offsets: list[int] | None, mode: str, width: int) -> None:
     theirs, places = rows(width), torch.randint(0, 9, (4, 3) if offsets is None else (12,))
     begins, sorted_ = bags(offsets, places.shape)
-    way = Pooled(places.reshape(-1).numpy(), 9, sorted_, CPU, mean=mode == "mean")
-    check(way, width, theirs, F.embedding_bag(places, theirs, begins, mode=mode))
+    output = Pooled(places.reshape(-1).numpy(), 9, sorted_, CPU, mean=mode == "mean")
+    check(output, width, theirs, F.embedding_bag(places, theirs, begins, mode=mode))
 
 
 def test_pooling_nothing() -> None:
-    way = Pooled(np.empty(0, np.int64), 0, bags(None, torch.Size([3, 0]))[1], CPU)
-    assert way.forth(np.empty((0, 1), np.float32)).tolist() == [[0], [0], [0]]
-    assert way.back(torch.ones(3, 1)).shape == (0, 1)
+    output = Pooled(np.empty(0, np.int64), 0, bags(None, torch.Size([3, 0]))[1], CPU)
+    assert output.forward(np.empty((0, 1), np.float32)).tolist() == [[0], [0], [0]]
+    assert output.backward(torch.ones(3, 1)).shape == (0, 1)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -82,17 +82,17 @@ def test_on_a_gpu() -> None:
     """What kernels do not reach is torch's work, to the same numbers."""
     places, there = torch.randint(0, 9, (12,)).numpy(), torch.device("cuda")
     values, bag = rows().detach().numpy(), bags(None, torch.Size([4, 3]))[1]
-    ways: list[tuple[Way, Way]] = [
-        (Picked(places, 9, CPU), Picked(places, 9, there)),
+    ways: list[tuple[RowOutput, RowOutput]] = [
+        (Indexed(places, 9, CPU), Indexed(places, 9, there)),
         (Pooled(places, 9, bag, CPU), Pooled(places, 9, bag, there)),
         (Pooled(places, 9, bag, CPU, mean=True), Pooled(places, 9, bag, there, mean=True)),
-        (AllInOrder(CPU), AllInOrder(there)),
+        (InOrder(CPU), InOrder(there)),
     ]
     for here, away in ways:
-        found = here.forth(values)
-        torch.testing.assert_close(found, away.forth(values).cpu())
+        found = here.forward(values)
+        torch.testing.assert_close(found, away.forward(values).cpu())
         weights = torch.randn_like(found)
-        np.testing.assert_allclose(here.back(weights), away.back(weights.cuda()), rtol=1e-5)
+        np.testing.assert_allclose(here.backward(weights), away.backward(weights.cuda()), rtol=1e-5)
 
 
 @pytest.mark.parametrize("offsets", [[1, 2], [0, 5, 3], [0, 13], []])
