@@ -323,11 +323,11 @@ def test_a_client_cannot_write_there() -> None:
 
 SERVER = """
 import sys
-from fleetx.ps.server.request_handler import Desk
-from fleetx.ps.server.membership import Members
+from fleetx.ps.server.request_handler import RequestHandler
+from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.server import Server
 
-server = Server(("127.0.0.1", 0), Desk(Members(1)), sys.argv[1].encode())
+server = Server(("127.0.0.1", 0), RequestHandler(Membership(1)), sys.argv[1].encode())
 print(server.server_address[1], flush=True)
 server.run()
 """

@@ -28,7 +28,7 @@ class RepeatedRequests:
 
         Args:
             client: who asks.
-            number: the how-manieth request of this client, counted from 1.
+            number: of the request among those of this client, counted from 1.
             work: what was asked for; one that fails may be asked for again.
         """
         if number is None:

@@ -1,4 +1,4 @@
-"""What a server does for its workers, apart from sockets."""
+"""What a server does for each request, apart from sockets."""
 
 import logging
 import shutil
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class RequestHandler:
-    """Answers requests, each by what it is about."""
+    """Answers the requests of all workers; its methods are called by many threads."""
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class RequestHandler:
         self.patience = patience
         membership.patience = patience
         storage = StorageOptions(folder=folder, durable=durable, log_limit=log_limit)
+        # The name of the folder is part of the format on the disk.
         self._folder = None if folder is None else folder / "meetings"
         self._store = TableStore(membership, server, servers, storage)
         self._tables = self._store.tables
@@ -56,7 +57,7 @@ class RequestHandler:
             "create": self._create,
             "describe": self._describe,
             "finish": self._finish,
-            "first_said": self._first_said,
+            "first_said": self._first_facts,
             "heartbeat": lambda claim, message: {},
             "load": lambda claim, message: self._only_once(claim, message, self._load),
             "rest": self._rest,
@@ -156,9 +157,9 @@ class RequestHandler:
         self.barriers.finish(claim.worker)
         return {}
 
-    def _first_said(self, claim: Claim, message: Message) -> Message:
+    def _first_facts(self, claim: Claim, message: Message) -> Message:
         facts = {str(name): str(value) for name, value in message["facts"].items()}
-        worker, facts = self.barriers.first_said(str(message["topic"]), claim.worker, facts)
+        worker, facts = self.barriers.first_facts(str(message["topic"]), claim.worker, facts)
         return {"worker": worker, "facts": facts}
 
     def _rest(self, claim: Claim, message: Message) -> Message:

@@ -1,4 +1,4 @@
-"""A parameter server: one thread for each connection, over one desk."""
+"""A parameter server: one thread for each connection, over one request handler."""
 
 import logging
 import socket

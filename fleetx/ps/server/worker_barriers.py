@@ -1,7 +1,8 @@
-"""Where workers wait for each other, on the first server."""
+"""Barriers at which workers wait for each other; the first server of a job keeps them."""
 
 import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +14,48 @@ logger = logging.getLogger(__name__)
 
 POLL = 0.5
 KEPT = 8
-"""Past meetings of a topic that are remembered, for workers that ask twice."""
+"""Past barriers of a topic that are remembered, for workers that ask twice."""
 
 
 class WorkerBarriers:
-    """Agreements between workers, and how far each of them has come."""
+    """Values that all workers agree on, and how far each worker has come.
+
+    With a folder everything is logged, so that a server that is started again knows who has come,
+    who is done and who is dead.
+    """
 
     def __init__(self, membership: Membership, folder: Path | None = None) -> None:
         self._membership = membership
         self._changed = threading.Condition()
-        self._said: dict[tuple[str, int], dict[int, float]] = {}
+        self._brought: dict[tuple[str, int], dict[int, float]] = {}
+        """Topic and number of a barrier -> worker -> the value it brought."""
         self._first: dict[str, tuple[int, dict[str, str]]] = {}
-        """Topic -> who said something of it first, and what."""
+        """Topic -> which worker stated its facts first, and which."""
         self._clocks: dict[int, int] = {}
+        """Worker -> the steps whose gradients it has pushed."""
         self.largest_lead = 0
         """The most steps by which a worker was ahead of the slowest when it went on."""
         self._journal = Journal(folder) if folder else None
         if self._journal is not None:
-            for record in self._journal.records():
-                self._note(from_json(record.data))
+            for entry in self._journal.records():
+                self._apply(from_json(entry.data))
             membership.on_change = self._log_change
 
-    def _note(self, said: dict[str, object]) -> None:
-        if "event" in said:
-            self._happened(str(said["event"]), int(str(said["worker"])))
+    def _apply(self, record: Mapping[str, object]) -> None:
+        if "event" in record:
+            self._apply_event(str(record["event"]), int(str(record["worker"])))
             return
-        if "facts" in said:
-            facts: Any = said["facts"]
-            self._first.setdefault(str(said["topic"]), (int(str(said["worker"])), dict(facts)))
+        if "facts" in record:
+            facts: Any = record["facts"]
+            self._first.setdefault(str(record["topic"]), (int(str(record["worker"])), dict(facts)))
             return
-        topic, number = str(said["topic"]), int(str(said["number"]))
-        here = self._said.setdefault((topic, number), {})
-        here[int(str(said["worker"]))] = float(str(said["value"]))
-        for old in [key for key in self._said if key[0] == topic and key[1] < number - KEPT]:
-            del self._said[old]
+        topic, number = str(record["topic"]), int(str(record["number"]))
+        here = self._brought.setdefault((topic, number), {})
+        here[int(str(record["worker"]))] = float(str(record["value"]))
+        for old in [key for key in self._brought if key[0] == topic and key[1] < number - KEPT]:
+            del self._brought[old]
 
-    def _happened(self, event: str, worker: int) -> None:
+    def _apply_event(self, event: str, worker: int) -> None:
         if worker >= self._membership.workers:
             return  # of a job in this folder that had more of them
         if event == "finish":
@@ -58,21 +65,21 @@ class WorkerBarriers:
         else:
             self._membership.rest(worker, resting=event == REST)
 
-    def _log(self, **said: object) -> None:
-        self._write(**said)
-        self._note(said)
+    def _log(self, **record: object) -> None:
+        self._write(**record)
+        self._apply(record)
 
-    def _write(self, **said: object) -> None:
+    def _write(self, **record: object) -> None:
         if self._journal is not None:
             try:
-                self._journal.append(0, [to_json(said)])
+                self._journal.append(0, [to_json(record)])
             except OSError as error:  # workers must be able to meet and to end all the same
-                logger.warning("%s is in no log: %s", said, error)
+                logger.warning("%s is in no log: %s", record, error)
 
-    def first_said(
+    def first_facts(
         self, topic: str, worker: int, facts: dict[str, str]
     ) -> tuple[int, dict[str, str]]:
-        """Who has said something of a topic first, and what; waits for nobody."""
+        """Which worker stated its facts about a topic first, and which; waits for nobody."""
         with self._changed:
             if topic not in self._first:
                 self._log(topic=topic, worker=worker, facts=facts)
@@ -99,11 +106,11 @@ class WorkerBarriers:
     def agree(
         self, topic: str, number: int, worker: int, value: float, *, strict: bool, patience: float
     ) -> float:
-        """The largest value that any worker brings to this meeting; waits for all of them.
+        """The largest value that any worker brings to this barrier; waits for all of them.
 
         Args:
             topic: what it is about.
-            number: the how-manieth meeting on it.
+            number: of the barrier among those of its topic.
             worker: who asks.
             value: what it brings.
             strict: a dead worker is an error; else it is not waited for.
@@ -112,7 +119,7 @@ class WorkerBarriers:
         with self._changed:
             self._log(topic=topic, number=number, worker=worker, value=value)
             self._changed.notify_all()
-            here = self._said[topic, number]
+            here = self._brought[topic, number]
 
             def complete() -> bool:
                 gone = self._membership.finished() if strict else self._membership.absent()

@@ -89,7 +89,6 @@ class ShowClickEntry:
 
 
 Entry = CountFilterEntry | ProbabilityEntry | ShowClickEntry
-Filter = CountFilterEntry | ProbabilityEntry
 ENTRIES: dict[str, type[Entry]] = {
     "CountFilterEntry": CountFilterEntry,
     "ProbabilityEntry": ProbabilityEntry,

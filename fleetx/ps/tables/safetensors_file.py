@@ -1,68 +1,72 @@
-"""Arrays in a file that plain safetensors reads, written without copying them."""
+"""Arrays in safetensors files, written all or nothing and read without holding up other threads.
 
-import json
+The package does both halves of the work; what it does not do is added here. ``save_file`` does not
+wait for the disk, and some versions write under the final name at once, so a server that dies
+meanwhile would leave half a file. ``load_file`` keeps the interpreter's lock for the whole of an array, which
+may be a gigabyte: meanwhile a server would hear no heartbeat, and take its workers for dead.
+"""
+
 import os
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from fleetx.ps.wire.arrays import Array
 
-_NAMES = {"int64": "I64", "float32": "F32", "int32": "I32", "float64": "F64", "uint8": "U8"}
-_TYPES = {name: np.dtype(kind) for kind, name in _NAMES.items()}
+PIECE = 1 << 24
+"""Bytes that are read at once; other threads come in between."""
 
 
-def write(path: Path, arrays: Mapping[str, Array], notes: Mapping[str, str] | None = None) -> None:
+def write(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write all of it or nothing: a reader never sees half a file under this name."""
-    header: dict[str, Any] = {"__metadata__": dict(notes)} if notes else {}
-    begin = 0
-    for name, array in arrays.items():
-        end = begin + array.nbytes
-        kind = _NAMES[array.dtype.name]
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
     partial = path.with_name(f"{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for array in arrays.values():
-            if array.size:
-                file.write(np.ascontiguousarray(array).data.cast("B"))
-        file.flush()
-        os.fsync(file.fileno())
+    # The package takes the address of an array and believes its rows to be neighbours. A plain
+    # array even of a single number, for a numpy scalar has no address.
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    try:
+        save_file(plain, partial)
+    except SafetensorError as error:  # a full disk, which callers know as what it is
+        raise OSError(f"{partial} cannot be written ({error})") from error
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())  # all of the file, whoever wrote it
     os.replace(partial, path)
 
 
 def read(path: Path) -> dict[str, Array]:
-    """All arrays of a file, checked against its size; they live as long as they are used."""
-    views = _views(path)
-    return {name: np.array(view) for name, view in views.items()}
+    """All arrays of a file, as copies; ``ValueError`` when it is damaged."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return {name: _read(file, name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, error) from None
 
 
 def check(path: Path) -> None:
     """Raise ``ValueError`` where ``read`` would; costs no more than reading the header."""
-    _views(path)
-
-
-def _views(path: Path) -> dict[str, Array]:
     try:
-        data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
-        (length,) = struct.unpack("<Q", bytes(data[:8]))
-        header: dict[str, Any] = json.loads(bytes(data[8 : 8 + length]))
-        body = data[8 + length :]
-        header.pop("__metadata__", None)
-        return {name: _view(body, entry) for name, entry in header.items()}
-    except (OSError, struct.error, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error})") from None
+        with safe_open(path, framework="np"):
+            pass
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, error) from None
 
 
-def _view(body: Array, entry: Mapping[str, Any]) -> Array:
-    begin, end = entry["data_offsets"]
-    kind, shape = _TYPES[entry["dtype"]], tuple(entry["shape"])
-    if not 0 <= begin <= end <= len(body):
-        raise ValueError("an array lies outside of it")
-    return np.frombuffer(body[begin:end], kind).reshape(shape)
+def _damaged(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path} is not a whole safetensors file ({error})")
+
+
+def _read(file: Any, name: str) -> Array:
+    found = file.get_slice(name)
+    shape = found.get_shape()
+    if not shape or 0 in shape:
+        whole: Array = file.get_tensor(name)
+        return whole
+    array: Array = np.empty(shape, found[:1].dtype)
+    rows = max(1, PIECE // array[:1].nbytes)
+    for begin in range(0, len(array), rows):
+        end = min(begin + rows, len(array))
+        array[begin:end] = found[begin:end]
+    return array

@@ -39,7 +39,7 @@ class TableSetup:
         self.groups: list[tuple[DenseGroup, dict[str, Any]]] = []
         self._worker: Worker | None = None
         self._number = 0
-        """The how-manieth model of its worker this is; zero before its tables are made."""
+        """Of this model among those of its worker, from 1; zero before its tables are made."""
         self._offered = False
         self._begun: list[dict[str, Any]] = []
         """The options of the groups with which tables were made."""

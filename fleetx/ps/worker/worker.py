@@ -125,8 +125,8 @@ class Worker:
         }
         return float(self.client.call(message)["value"])
 
-    def first_said(self, topic: str, facts: dict[str, str]) -> tuple[int, dict[str, str]]:
-        """Who has said something of a topic first, and what; this worker, if nobody has."""
+    def first_facts(self, topic: str, facts: dict[str, str]) -> tuple[int, dict[str, str]]:
+        """Which worker stated its facts about a topic first, and which; this one, if none has."""
         message = {"method": "first_said", "topic": topic, "facts": facts}
         answer = self.client.call(message)
         return int(answer["worker"]), dict(answer["facts"])

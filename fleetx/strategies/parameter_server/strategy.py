@@ -178,7 +178,7 @@ class ParameterServer(Strategy, name="parameter_server"):
         said = of_plan(self._plan) | {"the optimizer": self._rule.__name__}
         said |= of_groups([at_first(group) for group in groups])
         said |= of_names([[names[p] for p in group["params"]] for group in groups])
-        first, theirs = worker.first_said(f"model {number}", said)
+        first, theirs = worker.first_facts(f"model {number}", said)
         here = f"{worker.index}, started again" if first == worker.index else str(worker.index)
         if apart := differences({str(first): theirs, here: said}):
             raise PlanError(f"workers differ where they must agree: {apart}. {ADVICE}")
