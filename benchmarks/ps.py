@@ -89,7 +89,7 @@ def ids(count: int) -> Ids:
 def serve(port: int, rows: int, log: str) -> None:
     """The server process: a table that is full from the start."""
     handler = RequestHandler(Membership(64), folder=Path(log) if log else None)
-    handler.call(Claim(0, 0), {"method": "create", "kind": "sparse", "spec": SPEC.form()})
+    handler.call(Claim(0, 0), {"method": "create", "kind": "sparse", "spec": SPEC.to_plain()})
     table = handler._tables[0]._table
     known, out = ids(rows), np.empty((1 << 16, SPEC.dim), np.float32)
     for begin in range(0, rows, 1 << 16):
@@ -135,7 +135,7 @@ class Caller:
     batches: list[IdBatch]
 
     def __post_init__(self) -> None:
-        self.table = self.client.create("sparse", [SPEC.form()], SPEC.dim)
+        self.table = self.client.create("sparse", [SPEC.to_plain()], SPEC.dim)
         self.rows = np.empty((COUNT, SPEC.dim), np.float32)
         self.gradients = np.random.default_rng(0).standard_normal((COUNT, SPEC.dim), np.float32)
 

@@ -8,13 +8,14 @@ import torch
 import torch.nn.functional as F
 
 from fleetx.nn.row_outputs import Indexed, InOrder, Pooled, RowOutput, bags_of
-from fleetx.ps.tables import kernels, kernels_numba, kernels_numpy
+from fleetx.ps.tables import kernels
+from fleetx.ps.tables.kernels import numba_kernels, numpy_kernels
 
 WIDTHS = [1, 5, 8, 16, 24]
 """Some are copied eight at a time."""
 
 
-@pytest.fixture(params=[kernels_numba, kernels_numpy], autouse=True)
+@pytest.fixture(params=[numba_kernels, numpy_kernels], autouse=True)
 def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "active", request.param)
 

@@ -91,7 +91,7 @@ def team(
 
 
 def table(client: Client, spec: SparseSpec) -> Handle:
-    return client.create("sparse", [spec.form()] * client.servers, spec.dim)
+    return client.create("sparse", [spec.to_plain()] * client.servers, spec.dim)
 
 
 def rows(client: Client, handle: Handle, ids: Any, *, train: bool = False) -> Any:

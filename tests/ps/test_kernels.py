@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleetx.ps.tables import kernels_numba, kernels_numpy
+from fleetx.ps.tables.kernels import numba_kernels, numpy_kernels
 
 WIDTHS = [1, 3, 8, 16, 24, 40]
-ENGINES: list[ModuleType] = [kernels_numpy, kernels_numba]
+ENGINES: list[ModuleType] = [numpy_kernels, numba_kernels]
 
 
 def floats(*shape: int) -> Any:

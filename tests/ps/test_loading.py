@@ -28,7 +28,7 @@ class Small:
 
     def __init__(self, folder: Path | None = None, spec: SparseSpec = SPEC) -> None:
         self.handler = RequestHandler(Membership(1), folder=folder)
-        self.handler.call(ME, {"method": "create", "kind": "sparse", "spec": spec.form()})
+        self.handler.call(ME, {"method": "create", "kind": "sparse", "spec": spec.to_plain()})
         self._seq = 0
 
     @property
@@ -221,7 +221,7 @@ def step_dense(handler: RequestHandler, size: int, seq: int, flag: int = 0) -> D
 
 def made_dense(size: int, server: int = 0, servers: int = 1, **spec: Any) -> RequestHandler:
     handler = RequestHandler(Membership(1), server=server, servers=servers)
-    form = dense(size, **spec).form()
+    form = dense(size, **spec).to_plain()
     handler.call(ME, {"method": "create", "kind": "dense", "spec": form})
     return handler
 

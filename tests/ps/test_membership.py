@@ -116,7 +116,7 @@ def finished(server: Server) -> None:
 
 
 def made(handler: RequestHandler) -> Any:
-    message = {"method": "create", "kind": "sparse", "spec": SPEC.form()}
+    message = {"method": "create", "kind": "sparse", "spec": SPEC.to_plain()}
     handler.call(Claim(0, 1), message)
     return handler.sparse(Frame(Op.PULL, 0)).table
 

@@ -37,7 +37,7 @@ def handler(folder: Path | None = None, workers: int = 1, **options: Any) -> Req
 
 
 def sparse(handler: RequestHandler, **spec: Any) -> LoggedSparseTable:
-    form = SparseSpec(name="t", dim=DIM, **spec).form()
+    form = SparseSpec(name="t", dim=DIM, **spec).to_plain()
     handler.call(Claim(0, 1), {"method": "create", "kind": "sparse", "spec": form})
     return handler.sparse(Frame(Op.PUSH, 0))
 
@@ -461,7 +461,7 @@ def test_a_round_that_ended_short_before_a_save_ends_no_other_one(tmp_path: Path
 
 
 def test_an_update_that_is_over_cannot_be_pushed_to(tmp_path: Path) -> None:
-    form = SparseSpec(name="t", dim=DIM, pace=Pace(workers=1), **SLOW).form()
+    form = SparseSpec(name="t", dim=DIM, pace=Pace(workers=1), **SLOW).to_plain()
     create = {"method": "create", "kind": "sparse", "spec": form}
     here = handler(tmp_path)
     assert here.call(Claim(0, 1), create) == {"table": 0, "version": 0}

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleetx.ps.tables import arena, kernels, kernels_numba, kernels_numpy
+from fleetx.ps.tables import arena, kernels
 from fleetx.ps.tables.hashing import servers_of
 from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.kernels import numba_kernels, numpy_kernels
 from fleetx.ps.tables.rules import SGD, Adagrad
 from fleetx.ps.wire.frames import Flag
 from fleetx.ps.wire.short_floats import rounded
@@ -19,7 +20,7 @@ from fleetx.ps.worker.row_copies import LATELY, RowCopies
 SERVERS = 3
 
 
-@pytest.fixture(params=[kernels_numpy, kernels_numba], ids=["numpy", "numba"], autouse=True)
+@pytest.fixture(params=[numpy_kernels, numba_kernels], ids=["numpy", "numba"], autouse=True)
 def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "active", request.param)
 

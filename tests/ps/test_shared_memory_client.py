@@ -139,7 +139,7 @@ def test_a_worker_that_stops_gives_all_memory_back() -> None:
     before = len(files())
     with team(2) as here:
         worker = here.worker()
-        handle = worker.client.create("sparse", [SPEC.form()] * 2, SPEC.dim)
+        handle = worker.client.create("sparse", [SPEC.to_plain()] * 2, SPEC.dim)
         batch = IdBatch.of(np.arange(2 * MANY), 2)
         pulls = [lambda c=c: c.pull(handle, batch) for c in (worker.client, worker.ahead)]
         pulls[0]()

@@ -56,7 +56,7 @@ def test_what_is_no_number_stays_none(form: str) -> None:
 
 def short(client: Client, spec: SparseSpec, form: str | None) -> Handle:
     flag = SHORT_DTYPES[form] if form else 0
-    return client.create("sparse", [spec.form()] * client.servers, spec.dim, short=flag)
+    return client.create("sparse", [spec.to_plain()] * client.servers, spec.dim, short=flag)
 
 
 @pytest.mark.parametrize("form", [None, *SHORT_DTYPES])
@@ -101,7 +101,7 @@ def test_bytes_are_halved_and_the_table_is_not(
 def test_the_log_keeps_short_rows_and_applies_them_once(form: str, tmp_path: Path) -> None:
     """With shows and clicks behind them, and sent again after a death."""
     spec = SparseSpec(name="t", dim=DIM, rule=Adagrad(0.1), entry=ShowClickEntry())
-    message = {"method": "create", "kind": "sparse", "spec": spec.form()}
+    message = {"method": "create", "kind": "sparse", "spec": spec.to_plain()}
 
     def begun(folder: Path | None) -> RequestHandler:
         handler = RequestHandler(Membership(1), folder=folder, patience=60)

@@ -308,7 +308,7 @@ def test_tables_that_differ_are_refused() -> None:
         with pytest.raises(ValueError, match="table 't' exists already and differs"):
             table(client, SparseSpec(name="t", dim=5))
         with pytest.raises(ValueError, match="cannot be called"):
-            client.create("sparse", [SPEC.form() | {"name": "a/b"}], 4)
+            client.create("sparse", [SPEC.to_plain() | {"name": "a/b"}], 4)
 
 
 def _cipher(client: Client) -> Any:

@@ -108,7 +108,7 @@ def _start(logged: LoggedTable, kind: str) -> dict[str, Any]:
     """What must be noted at the very moment at which the save begins."""
     return {
         "kind": kind,
-        "spec": logged.spec.form(),
+        "spec": logged.spec.to_plain(),
         "updates": logged.version,
         "after": logged.oldest_needed() if logged.journal else 0,
         "record": logged.journal.number if logged.journal else 0,

@@ -64,29 +64,29 @@ class TableStore:
         """Whether tables begin with what a save holds."""
         return self._preload is not None
 
-    def create(self, kind: str, form: Message, worker: int) -> tuple[int, LoggedTable]:
+    def create(self, kind: str, plain: Message, worker: int) -> tuple[int, LoggedTable]:
         """The table of this name and its number, made at the first call."""
         with self._lock:
             for number, logged in enumerate(self.tables):
-                if logged.spec.name == form["name"]:
-                    _same(logged, self._makers[number], form, worker)
+                if logged.spec.name == plain["name"]:
+                    _same(logged, self._makers[number], plain, worker)
                     return number, logged
             number = len(self.tables)
-            self.tables.append(self._made(number, kind, form, worker))
+            self.tables.append(self._made(number, kind, plain, worker))
             self._makers.append(worker)
             return number, self.tables[number]
 
-    def _made(self, number: int, kind: str, form: Message, worker: int) -> LoggedTable:
+    def _made(self, number: int, kind: str, plain: Message, worker: int) -> LoggedTable:
         """A new table; recovery knows of it when all that it begins with is on the disk."""
         place = self._place(number)
         if place is not None:
             shutil.rmtree(place, ignore_errors=True)  # of a server that died just here
             place.mkdir(parents=True)
-        made = self._make(kind, form, place)
+        made = self._make(kind, plain, place)
         if self._preload is not None and self._fill(made, self._preload, self._preloaded):
             self._write_down(number, made)  # what was loaded is in no log
         if place is not None:
-            kept = {"kind": kind, "spec": form, "worker": worker}
+            kept = {"kind": kind, "spec": plain, "worker": worker}
             save_folder.write_json(place / "spec.json", kept)
         return made
 
@@ -94,11 +94,11 @@ class TableStore:
         folder = self._storage.folder
         return None if folder is None else folder / f"{number:04d}"
 
-    def _make(self, kind: str, form: Message, place: Path | None) -> LoggedTable:
+    def _make(self, kind: str, plain: Message, place: Path | None) -> LoggedTable:
         log, durable = place / "log" if place else None, self._storage.durable
         if kind == "sparse":
-            return LoggedSparseTable(SparseSpec.of(form), self._membership, log, durable)
-        return LoggedDenseTable(DenseSpec.of(form), self._membership, log, durable)
+            return LoggedSparseTable(SparseSpec.from_plain(plain), self._membership, log, durable)
+        return LoggedDenseTable(DenseSpec.from_plain(plain), self._membership, log, durable)
 
     def _recover(self, folder: Path) -> None:
         for path in sorted(folder.glob("[0-9]*/spec.json")):
@@ -189,17 +189,17 @@ def _check_names(
             )
 
 
-def _same(logged: LoggedTable, maker: int, form: Message, worker: int) -> None:
+def _same(logged: LoggedTable, maker: int, plain: Message, worker: int) -> None:
     """Workers must agree on what a table is."""
     sparse = isinstance(logged, LoggedSparseTable)
-    if sparse == ("blocks" in form):
+    if sparse == ("blocks" in plain):
         raise ValueError(
             f"table {logged.spec.name!r} holds {'rows' if sparse else 'dense parameters'} for "
             f"worker {maker}, and worker {worker} asks for the other; give them names of their own"
         )
-    asked = SparseSpec.of(form) if sparse else DenseSpec.of(form)
+    asked = SparseSpec.from_plain(plain) if sparse else DenseSpec.from_plain(plain)
     if asked != logged.spec:
-        known, wanted = _flat(logged.spec.form()), _flat(asked.form())
+        known, wanted = _flat(logged.spec.to_plain()), _flat(asked.to_plain())
         apart = [name for name in known | wanted if known.get(name) != wanted.get(name)]
         told = "; ".join(
             f"{name} is {known.get(name, 'not set')} for worker {maker}, which came first, and "
@@ -212,10 +212,10 @@ def _same(logged: LoggedTable, maker: int, form: Message, worker: int) -> None:
         )
 
 
-def _flat(form: Message, before: str = "") -> dict[str, str]:
+def _flat(plain: Message, before: str = "") -> dict[str, str]:
     """The values of a form by their whole names."""
     found: dict[str, str] = {}
-    for name, value in form.items():
+    for name, value in plain.items():
         if isinstance(value, dict):
             found |= _flat(value, f"{before}{name}.")
         else:

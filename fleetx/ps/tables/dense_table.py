@@ -11,7 +11,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from fleetx.ps.tables.sparse_spec import Pace, check_name
 from fleetx.ps.wire.arrays import Array, Floats
-from fleetx.ps.wire.plain_data import from_form, to_form
+from fleetx.ps.wire.plain_data import from_plain, to_plain
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     cls.__name__: cls for cls in (SGD, Adagrad, Adam, AdamW, RMSprop)
@@ -44,25 +44,25 @@ class DenseSpec:
         """Numbers in the table."""
         return sum(end - begin for _, begin, end in self.blocks)
 
-    def form(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """The spec as plain data."""
         return {
             "name": self.name,
             "blocks": [list(block) for block in self.blocks],
             "optimizer": self.optimizer,
             "options": dict(self.options),
-            "pace": to_form(self.pace),
+            "pace": to_plain(self.pace),
         }
 
     @staticmethod
-    def of(form: Mapping[str, Any]) -> "DenseSpec":
-        """The spec that ``form`` described."""
+    def from_plain(plain: Mapping[str, Any]) -> "DenseSpec":
+        """The spec that ``to_plain`` described."""
         return DenseSpec(
-            name=form["name"],
-            blocks=tuple((str(name), int(begin), int(end)) for name, begin, end in form["blocks"]),
-            optimizer=form["optimizer"],
-            options=dict(form["options"]),
-            pace=from_form(form["pace"], {"Pace": Pace}),
+            name=plain["name"],
+            blocks=tuple((str(name), int(begin), int(end)) for name, begin, end in plain["blocks"]),
+            optimizer=plain["optimizer"],
+            options=dict(plain["options"]),
+            pace=from_plain(plain["pace"], {"Pace": Pace}),
         )
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fleetx.ps.tables.hashing import uniform
 from fleetx.ps.wire.arrays import Floats, Ids
-from fleetx.ps.wire.plain_data import number
+from fleetx.ps.wire.plain_data import check_number
 
 _SALT = 0x5EED
 
@@ -79,7 +79,7 @@ class ShowClickEntry:
             if not isinstance(name, str):
                 raise ValueError(f"ShowClickEntry({name!r}): pass the names of the two slots")
         for name in ("show_weight", "click_weight", "decay", "lowest"):
-            number("ShowClickEntry", name, getattr(self, name), above=-1e-300)
+            check_number("ShowClickEntry", name, getattr(self, name), above=-1e-300)
 
     def scores(self, stats: Floats) -> Floats:
         """The worth of rows, given their shows and clicks."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from fleetx.ps.tables.arena import Arena
 from fleetx.ps.tables.hashing import mixed
-from fleetx.ps.tables.kernels_numpy import PLACES, SLOT, SLOT_BITS, homes
+from fleetx.ps.tables.kernels.numpy_kernels import PLACES, SLOT, SLOT_BITS, homes
 from fleetx.ps.wire.arrays import Array, Ids
 
 LOAD = 0.6

@@ -6,7 +6,7 @@ import numpy as np
 
 from fleetx.ps.tables.hashing import uniform
 from fleetx.ps.wire.arrays import Floats, Ids
-from fleetx.ps.wire.plain_data import number
+from fleetx.ps.wire.plain_data import check_number
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Uniform:
     high: float = 1e-4
 
     def __post_init__(self) -> None:
-        number("Uniform", "low", self.low)
-        number("Uniform", "high", self.high)
+        check_number("Uniform", "low", self.low)
+        check_number("Uniform", "high", self.high)
         if self.high < self.low:
             raise ValueError(f"Uniform(low={self.low}, high={self.high}) is empty; swap them")
 
@@ -36,8 +36,8 @@ class Normal:
     std: float = 1.0
 
     def __post_init__(self) -> None:
-        number("Normal", "mean", self.mean)
-        number("Normal", "std", self.std, above=-1e-300)
+        check_number("Normal", "mean", self.mean)
+        check_number("Normal", "std", self.std, above=-1e-300)
 
     def rows(self, ids: Ids, dim: int, seed: int) -> Floats:
         """The first rows of these ids."""
@@ -55,7 +55,7 @@ class Constant:
     value: float = 0.0
 
     def __post_init__(self) -> None:
-        number("Constant", "value", self.value)
+        check_number("Constant", "value", self.value)
 
     def rows(self, ids: Ids, dim: int, seed: int) -> Floats:
         """The first rows of these ids."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from fleetx.ps.wire.arrays import Floats, Ids
-from fleetx.ps.wire.plain_data import number
+from fleetx.ps.wire.plain_data import check_number
 
 Tables = tuple[Floats, Floats, int]
 """Rows that begin with weights, rows with the state of a rule, and where in them it begins."""
@@ -17,7 +17,7 @@ class SGD:
     lr: float = 0.01
 
     def __post_init__(self) -> None:
-        number("SGD", "lr", self.lr, above=-1e-300)
+        check_number("SGD", "lr", self.lr, above=-1e-300)
 
     def state_width(self, dim: int) -> int:
         """Floats that the rule keeps for a row."""
@@ -43,9 +43,9 @@ class Adagrad:
     """What ``s`` begins with."""
 
     def __post_init__(self) -> None:
-        number("Adagrad", "lr", self.lr, above=-1e-300)
-        number("Adagrad", "eps", self.eps, above=-1e-300)
-        number("Adagrad", "initial", self.initial, above=-1e-300)
+        check_number("Adagrad", "lr", self.lr, above=-1e-300)
+        check_number("Adagrad", "eps", self.eps, above=-1e-300)
+        check_number("Adagrad", "initial", self.initial, above=-1e-300)
 
     def state_width(self, dim: int) -> int:
         """Floats that the rule keeps for a row."""
@@ -73,7 +73,7 @@ class Adam:
 
     def __post_init__(self) -> None:
         for name in ("lr", "beta1", "beta2", "eps"):
-            number("Adam", name, getattr(self, name), above=-1e-300)
+            check_number("Adam", name, getattr(self, name), above=-1e-300)
         if max(self.beta1, self.beta2) >= 1:
             raise ValueError(f"{self} never forgets; pass betas below 1")
 

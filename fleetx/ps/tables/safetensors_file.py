@@ -2,8 +2,9 @@
 
 The package does both halves of the work; what it does not do is added here. ``save_file`` does not
 wait for the disk, and some versions write under the final name at once, so a server that dies
-meanwhile would leave half a file. ``load_file`` keeps the interpreter's lock for the whole of an array, which
-may be a gigabyte: meanwhile a server would hear no heartbeat, and take its workers for dead.
+meanwhile would leave half a file. ``load_file`` keeps the interpreter's lock for the whole of an
+array, which may be a gigabyte: meanwhile a server would hear no heartbeat, and take its workers for
+dead.
 """
 
 import os

@@ -82,7 +82,7 @@ class SavedRows:
             for i in range(self._manifest["servers"])
         ]
         manifests = [save_folder.read_json(folder / save_folder.MANIFEST) for folder in folders]
-        spec = SparseSpec.of(manifests[0]["spec"])
+        spec = SparseSpec.from_plain(manifests[0]["spec"])
         if spec.dim != dim:
             raise ValueError(
                 f"table {name!r} was saved with rows of {spec.dim} floats, and the layer asks for "

@@ -7,7 +7,7 @@ from typing import Any
 from fleetx.ps.tables.entries import ENTRIES, Entry
 from fleetx.ps.tables.initializers import INITIALIZERS, Initializer, Uniform
 from fleetx.ps.tables.rules import RULES, SGD, Rule
-from fleetx.ps.wire.plain_data import from_form, to_form
+from fleetx.ps.wire.plain_data import from_plain, to_plain
 
 MAX_DIM = 1 << 14
 MAX_NAME = 200
@@ -50,30 +50,30 @@ class SparseSpec:
                 f"pass a number from 1 to {MAX_DIM}"
             )
 
-    def form(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """The spec as plain data."""
         return {
             "name": self.name,
             "dim": self.dim,
-            "rule": to_form(self.rule),
-            "initializer": to_form(self.initializer),
-            "entry": None if self.entry is None else to_form(self.entry),
+            "rule": to_plain(self.rule),
+            "initializer": to_plain(self.initializer),
+            "entry": None if self.entry is None else to_plain(self.entry),
             "seed": self.seed,
-            "pace": to_form(self.pace),
+            "pace": to_plain(self.pace),
         }
 
     @staticmethod
-    def of(form: Mapping[str, Any]) -> "SparseSpec":
-        """The spec that ``form`` described."""
-        entry = form.get("entry")
+    def from_plain(plain: Mapping[str, Any]) -> "SparseSpec":
+        """The spec that ``to_plain`` described."""
+        entry = plain.get("entry")
         return SparseSpec(
-            name=form["name"],
-            dim=form["dim"],
-            rule=from_form(form["rule"], RULES),
-            initializer=from_form(form["initializer"], INITIALIZERS),
-            entry=None if entry is None else from_form(entry, ENTRIES),
-            seed=int(form.get("seed", 0)),
-            pace=from_form(form.get("pace", to_form(Pace())), {"Pace": Pace}),
+            name=plain["name"],
+            dim=plain["dim"],
+            rule=from_plain(plain["rule"], RULES),
+            initializer=from_plain(plain["initializer"], INITIALIZERS),
+            entry=None if entry is None else from_plain(entry, ENTRIES),
+            seed=int(plain.get("seed", 0)),
+            pace=from_plain(plain.get("pace", to_plain(Pace())), {"Pace": Pace}),
         )
 
 

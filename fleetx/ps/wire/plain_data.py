@@ -7,25 +7,25 @@ from typing import Any, TypeVar
 Record = TypeVar("Record")
 
 
-def to_form(record: Any) -> dict[str, Any]:
+def to_plain(record: Any) -> dict[str, Any]:
     """The record as plain data."""
     return {"kind": type(record).__name__, **dataclasses.asdict(record)}
 
 
-def from_form(form: Any, kinds: Mapping[str, type[Record]]) -> Record:
-    """The record that ``to_form`` described; ``ValueError`` when it is none of the kinds."""
-    if not isinstance(form, dict) or form.get("kind") not in kinds:
-        raise ValueError(f"{form!r} is none of {', '.join(kinds)}")
-    cls: Any = kinds[form["kind"]]
+def from_plain(plain: Any, kinds: Mapping[str, type[Record]]) -> Record:
+    """The record that ``to_plain`` described; ``ValueError`` when it is none of the kinds."""
+    if not isinstance(plain, dict) or plain.get("kind") not in kinds:
+        raise ValueError(f"{plain!r} is none of {', '.join(kinds)}")
+    cls: Any = kinds[plain["kind"]]
     fields = {field.name for field in dataclasses.fields(cls)}
-    given = {name: value for name, value in form.items() if name != "kind"}
+    given = {name: value for name, value in plain.items() if name != "kind"}
     if strange := given.keys() - fields:
-        raise ValueError(f"{form['kind']} has no {', '.join(sorted(strange))}")
+        raise ValueError(f"{plain['kind']} has no {', '.join(sorted(strange))}")
     made: Record = cls(**given)
     return made
 
 
-def number(owner: str, name: str, value: Any, *, above: float | None = None) -> None:
+def check_number(owner: str, name: str, value: Any, *, above: float | None = None) -> None:
     """Refuse what is no finite number, or one that is too small."""
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     if not plain or not abs(value) < float("inf"):

@@ -46,7 +46,9 @@ class DenseGroup:
         plain = {key: _plain(options[key]) for key in _OPTIONS[rule] if key in options}
         self._check_size()
         specs = [
-            DenseSpec(name=self.name, blocks=held, optimizer=rule, options=plain, pace=pace).form()
+            DenseSpec(
+                name=self.name, blocks=held, optimizer=rule, options=plain, pace=pace
+            ).to_plain()
             for held in self.blocks
         ]
         self._handle = client.create("dense", specs, 0)

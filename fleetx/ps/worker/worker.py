@@ -87,9 +87,9 @@ class Worker:
                 seed=options.seed,
                 pace=self.pace,
             )
-            forms = [spec.form()] * self.client.servers
+            plain_specs = [spec.to_plain()] * self.client.servers
             short = SHORT_DTYPES[options.wire] if options.wire else 0
-            made = self.client.create("sparse", forms, options.dim, short=short)
+            made = self.client.create("sparse", plain_specs, options.dim, short=short)
             self._handles[options.name] = made
         return self._handles[options.name]
 

@@ -12,8 +12,8 @@ def __getattr__(name: str) -> ModuleType:
     if name != "active":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from fleetx.ps.tables import kernels_numba as found
+        from fleetx.ps.tables.kernels import numba_kernels as found
     except ImportError:
-        from fleetx.ps.tables import kernels_numpy as found  # type: ignore[no-redef]
+        from fleetx.ps.tables.kernels import numpy_kernels as found  # type: ignore[no-redef]
     globals()["active"] = found
     return found
