@@ -14,7 +14,7 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.api import servers, session
+from fleetx.api import servers, session, table_saves
 from fleetx.nn import SparseEmbedding
 from fleetx.ps.worker import table_setup
 from fleetx.ps.worker import worker as workers
@@ -292,13 +292,13 @@ def test_a_load_waits_for_what_others_still_push(
         train(model, carrier, IDS, WANTED)
         servers.settle_workers()
         if index == 0:
-            servers.save(worker, tmp_path, delta=False)
+            table_saves.save(worker, tmp_path, delta=False)
             saved.extend(values(model))
         servers.settle_workers()
         if index == 1:
             assert not loading.wait(1), "nobody loads before all are there"
             train(model, carrier, IDS, WANTED)
-        servers.load_persistables(str(tmp_path))
+        table_saves.load_persistables(str(tmp_path))
         found = values(model)
         worker.stop()
         return found

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from fleetx.api.servers import save
+from fleetx.api.table_saves import save
 from fleetx.nn import CountFilterEntry, SparseEmbedding, load_inference_model
 from fleetx.ps.tables import safetensors_file
 from fleetx.ps.tables.id_batch import IdBatch
