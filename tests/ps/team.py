@@ -146,7 +146,7 @@ def train(model: nn.Module, carrier: Carrier, inputs: Any, targets: Any) -> floa
     loss.backward()
     carrier.collect()
     carrier.optimizer.step()
-    carrier.put_away()
+    carrier.clear_gradients()
     carrier.optimizer.zero_grad()
     return loss.item()
 

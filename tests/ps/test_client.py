@@ -104,7 +104,7 @@ def test_an_answer_must_fit_its_request(change: dict[str, int]) -> None:
         ids = np.array([5, 6])
         head = frames.Frame(frames.Op.PULL, handle.numbers[0], count=2, body=16)
         channel.send(head, ids)
-        channel._asked = channel._asked._replace(**change)
+        channel._request = channel._request._replace(**change)
         with pytest.raises(RuntimeError, match=r"answered .* with ROWS 0 of 2"):
             channel.receive(lambda frame, pipe: None)
         assert right(client, handle)
@@ -182,7 +182,7 @@ def silent() -> Iterator[str]:
             kept.append(sock)
             if len(kept) <= 2:  # one for heartbeats and one for requests; later not even a greeting
                 pipe = Pipe(sock)
-                receive(TOKEN, pipe.exactly, pipe.send)
+                receive(TOKEN, pipe.read_exactly, pipe.send)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -202,7 +202,7 @@ def test_waiting_for_a_server_that_has_fallen_silent_ends(monkeypatch: pytest.Mo
         access = Team([], 1).access(patience=0.5)
         client = Client([endpoint], access)
         client.channels[0].send(frames.Frame(frames.Op.READ))
-        beating = Heartbeat([endpoint], access, client.hang_up, prompt=0.2, silence=0.5)
+        beating = Heartbeat([endpoint], access, client.hang_up, answer_timeout=0.2, silence=0.5)
         failure: list[BaseException] = []
 
         def wait() -> None:

@@ -122,7 +122,7 @@ def climb(model: Rows, carrier: GeoCarrier, *ids: int, by: float = 1.0) -> None:
     (-by * model.words(torch.tensor(ids))).sum().backward()
     carrier.collect()
     carrier.optimizer.step()
-    carrier.put_away()
+    carrier.clear_gradients()
 
 
 def held(model: Rows, *ids: int) -> list[float]:

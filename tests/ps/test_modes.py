@@ -492,7 +492,7 @@ def test_prefetched_rows_are_those_of_the_update_before(early: bool) -> None:
                     loss.backward()
                     carrier.collect()
                     carrier.optimizer.step()
-                    carrier.put_away()
+                    carrier.clear_gradients()
                     carrier.optimizer.zero_grad()
                     found.append(loss.item())
                 else:
@@ -586,7 +586,7 @@ def test_a_batch_never_waits_for_the_update_that_it_is_part_of(merged: int) -> N
                     ((model(ids[part, 0]).squeeze(-1) - targets[part, 0]) ** 2).mean().backward()
                 carrier.collect()
                 carrier.optimizer.step()
-                carrier.put_away()
+                carrier.clear_gradients()
                 carrier.optimizer.zero_grad()
             found = model.words(ids[:4]).detach()
             worker.stop()
@@ -632,7 +632,7 @@ def test_bags_padding_shared_tables_and_other_widths() -> None:
         (user.sum() + bag.sum() + wide.sum()).backward()
         carrier.collect()
         carrier.optimizer.step()
-        carrier.put_away()
+        carrier.clear_gradients()
         model.eval()
         now = model.user(torch.tensor([5, 6, 7, 0]))
         first = SparseEmbedding(3, name="ids").options.initializer.rows(np.array([5, 6, 7]), 3, 0)
@@ -698,7 +698,7 @@ def step(carrier: Carrier, forward: Callable[[], torch.Tensor]) -> None:
     forward().sum().backward()
     carrier.collect()
     carrier.optimizer.step()
-    carrier.put_away()
+    carrier.clear_gradients()
 
 
 def test_an_embedding_outside_of_a_job_says_what_it_needs() -> None:

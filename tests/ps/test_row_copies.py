@@ -15,7 +15,7 @@ from fleetx.ps.tables.kernels import numba_kernels, numpy_kernels
 from fleetx.ps.tables.rules import SGD, Adagrad
 from fleetx.ps.wire.frames import Flag
 from fleetx.ps.wire.short_floats import rounded
-from fleetx.ps.worker.row_copies import LATELY, RowCopies
+from fleetx.ps.worker.row_copies import RECENT_EXCHANGES, RowCopies
 
 SERVERS = 3
 
@@ -113,7 +113,7 @@ def test_rows_that_were_trained_lately_are_brought_up_to_date_at_once() -> None:
     assert source.asked == [[1, 2], [3], [1]]
     assert rows(copies, source, 1, 2, 3) == {1: 12, 2: 3, 3: 13}
     assert source.asked[3:] == [[3]]
-    for _ in range(LATELY):
+    for _ in range(RECENT_EXCHANGES):
         copies.exchange(source, 1.0)
     source.elsewhere(row2=10)
     copies.exchange(source, 1.0)

@@ -281,7 +281,7 @@ def test_a_server_on_another_host_is_not_asked() -> None:
     with connected("127.0.0.2") as (client, server):
         assert opened(client) is None
         client.send(b"x")
-        assert server.exactly(1) == b"x", "the first byte that came"
+        assert server.read_exactly(1) == b"x", "the first byte that came"
 
 
 def test_a_server_that_knows_nothing_of_it_sends() -> None:

@@ -18,7 +18,7 @@ from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.wire.channel import Channel
 from fleetx.ps.wire.frames import HEADER, Flag, Frame, Op
 from fleetx.ps.wire.handshake import Claim
-from fleetx.ps.wire.pipes import flat
+from fleetx.ps.wire.pipes import byte_view
 from fleetx.ps.wire.short_floats import SHORT_DTYPES, shortened, widened, width_of
 from fleetx.ps.worker.carrier import Carrier
 from fleetx.ps.worker.carrier_async import AsyncCarrier, HalfAsyncCarrier
@@ -67,7 +67,7 @@ def test_bytes_are_halved_and_the_table_is_not(
     send, answer = Channel.send, Channel._answer
 
     def counted(self: Channel, frame: Frame, *rest: Any) -> None:
-        sent.append(sum(len(flat(part)) for part in (frame.packed(), *rest)))
+        sent.append(sum(len(byte_view(part)) for part in (frame.packed(), *rest)))
         send(self, frame, *rest)
 
     def heard(self: Channel, read: Any) -> Frame:

@@ -87,7 +87,7 @@ def raw(here: Team) -> socket.socket:
 def inside(here: Team) -> Pipe:
     """A connection that knows the token."""
     pipe = Pipe(raw(here))
-    greet(TOKEN, Claim(0, 77), pipe.exactly, pipe.send)
+    greet(TOKEN, Claim(0, 77), pipe.read_exactly, pipe.send)
     return pipe
 
 
@@ -262,7 +262,7 @@ def test_a_client_killed_in_the_middle_of_a_push_changes_nothing() -> None:
         "from fleetx.ps.wire.handshake import *;"
         "from fleetx.ps.wire.frames import *; import os, signal;"
         "pipe = Pipe(socket.create_connection(('127.0.0.1', int(sys.argv[1]))));"
-        f"greet({TOKEN!r}, Claim(0, 5), pipe.exactly, pipe.send);"
+        f"greet({TOKEN!r}, Claim(0, 5), pipe.read_exactly, pipe.send);"
         "pipe.send(Frame(Op.PUSH, 0, 1, 1, 100, 4, body=2400).packed(), bytes(1200));"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

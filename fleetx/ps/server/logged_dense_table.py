@@ -1,4 +1,4 @@
-"""A dense table as a server offers it."""
+"""A dense table with a log."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A sparse table as a server offers it."""
+"""A sparse table with a log."""
 
 import struct
 from pathlib import Path
@@ -48,7 +48,7 @@ class LoggedSparseTable(LoggedTable):
         """Ids dropped since then; some may be back."""
         self.shrunk: dict[int, tuple[int, int]] = {}
         """Client -> the number of its last call that ended a day, and how many rows went."""
-        self._redone = 0
+        self._replayed = 0
         self.recent_changes = RecentChanges()
 
     def pull(self, claim: Claim, frame: Frame, body: memoryview, out: Floats) -> None:
@@ -62,7 +62,7 @@ class LoggedSparseTable(LoggedTable):
             try:
                 admitted = self.table.pull(ids, out, met, train=train)
             except Exception as error:
-                raise self.lose(error) from error
+                raise self.mark_lost(error) from error
             if admitted is not None and len(admitted):
                 self._note_admitted(admitted)
             self.staleness.read(claim.worker, self.version)
@@ -158,38 +158,38 @@ class LoggedSparseTable(LoggedTable):
             del self.removed[:removed]
 
     @override
-    def redo(self, record: Record) -> None:
-        self._redone = record.number
+    def replay_record(self, record: Record) -> None:
+        self._replayed = record.number
         if record.kind == ADMIT:
             ids: Ids = np.frombuffer(record.data, np.int64)
-            self.table.admit(ids[self._late(ids)])
+            self.table.admit(ids[self._not_in_save(ids)])
         elif record.kind == SHRINK:
-            self._redo_shrink(record.data)
+            self._replay_shrink(record.data)
         else:
-            super().redo(record)
+            super().replay_record(record)
 
-    def _redo_shrink(self, said: memoryview) -> None:
-        day, client, number = _SHRUNK.unpack(said[: _SHRUNK.size])
-        gone: Ids = np.frombuffer(said[_SHRUNK.size :], np.int64)
+    def _replay_shrink(self, data: memoryview) -> None:
+        day, client, number = _SHRUNK.unpack(data[: _SHRUNK.size])
+        gone: Ids = np.frombuffer(data[_SHRUNK.size :], np.int64)
         self.table.begin_day(max(day, self.table.day))
         everyone = self.table.ids()
-        self.table.decay(everyone[self._late(everyone)])
-        self.table.drop(gone[self._late(gone)])
+        self.table.decay(everyone[self._not_in_save(everyone)])
+        self.table.drop(gone[self._not_in_save(gone)])
         self._note_shrunk(Call(client, number), gone)
 
     def _unsaved(self, change: Change) -> Change:
         """What a change does to those parts of the table that were saved before it."""
-        late = self._late(change.ids)
+        late = self._not_in_save(change.ids)
         stats = None if change.stats is None else change.stats[late]
         return Change(change.ids[late], np.ascontiguousarray(change.values[late]), stats)
 
-    def _late(self, ids: Ids) -> Array:
+    def _not_in_save(self, ids: Ids) -> Array:
         """Whether the part of each id was saved before the record that is being redone."""
         if self.saved_at is None:
             return np.ones(len(ids), bool)
         bits = len(self.saved_at).bit_length() - 1
         parts = parts_of(ids, bits) if bits else np.zeros(len(ids), np.int64)
-        late: Array = self.saved_at[parts] < self._redone
+        late: Array = self.saved_at[parts] < self._replayed
         return late
 
 

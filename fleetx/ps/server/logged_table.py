@@ -1,4 +1,4 @@
-"""A table as a server offers it: changes once each, in rounds or as they come, and logged."""
+"""A table with a log: each change is applied once, in rounds or as it comes."""
 
 import contextlib
 import logging
@@ -80,10 +80,10 @@ class LoggedTable(ABC):
                 return
             self._check_step(claim.worker, frame)
             self._check_rate(claim.worker, frame)
-            said: list[Bytes | Array] = []
+            parts: list[Bytes | Array] = []
             if self.journal is not None:
-                said = [claim.packed(), frame.packed(), body]
-            self.log_and_apply(CHANGE, said, lambda: self._take(claim.worker, frame, change))
+                parts = [claim.packed(), frame.packed(), body]
+            self.log_and_apply(CHANGE, parts, lambda: self._accept(claim.worker, frame, change))
             self.seen[claim.client] = frame.seq
             if self._rounds:
                 self.try_close_incomplete_rounds()
@@ -110,17 +110,17 @@ class LoggedTable(ABC):
             if self.journal is not None:
                 with contextlib.suppress(OSError):  # then the log takes no more records
                     self.journal.take_back()
-            raise self.lose(error) from error
+            raise self.mark_lost(error) from error
 
     @contextlib.contextmanager
     def lost_on_failure(self) -> Iterator[None]:
-        """Inside, a failure leaves the table in nobody knows what state: nothing is served then."""
+        """Inside, a failure leaves the table in an unknown state: it serves nobody any more."""
         try:
             yield
         except Exception as error:
-            raise self.lose(error) from error
+            raise self.mark_lost(error) from error
 
-    def lose(self, error: Exception) -> TableLostError:
+    def mark_lost(self, error: Exception) -> TableLostError:
         """Serve nothing any more: a change has failed half way."""
         logger.exception("table %s is lost", self.spec.name)
         self._lost = (
@@ -165,17 +165,17 @@ class LoggedTable(ABC):
         """Whether a push is one of a round."""
         return self.spec.pace.workers > 0 and not frame.flags & Flag.INITIAL
 
-    def _take(self, worker: int, frame: Frame, change: Change) -> None:
+    def _accept(self, worker: int, frame: Frame, change: Change) -> None:
         if self._waits(frame):
             if frame.step >= self.version:  # older ones in a log are in the save before it
-                self._join(worker, frame, change)
+                self._add_to_round(worker, frame, change)
             return
         if not frame.flags & Flag.INITIAL:
             self.staleness.pushed(worker, self.version)
         self.apply(frame, change)
         self.changed.notify_all()
 
-    def _join(self, worker: int, frame: Frame, change: Change) -> None:
+    def _add_to_round(self, worker: int, frame: Frame, change: Change) -> None:
         """Keep a push for its round, and end the rounds that are complete."""
         # What was parsed lies in a buffer of the connection, which the next frame overwrites.
         stats = None if change.stats is None else change.stats.copy()
@@ -246,9 +246,9 @@ class LoggedTable(ABC):
         assert self.journal is not None
         with self.changed:
             for record in self.journal.records(after):
-                self.redo(record)
+                self.replay_record(record)
 
-    def redo(self, record: Record) -> None:
+    def replay_record(self, record: Record) -> None:
         """Repeat what a record says."""
         if record.kind == INCOMPLETE_ROUND:
             (version,) = np.frombuffer(record.data, np.int64)
@@ -259,7 +259,7 @@ class LoggedTable(ABC):
         claim, rest = Claim.unpacked(record.data)
         frame = unpacked(rest[: HEADER.size], REQUESTS)
         self.seen[claim.client] = max(frame.seq, self.seen.get(claim.client, 0))
-        self._take(claim.worker, frame, self.parsed(frame, rest[HEADER.size :]))
+        self._accept(claim.worker, frame, self.parsed(frame, rest[HEADER.size :]))
 
     @abstractmethod
     def parsed(self, frame: Frame, body: memoryview) -> Change:

@@ -11,7 +11,7 @@ from fleetx.ps.wire.errors import PeerLostError
 logger = logging.getLogger(__name__)
 
 BACK, DEAD = "back", "dead"
-"""What a witness is told."""
+"""The events that ``on_change`` is called with."""
 PATIENCE = 300.0
 """Seconds after which a worker that never came counts as dead, since the last one that did."""
 SILENCE = 8.0
@@ -34,7 +34,7 @@ class _WorkerState:
 
 
 class Membership:
-    """Watched by every server for itself."""
+    """What one server knows of the workers; every server watches them by itself."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Membership:
         self._newest: float | None = None
         """When a worker last connected for the first time."""
         self.on_change: Callable[[str, int], None] = lambda event, worker: None
-        """Is told who died and who is back; outside of our lock, for it has one of its own."""
+        """Called with who died and who is back; without our lock, for it takes one of its own."""
         self.ended = threading.Event()
         """Set when the last worker has said that it is done."""
 
@@ -162,7 +162,7 @@ class Membership:
         return sorted(worker for worker, state in [*self._workers.items()] if chosen(state))
 
     def require_alive(self, workers: list[int] | None = None) -> None:
-        """Raise, with its name, when one of the workers (any, if not said) is dead."""
+        """Raise, with its name, when one of these workers (of all, if None) is dead."""
         sure = self._those(lambda state: state.dead and not state.restored)
         dead = [w for w in sure if workers is None or w in workers]
         if dead:

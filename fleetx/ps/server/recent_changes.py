@@ -19,7 +19,7 @@ class RecentChanges:
         self._most_ids, self._most_changes = most_ids, most_changes
         self._changes: deque[tuple[int, int, Ids]] = deque()
         """The number of each change, who made it, and its ids."""
-        self._asked = False
+        self._request = False
         self.forget()
 
     def forget(self) -> None:
@@ -31,7 +31,7 @@ class RecentChanges:
 
     def note(self, ids: Ids, by: int) -> None:
         """Rows were changed; the ids are copied."""
-        if not self._asked:
+        if not self._request:
             return
         self._last += 1
         self._changes.append((self._last, by, ids.copy()))
@@ -47,7 +47,7 @@ class RecentChanges:
             The number of the last change, to ask with the next time; and ids, of which some may
             come twice, or None when nobody knows: then any row may have changed.
         """
-        self._asked = True
+        self._request = True
         if not self._gone <= number <= self._last:
             return self._last, None
         found: list[Ids] = []

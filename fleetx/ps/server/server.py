@@ -104,8 +104,8 @@ class Connection(socketserver.BaseRequestHandler):
         self.server.count(+1)
         try:
             pipe = self._pipe()
-            claim = receive(self.server.token, pipe.exactly, pipe.send)
-            self._known(Pipe(pipe.socket, joins=True), claim)
+            claim = receive(self.server.token, pipe.read_exactly, pipe.send)
+            self._known(Pipe(pipe.socket, corks=True), claim)
         except EndedError:
             logger.debug("%s left", self.client_address)
         except (BadFrameError, RefusedError, OSError) as error:
@@ -127,15 +127,15 @@ class Connection(socketserver.BaseRequestHandler):
         if claim.worker >= membership.workers:
             raise BadFrameError(f"there is no worker {claim.worker} in this job")
         membership.connected(claim.worker)
-        talk = _RequestLoop(self.server.handler, pipe, claim)
+        loop = _RequestLoop(self.server.handler, pipe, claim)
         try:
             while True:
-                talk.once()
+                loop.serve_one()
         except BadFrameError as error:
-            talk.refuse(error)
+            loop.refuse(error)
             raise
         finally:
-            talk.close()
+            loop.close()
             membership.disconnected(claim.worker)
 
 
@@ -148,7 +148,7 @@ class _RequestLoop:
         self._body = memoryview(bytearray(1 << 16))
         self._replies = SharedReplyWriter(pipe)
 
-    def once(self) -> None:
+    def serve_one(self) -> None:
         self._pipe.read(self._head, idle=True)
         frame = unpacked(self._head, REQUESTS)
         if frame.body > len(self._body):
@@ -226,6 +226,6 @@ class _RequestLoop:
     def _reply(self, frame: Frame, array: Array) -> None:
         self._pipe.send(frame._replace(body=array.nbytes).packed(), array)
 
-    def _message(self, op: int, said: dict[str, Any]) -> None:
-        data = to_json(said)
+    def _message(self, op: int, content: dict[str, Any]) -> None:
+        data = to_json(content)
         self._pipe.send(Frame(op, body=len(data)).packed(), data)

@@ -19,7 +19,7 @@ from fleetx.ps.wire.arrays import Array, Ids
 PART_ROWS = 8192
 """Rows that are copied at once, while no push can come in between: a millisecond or two."""
 FILE_ROWS = 1 << 16
-BREATH = 0.001
+PAUSE = 0.001
 """Seconds between two parts. Locks are not fair: without a pause pushes would wait for many."""
 _WAITING = ("ids", "counts", "days")
 
@@ -38,19 +38,19 @@ def save(
     logged.require_intact()
     with save_folder.filled(folder) as partial:
         if isinstance(logged, LoggedSparseTable):
-            moment = _Moment.of(logged, delta, mark)
-            manifest = _save_sparse(logged, partial, moment)
+            start = _SaveStart.of(logged, delta, mark)
+            manifest = _save_sparse(logged, partial, start)
         else:
             assert isinstance(logged, LoggedDenseTable)
             manifest = _save_dense(logged, partial)
         write_json(partial / MANIFEST, manifest)
     if isinstance(logged, LoggedSparseTable) and mark:
-        logged.mark_saved(*moment.mark, removed=moment.dropped)
+        logged.mark_saved(*start.mark, removed=start.dropped)
     return manifest
 
 
 @dataclass(frozen=True)
-class _Moment:
+class _SaveStart:
     """How a sparse table stood when its save began."""
 
     manifest: dict[str, Any]
@@ -64,16 +64,16 @@ class _Moment:
     """The table is saved in two to the power of this many parts."""
 
     @staticmethod
-    def of(logged: LoggedSparseTable, delta: bool, mark: bool) -> "_Moment":
+    def of(logged: LoggedSparseTable, delta: bool, mark: bool) -> "_SaveStart":
         with logged.changed:
             new = logged.table.begin_mark() if mark else logged.table.mark
             manifest = _start(logged, "sparse") | {
                 "mode": "delta" if delta else "full",
                 "day": logged.table.day,
                 "rows": len(logged.table),
-                "shrunk": {str(client): said for client, said in logged.shrunk.items()},
+                "shrunk": {str(client): call for client, call in logged.shrunk.items()},
             }
-            return _Moment(
+            return _SaveStart(
                 manifest,
                 logged.unsaved_since() if delta else 0,
                 (logged.table.era, new),
@@ -83,17 +83,17 @@ class _Moment:
             )
 
 
-def _save_sparse(logged: LoggedSparseTable, folder: Path, moment: _Moment) -> dict[str, Any]:
+def _save_sparse(logged: LoggedSparseTable, folder: Path, start: _SaveStart) -> dict[str, Any]:
     saved_at: list[int] = []
     waiting: list[tuple[Ids, Ids, Ids]] = []
     files: list[str] = []
-    manifest = moment.manifest | {"files": files, "saved_at": saved_at}
-    for rows in _files(_parts(logged, moment, saved_at, waiting)):
+    manifest = start.manifest | {"files": files, "saved_at": saved_at}
+    for rows in _files(_parts(logged, start, saved_at, waiting)):
         name = f"rows-{len(files):05d}.safetensors"
         safetensors_file.write(folder / name, _arrays(rows))
         files.append(name)
-    if moment.removed:
-        gone = np.unique(np.concatenate(moment.removed))
+    if start.removed:
+        gone = np.unique(np.concatenate(start.removed))
         safetensors_file.write(folder / "removed.safetensors", {"ids": gone})
         manifest["removed"] = "removed.safetensors"
     if waiting:
@@ -118,20 +118,20 @@ def _start(logged: LoggedTable, kind: str) -> dict[str, Any]:
 
 def _parts(
     logged: LoggedSparseTable,
-    moment: _Moment,
+    start: _SaveStart,
     saved_at: list[int],
     waiting: list[tuple[Ids, Ids, Ids]],
 ) -> Iterator[Rows]:
     """Copies of part after part; who waits for a row is copied along with those who have one."""
-    for number in range(1 << moment.bits):
+    for number in range(1 << start.bits):
         with logged.changed:
             logged.require_intact()
             saved_at.append(logged.journal.number if logged.journal else 0)
-            rows = logged.table.part(number, moment.bits, moment.since)
-            candidates = logged.table.waiting_part(number, moment.bits)
+            rows = logged.table.part(number, start.bits, start.since)
+            candidates = logged.table.waiting_part(number, start.bits)
         if candidates is not None:
             waiting.append(candidates)
-        time.sleep(BREATH)
+        time.sleep(PAUSE)
         yield rows
 
 

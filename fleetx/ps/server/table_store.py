@@ -213,7 +213,7 @@ def _same(logged: LoggedTable, maker: int, plain: Message, worker: int) -> None:
 
 
 def _flat(plain: Message, before: str = "") -> dict[str, str]:
-    """The values of a form by their whole names."""
+    """The values of a nested description by their dotted names."""
     found: dict[str, str] = {}
     for name, value in plain.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Ids that were met but not let in yet: a few bytes each instead of a row."""
+"""Ids that were met but not admitted yet: a few bytes each instead of a row."""
 
 from types import ModuleType
 
@@ -9,7 +9,7 @@ from fleetx.ps.tables.entries import Entry, ShowClickEntry
 from fleetx.ps.tables.index import DAY, DAY_SHIFT, Index, rows_of, stamped
 from fleetx.ps.wire.arrays import Array, Ids
 
-LET_IN = -1
+ADMITTED = -1
 """The count of an id that has a row by now; it goes when the others are gone through."""
 
 
@@ -20,7 +20,7 @@ class Candidates:
         self._kernels = kernels
         self._index = Index(kernels)
         self._counts = Arena(1, np.int64)
-        self._let_in = 0
+        self._admitted = 0
 
     @property
     def nbytes(self) -> int:
@@ -32,19 +32,19 @@ class Candidates:
         assert not isinstance(entry, ShowClickEntry), "which lets everybody in"
         once, _, place = self._kernels.dedupe(ids, 1)
         met = np.bincount(place, weights=times, minlength=len(once)).astype(np.int64)
-        slots = self._seats(once, day)
+        slots = self._slots_of(once, day)
         counts = self._counts.array[:, 0]
         # One that was let in and dropped again begins anew.
         met += np.maximum(counts[slots], 0)
         inside = entry.admits(once, met)
-        counts[slots] = np.where(inside, LET_IN, met)
-        self._let_in += int(inside.sum())
-        if self._let_in > self._index.size // 2:
+        counts[slots] = np.where(inside, ADMITTED, met)
+        self._admitted += int(inside.sum())
+        if self._admitted > self._index.size // 2:
             self._keep(*self._index.words())
         admitted: Ids = once[inside]
         return admitted
 
-    def _seats(self, ids: Ids, day: int) -> Ids:
+    def _slots_of(self, ids: Ids, day: int) -> Ids:
         slots, missing = self._index.find(ids, ~DAY, day << DAY_SHIFT)
         if missing:
             first = self._index.size
@@ -58,11 +58,11 @@ class Candidates:
     def _keep(self, ids: Ids, words: Ids) -> None:
         """Hold these, less those that were let in, and close the gaps."""
         counts = self._counts.array[rows_of(words), 0]
-        waiting = counts != LET_IN
-        seats = np.arange(int(waiting.sum()))
-        self._counts.array[seats, 0] = counts[waiting]
-        self._index.replace(ids[waiting], (words[waiting] & DAY) | seats)
-        self._let_in = 0
+        waiting = counts != ADMITTED
+        slots = np.arange(int(waiting.sum()))
+        self._counts.array[slots, 0] = counts[waiting]
+        self._index.replace(ids[waiting], (words[waiting] & DAY) | slots)
+        self._admitted = 0
 
     def shrink(self, day: int, threshold: int) -> None:
         """Forget those that were not met for so many days."""
@@ -77,7 +77,7 @@ class Candidates:
         """Ids that wait, in one part of the hash range, how often they were met, and when last."""
         ids, words = self._index.part(number, bits)
         found = self._counts.array[rows_of(words), 0]
-        waiting = found != LET_IN
+        waiting = found != ADMITTED
         days = (words & DAY) >> DAY_SHIFT
         return ids[waiting], found[waiting], days[waiting]
 
@@ -85,4 +85,4 @@ class Candidates:
         """Take what ``part`` gave, here or on another server."""
         for day in np.unique(days):
             chosen = days == day
-            self._counts.array[self._seats(ids[chosen], int(day)), 0] = counts[chosen]
+            self._counts.array[self._slots_of(ids[chosen], int(day)), 0] = counts[chosen]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fleetx.ps.wire.arrays import Array
-from fleetx.ps.wire.pipes import Bytes, flat
+from fleetx.ps.wire.pipes import Bytes, byte_view
 
 _HEAD = struct.Struct("<IIQQ")
 _TAIL = struct.Struct("<Q")
@@ -47,7 +47,7 @@ class Journal:
         """Where the records in the file end, and how long the last one is."""
         self._allocated = 0
         """Where the file ends: behind the records it is zeros, in blocks that it owns already."""
-        self._spoiled = ""
+        self._broken = ""
         self.bytes = 0
         """What was written since the last cut."""
 
@@ -67,9 +67,9 @@ class Journal:
 
         Half a record would hide all later ones from recovery, which stops at it.
         """
-        if self._spoiled:
-            raise OSError(self._spoiled)
-        views = [flat(part) for part in parts if len(part)]
+        if self._broken:
+            raise OSError(self._broken)
+        views = [byte_view(part) for part in parts if len(part)]
         length = sum(len(view) for view in views)
         number = self.number + 1
         if self._file is None:
@@ -112,7 +112,7 @@ class Journal:
             os.ftruncate(self._file, end)
             self._allocated = end
         except OSError as error:
-            self._spoiled = f"the log in {self._folder} ends in half a record ({error})"
+            self._broken = f"the log in {self._folder} ends in half a record ({error})"
             raise
 
     def cut(self) -> int:

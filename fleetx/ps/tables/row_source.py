@@ -26,7 +26,7 @@ class TableOptions:
     entry: Entry | None = None
     seed: int = 0
     wire: str | None = None
-    """The form in which rows and gradients travel; None for float32."""
+    """The dtype in which rows and gradients travel; None for float32."""
 
 
 class RowSource(Protocol):

@@ -67,25 +67,25 @@ class SparseTable:
         if missing:
             self._kernels.clear(slots, out)
         if missing and not train and self._candidates is None:
-            strangers = slots < 0
-            out[strangers] = self._first(ids[strangers])
+            unknown = slots < 0
+            out[unknown] = self._first(ids[unknown])
         return admitted
 
     def _first(self, ids: Ids) -> Floats:
         return self.spec.initializer.rows(ids, self.spec.dim, self.spec.seed)
 
     def _make(self, ids: Ids, slots: Ids, met: Array | None) -> Ids | None:
-        """Give rows to strangers that are let in, and fill in their slots."""
-        strangers = np.flatnonzero(slots < 0)
+        """Give rows to unknown ids that are admitted, and fill in their slots."""
+        unknown = np.flatnonzero(slots < 0)
         if self._candidates is None:
-            new, back = np.unique(ids[strangers], return_inverse=True)
-            slots[strangers] = self._add(new)[back.reshape(-1)]
+            new, back = np.unique(ids[unknown], return_inverse=True)
+            slots[unknown] = self._add(new)[back.reshape(-1)]
             return None
-        times = np.ones(len(strangers), np.int64) if met is None else met[strangers]
+        times = np.ones(len(unknown), np.int64) if met is None else met[unknown]
         assert self.spec.entry is not None
-        new = self._candidates.meet(ids[strangers], times, self.spec.entry, self.day)
+        new = self._candidates.meet(ids[unknown], times, self.spec.entry, self.day)
         self._add(new)
-        slots[strangers], _ = self._index.find(ids[strangers])
+        slots[unknown], _ = self._index.find(ids[unknown])
         return new
 
     def admit(self, ids: Ids) -> None:
@@ -97,11 +97,11 @@ class SparseTable:
 
     def _add(self, ids: Ids) -> Ids:
         """New rows for ids that are all different and unknown; returns their slots."""
-        slots = self._seat(ids)
+        slots = self._add_empty(ids)
         self._rows.weights.array[slots] = self._first(ids)
         return slots
 
-    def _seat(self, ids: Ids) -> Ids:
+    def _add_empty(self, ids: Ids) -> Ids:
         """The same, but their weights are still to be written."""
         slots = self._rows.take(len(ids))
         self._index.insert(ids, stamped(slots, self.day, self.mark))
@@ -267,7 +267,7 @@ class SparseTable:
             return
         slots, missing = self._index.find(rows.ids)
         if missing:
-            self._seat(np.unique(rows.ids[slots < 0]))
+            self._add_empty(np.unique(rows.ids[slots < 0]))
             slots, _ = self._index.find(rows.ids)
         self._rows.weights.array[slots] = rows.weights
         for column, given in ((self._rows.state, rows.state), (self._rows.stats, rows.stats)):

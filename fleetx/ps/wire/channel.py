@@ -76,24 +76,26 @@ class Access:
 class Channel:
     """Requests are kept until they are answered, and sent again if the connection was lost."""
 
-    def __init__(self, endpoint: str, access: Access, *, prompt: float | None = None) -> None:
+    def __init__(
+        self, endpoint: str, access: Access, *, answer_timeout: float | None = None
+    ) -> None:
         """Describe the connection; it is made when the first request is sent.
 
         Args:
             endpoint: where the server listens.
             access: how it is reached.
-            prompt: seconds in which an answer must begin; None where the server may have to wait
-                for other workers first.
+            answer_timeout: seconds in which an answer must begin; None where the server may have to
+                wait for other workers first.
         """
-        self.endpoint, self._access, self._prompt = endpoint, access, prompt
+        self.endpoint, self._access, self._answer_timeout = endpoint, access, answer_timeout
         host, _, port = endpoint.rpartition(":")
         self._address = host.strip("[]"), int(port)
         self._pipe: Pipe | None = None
         self._shares_memory = access.shared_memory and access.tls is None
         self._shared_reader: SharedReplyReader | None = None
         self._parts: tuple[Bytes | Array, ...] = ()
-        self._asked = Frame(0)
-        self._owed = False
+        self._request = Frame(0)
+        self._answer_pending = False
         """Whether an answer was not read to its end, and is still to come on this connection."""
         self._seq = 0
         self._ended = False
@@ -105,12 +107,12 @@ class Channel:
 
     def send(self, frame: Frame, *rest: Bytes | Array) -> None:
         """Send a request; a failure shows, and is mended, when its answer is read."""
-        self._asked, parts = self._checked(frame), (frame.packed(), *rest)
-        if self._owed:
+        self._request, parts = self._checked(frame), (frame.packed(), *rest)
+        if self._answer_pending:
             # Somebody gave a request up, which is not sent again. What is still said about it must
             # not be taken for the answer to this one.
             self.close()
-        self._parts, self._owed = parts, True
+        self._parts, self._answer_pending = parts, True
         try:
             self._deliver(self._opened(time.monotonic() + self._access.patience))
         except (RefusedError, ServerLostError):
@@ -151,7 +153,7 @@ class Channel:
                 time.sleep(_PAUSE)
 
     def _deliver(self, pipe: Pipe) -> None:
-        if self._shares_memory and self._shared_reader is None and self._asked.op == Op.PULL:
+        if self._shares_memory and self._shared_reader is None and self._request.op == Op.PULL:
             self._shared_reader = opened(pipe)
             self._shares_memory = self._shared_reader is not None
         pipe.send(*self._parts)
@@ -165,22 +167,22 @@ class Channel:
     def _answer(self, read: Receive) -> Frame:
         assert self._pipe is not None
         head = memoryview(bytearray(HEADER.size))
-        self._pipe.read(head, idle=self._prompt is None)
+        self._pipe.read(head, idle=self._answer_timeout is None)
         frame = unpacked(head, REPLIES)
         if frame.op == Op.ERROR:
-            said = from_json(self._pipe.exactly(frame.body))
-            self._owed = False
-            kind = _ERRORS.get(str(said.get("error")), RuntimeError)
-            raise kind(f"server {self.endpoint}: {said.get('text')}")
+            answer = from_json(self._pipe.read_exactly(frame.body))
+            self._answer_pending = False
+            kind = _ERRORS.get(str(answer.get("error")), RuntimeError)
+            raise kind(f"server {self.endpoint}: {answer.get('text')}")
         self._check_fit(frame)
         source = self._shared_reader if frame.flags & Flag.SHARED else self._pipe
         assert source is not None, "a server may say so only if it was asked where"
         read(frame, source.read)
-        self._owed = False
+        self._answer_pending = False
         return frame
 
     def _check_fit(self, frame: Frame) -> None:
-        asked = self._asked
+        asked = self._request
         fits = (frame.op, frame.seq) == (_REPLY[asked.op], asked.seq)
         if not fits or (asked.op == Op.PULL and frame.count != asked.count):
             raise RuntimeError(
@@ -218,12 +220,12 @@ class Channel:
             if self._access.tls is not None:
                 sock = self._access.tls.wrap_socket(sock, server_hostname=self._address[0])
             pipe = Pipe(sock, stall=hurry)
-            greet(self._access.token, self._access.claim, pipe.exactly, pipe.send)
+            greet(self._access.token, self._access.claim, pipe.read_exactly, pipe.send)
         except BaseException:
             sock.close()
             raise
-        _watch(sock, min(PATIENCE, self._access.patience))
-        return Pipe(sock, stall=STALL if self._prompt is None else self._prompt)
+        _enable_keepalive(sock, min(PATIENCE, self._access.patience))
+        return Pipe(sock, stall=STALL if self._answer_timeout is None else self._answer_timeout)
 
     def _lost(self, error: Exception) -> str:
         return (
@@ -253,7 +255,7 @@ class Channel:
             self._shared_reader = None
 
 
-def _watch(sock: socket.socket, seconds: float) -> None:
+def _enable_keepalive(sock: socket.socket, seconds: float) -> None:
     """Let the kernel notice within about so many seconds that the other machine is gone."""
     whole = max(2, int(seconds))
     options = {

@@ -48,8 +48,8 @@ def greet(token: bytes, claim: Claim, read: Read, write: Write) -> None:
     if read(len(GREETING)) != GREETING:
         raise RefusedError("whoever answers there is no server of fleetx")
     theirs, ours = read(NONCE), secrets.token_bytes(NONCE)
-    said = claim.packed()
-    write(ours + said + _proof(token, b"client", theirs, ours, said))
+    packed_claim = claim.packed()
+    write(ours + packed_claim + _proof(token, b"client", theirs, ours, packed_claim))
     try:
         proof = read(DIGEST)
     except (EndedError, ConnectionResetError) as error:  # not a server that is only slow
@@ -57,7 +57,7 @@ def greet(token: bytes, claim: Claim, read: Read, write: Write) -> None:
             f"the server closed the connection at the greeting ({error}); do both ends have the "
             "same token (FLEETX_PS_TOKEN)?"
         ) from error
-    if not hmac.compare_digest(proof, _proof(token, b"server", theirs, ours, said)):
+    if not hmac.compare_digest(proof, _proof(token, b"server", theirs, ours, packed_claim)):
         raise RefusedError("the server does not know this job's token")
 
 
@@ -65,12 +65,12 @@ def receive(token: bytes, read: Read, write: Write) -> Claim:
     """The server's side."""
     ours = secrets.token_bytes(NONCE)
     write(GREETING + ours)
-    theirs, said, proof = read(NONCE), read(_CLAIM.size), read(DIGEST)
-    if not hmac.compare_digest(proof, _proof(token, b"client", ours, theirs, said)):
+    theirs, packed_claim, proof = read(NONCE), read(_CLAIM.size), read(DIGEST)
+    if not hmac.compare_digest(proof, _proof(token, b"client", ours, theirs, packed_claim)):
         raise RefusedError("the caller does not know this job's token")
-    write(_proof(token, b"server", ours, theirs, said))
-    return Claim(*_CLAIM.unpack(said))
+    write(_proof(token, b"server", ours, theirs, packed_claim))
+    return Claim(*_CLAIM.unpack(packed_claim))
 
 
-def _proof(token: bytes, side: bytes, server: bytes, client: bytes, said: bytes) -> bytes:
-    return hmac.digest(token, side + server + client + said, "sha256")
+def _proof(token: bytes, side: bytes, server: bytes, client: bytes, packed_claim: bytes) -> bytes:
+    return hmac.digest(token, side + server + client + packed_claim, "sha256")

@@ -17,7 +17,7 @@ LARGE = 1 << 16
 Bytes = bytes | bytearray | memoryview
 
 
-def flat(part: Bytes | Array) -> memoryview:
+def byte_view(part: Bytes | Array) -> memoryview:
     """The bytes of something, not copied."""
     return (part.data if isinstance(part, np.ndarray) else memoryview(part)).cast("B")
 
@@ -29,17 +29,17 @@ class EndedError(ConnectionError):
 class Pipe:
     """A connected socket."""
 
-    def __init__(self, sock: socket.socket, *, stall: float = STALL, joins: bool = False) -> None:
+    def __init__(self, sock: socket.socket, *, stall: float = STALL, corks: bool = False) -> None:
         """Take over a socket.
 
         Args:
             sock: connected, and encrypted if it shall be.
             stall: seconds that may pass within a message.
-            joins: send encrypted records, which are short, in large packets: that costs less here
+            corks: send encrypted records, which are short, in large packets: that costs less here
                 but the other end gets them later.
         """
         self.socket = sock
-        self._joins = joins and hasattr(socket, "TCP_CORK")
+        self._corks = corks and hasattr(socket, "TCP_CORK")
         self.secure = isinstance(sock, ssl.SSLSocket)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -67,7 +67,7 @@ class Pipe:
                 raise EndedError("the connection was closed")
             got += count
 
-    def exactly(self, count: int) -> bytes:
+    def read_exactly(self, count: int) -> bytes:
         """So many bytes."""
         data = bytearray(count)
         self.read(memoryview(data))
@@ -77,9 +77,9 @@ class Pipe:
         """Send all parts, one behind the other."""
         try:
             if len(parts) == 1 and not self.secure:
-                self.socket.sendall(flat(parts[0]))
+                self.socket.sendall(byte_view(parts[0]))
                 return
-            views = [flat(part) for part in parts if len(part)]
+            views = [byte_view(part) for part in parts if len(part)]
             if self.secure:
                 self._send_sealed(views)
                 return
@@ -102,12 +102,12 @@ class Pipe:
             raise ConnectionError("the other end does not read") from None
 
     def _send_sealed(self, views: list[memoryview]) -> None:
-        joins = self._joins and sum(map(len, views)) > LARGE
-        if joins:
+        corks = self._corks and sum(map(len, views)) > LARGE
+        if corks:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
         for view in views:
             self.socket.sendall(view)
-        if joins:
+        if corks:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
     def close(self) -> None:

@@ -69,8 +69,8 @@ def opened(pipe: Pipe) -> SharedReplyReader | None:
     if pipe.socket.getsockname()[0] != pipe.socket.getpeername()[0]:
         return None
     pipe.send(Frame(Op.SHARED_MEMORY).packed())
-    head = unpacked(pipe.exactly(HEADER.size), REPLIES)
-    place = from_json(pipe.exactly(head.body))
+    head = unpacked(pipe.read_exactly(HEADER.size), REPLIES)
+    place = from_json(pipe.read_exactly(head.body))
     if head.op != Op.ANSWER:
         raise SharedMemoryError(f"the server does not offer it ({place.get('text')})")
     return SharedReplyReader(place["process"], place["file"], place["mark"]) if place else None

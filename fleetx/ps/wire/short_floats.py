@@ -1,4 +1,4 @@
-"""Numbers of two bytes on the wire: rows and their gradients in half the room.
+"""Floats of two bytes on the wire: rows and their gradients in half the bytes.
 
 Tables keep float32. What is lost is a rounding: of a row as a worker sees it, and of a gradient as
 the servers see it; neither adds up in the table.
@@ -14,17 +14,17 @@ SHORT_DTYPES = {"float16": Flag.FLOAT16, "bfloat16": Flag.BFLOAT16}
 _LARGEST = float(np.finfo(np.float16).max)
 
 
-def check_wire_dtype(name: str, form: str | None) -> None:
+def check_wire_dtype(name: str, dtype: str | None) -> None:
     """Refuse what numbers cannot be sent as."""
-    if form is not None and form not in SHORT_DTYPES:
+    if dtype is not None and dtype not in SHORT_DTYPES:
         raise ValueError(
-            f"wire={form!r} of table {name!r} is not known; use 'float16', 'bfloat16', or None for "
-            "float32"
+            f"wire={dtype!r} of table {name!r} is not known; use 'float16', 'bfloat16', or None "
+            "for float32"
         )
 
 
 def shortened(values: Floats, flags: int) -> Array:
-    """What travels: the values, or bits of their short form."""
+    """What travels: the values, or bits of their short dtype."""
     if not flags & SHORT:
         return values
     if flags & Flag.FLOAT16:
@@ -35,7 +35,7 @@ def shortened(values: Floats, flags: int) -> Array:
 
 
 def widened(bits: Array, flags: int) -> Floats:
-    """The values of short forms."""
+    """The float32 values of short ones."""
     assert flags & SHORT
     if flags & Flag.FLOAT16:
         return bits.view(np.float16).astype(np.float32)

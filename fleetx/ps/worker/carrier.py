@@ -1,4 +1,4 @@
-"""How a worker's gradients reach the servers and fresh parameters come back; synchronous form."""
+"""Carries gradients to the servers and fresh parameters back, in step with all other workers."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -56,7 +56,7 @@ class Carrier(TableSetup):
             self.gathered[module] = gathered
             module.lend(gathered)
 
-    def keep_for_more(self) -> None:
+    def keep_gradients(self) -> None:
         """Before another backward of the same batch: what was shown will be shown with the rest."""
         for module, gathered in self.gathered.items():
             if module.anchor.grad is not None:  # it was not cleared
@@ -64,7 +64,7 @@ class Carrier(TableSetup):
                 self._earlier[module] = shown
         self.gathered.clear()
 
-    def put_away(self) -> None:
+    def clear_gradients(self) -> None:
         """After an update that may have been skipped: rows have no gradients any more."""
         for module in self.gathered:
             if module.anchor.grad is not None:

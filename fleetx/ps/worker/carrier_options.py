@@ -1,4 +1,4 @@
-"""What a carrier was told: how often, how much at once, and how far ahead."""
+"""Options of a carrier: how often it exchanges, how much at once, and how far ahead it runs."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from fleetx.ps.worker.parameter_split import ParameterSplit
 
 @dataclass(frozen=True, kw_only=True)
 class CarrierOptions:
-    """What a carrier was told."""
+    """How a carrier exchanges with the servers."""
 
     split: ParameterSplit = field(default_factory=ParameterSplit)
     pace: Pace = field(default_factory=Pace)

@@ -15,7 +15,7 @@ from fleetx.ps.wire.channel import Access, Channel, Fill
 from fleetx.ps.wire.frames import Flag, Frame, Op
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.wire.messages import Message, from_json, to_json
-from fleetx.ps.wire.pipes import flat
+from fleetx.ps.wire.pipes import byte_view
 from fleetx.ps.wire.short_floats import shortened, widened
 
 _ONCE = ("load", "save", "shrink")
@@ -33,7 +33,7 @@ class Handle:
     sizes: tuple[int, ...] = ()
     """Numbers on each server, for a dense table."""
     short: int = 0
-    """The flag of the form in which rows travel; 0 for float32."""
+    """The flag of the dtype in which rows travel; 0 for float32."""
     versions: list[int] = field(default_factory=list, compare=False)
     """For updates in rounds: the version of each server's share that our next push is based on.
 
@@ -54,12 +54,14 @@ class Client:
     """One connection to each server; calls from several threads take turns."""
 
     def __init__(
-        self, endpoints: Sequence[str], access: Access, *, prompt: float | None = None
+        self, endpoints: Sequence[str], access: Access, *, answer_timeout: float | None = None
     ) -> None:
         claim = Claim(access.claim.worker, secrets.randbits(63))
         # Each client numbers its own changes, so it needs a name of its own.
         named = replace(access, claim=claim)
-        self.channels = [Channel(endpoint, named, prompt=prompt) for endpoint in endpoints]
+        self.channels = [
+            Channel(endpoint, named, answer_timeout=answer_timeout) for endpoint in endpoints
+        ]
         self._lock = threading.Lock()
         self._calls = count(1)
 
@@ -288,7 +290,7 @@ def _ids_to(found: list[Ids]) -> Any:
     def read(frame: Frame, fill: Fill) -> None:
         ids = np.empty(frame.count, np.int64)
         if frame.body:
-            fill(flat(ids))
+            fill(byte_view(ids))
         found.append(ids)
 
     return read
@@ -302,7 +304,7 @@ def _into(array: Floats, short: int = 0) -> Any:
         if frame.body != target.nbytes:
             raise RuntimeError(f"{frame.body} bytes came where {target.nbytes} were expected")
         if frame.body:
-            fill(flat(target))
+            fill(byte_view(target))
         if short:
             array[...] = widened(target, short)
 

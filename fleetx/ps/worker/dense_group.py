@@ -70,13 +70,13 @@ class DenseGroup:
 
     def values(self) -> list[Floats]:
         """Copies of the parameters."""
-        return self._taken({name: p.detach() for name, p in self._parameters.items()})
+        return self._flattened({name: p.detach() for name, p in self._parameters.items()})
 
     def gradients(self) -> list[Floats]:
         """Copies of the gradients; zero where there is none."""
-        return self._taken({name: p.grad for name, p in self._parameters.items()})
+        return self._flattened({name: p.grad for name, p in self._parameters.items()})
 
-    def _taken(self, tensors: Mapping[str, Tensor | None]) -> list[Floats]:
+    def _flattened(self, tensors: Mapping[str, Tensor | None]) -> list[Floats]:
         arrays = self.arrays()
         for array, held in zip(arrays, self.blocks, strict=True):
             flat, at = torch.from_numpy(array), 0

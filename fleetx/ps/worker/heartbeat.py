@@ -13,7 +13,7 @@ from fleetx.ps.worker.client import Client
 logger = logging.getLogger(__name__)
 
 HEARTBEAT = 1.0
-PROMPT = 5.0
+ANSWER_TIMEOUT = 5.0
 """Seconds that a server may take to answer: whatever else it does, nothing is to be waited for."""
 SILENCE = PATIENCE / 2
 
@@ -27,7 +27,7 @@ class Heartbeat:
         access: Access,
         silent: Callable[[int], None],
         *,
-        prompt: float = PROMPT,
+        answer_timeout: float = ANSWER_TIMEOUT,
         silence: float = SILENCE,
     ) -> None:
         """Begin to beat.
@@ -37,13 +37,15 @@ class Heartbeat:
             access: how they are reached.
             silent: is told the number of a server that has not answered for a while, again after
                 each such while.
-            prompt: seconds in which a server must answer.
+            answer_timeout: seconds in which a server must answer.
             silence: how long a while is.
         """
         self._silent, self._silence = silent, silence
         self._stopped = threading.Event()
         hurried = replace(access, patience=HEARTBEAT)
-        self._clients = [Client([endpoint], hurried, prompt=prompt) for endpoint in endpoints]
+        self._clients = [
+            Client([endpoint], hurried, answer_timeout=answer_timeout) for endpoint in endpoints
+        ]
         self._threads = [
             threading.Thread(target=self._beat, args=(server,), name="heartbeat", daemon=True)
             for server in range(len(endpoints))

@@ -18,9 +18,9 @@ from fleetx.ps.wire.short_floats import rounded
 
 Pull = Callable[[IdBatch, Ids | None], Floats]
 
-NOTHING, BEHIND, FRESH = 0, 1, 2
+UNKNOWN, STALE, FRESH = 0, 1, 2
 """What a copy is worth: it is to be written over, to be moved to where the servers are, or good."""
-LATELY = 4
+RECENT_EXCHANGES = 4
 """Rows that were trained in so many exchanges are brought up to date there; others when used."""
 REMEMBERED = 4
 """Batches whose places are known: who looks rows up will train them soon."""
@@ -56,7 +56,7 @@ class RowCopies:
             rule: how they are trained here.
             servers: of the table.
             counting: whether servers are told how often rows are met, so that they let them in.
-            short: the flag of the form in which differences travel.
+            short: the flag of the dtype in which differences travel.
         """
         self._dim, self._rule, self._servers = dim, rule, servers
         self._counting, self._short = counting, short
@@ -64,12 +64,12 @@ class RowCopies:
         self._rows = RowStore(dim, rule, counted=False)
         self._before = Arena(dim, np.float32)
         """The same rows as the servers have them, as far as this worker knows."""
-        self._worth = Arena(1, np.int8)
+        self._freshness = Arena(1, np.int8)
         self._trained = Arena(1, np.int64)
         """Before which exchange a row was last trained; zero when it never was."""
         self._sightings = Arena(1, np.int64)
         """How often a row was met since the servers were last told."""
-        self._exchange = 1 + LATELY  # rows that were never trained were not so lately
+        self._exchange = 1 + RECENT_EXCHANGES  # rows that were never trained were not so lately
         self._moved: list[tuple[IdBatch, Ids]] = []
         """What was trained since the last exchange, each row once, and its places."""
         self._found: deque[tuple[IdBatch, Ids]] = deque(maxlen=REMEMBERED)
@@ -103,12 +103,12 @@ class RowCopies:
         with self._asking:
             with self._lock:
                 stale = self._stale(slots)  # once more: another thread may have fetched some
-                sightings = self._told(slots[stale]) if self._counting else None
+                sightings = self._take_sightings(slots[stale]) if self._counting else None
             if len(stale):
                 self._take(slots[stale], pull(_part(batch, stale), sightings))
 
-    def _told(self, slots: Ids) -> Ids:
-        """What servers are to be told of rows now, and not again."""
+    def _take_sightings(self, slots: Ids) -> Ids:
+        """How often rows were met; counted anew from now on."""
         told: Ids = self._sightings.array[slots, 0]
         self._sightings.array[slots, 0] = 0
         return told
@@ -116,38 +116,38 @@ class RowCopies:
     def _slots(self, ids: Ids) -> Ids:
         slots, missing = self._index.find(ids)
         if missing:
-            strangers = slots < 0
+            unknown = slots < 0
             new = self._rows.take(missing)
-            self._index.insert(ids[strangers], stamped(new, 0, 0))
-            for arena in (self._before, self._worth, self._trained):
+            self._index.insert(ids[unknown], stamped(new, 0, 0))
+            for arena in (self._before, self._freshness, self._trained):
                 arena.reserve(self._rows.capacity)
             if self._counting:
                 self._sightings.reserve(self._rows.capacity)
-            slots[strangers] = new
+            slots[unknown] = new
         return slots
 
     def _stale(self, slots: Ids) -> Ids:
-        return self._unlike(self._worth, slots, FRESH, leave=True)
+        return self._find_differing(self._freshness, slots, FRESH, leave=True)
 
     @staticmethod
-    def _unlike(marks: Arena, slots: Ids, value: int, *, leave: bool) -> Ids:
+    def _find_differing(marks: Arena, slots: Ids, value: int, *, leave: bool) -> Ids:
         """Which of the slots bear another mark; they get this one, unless they are left."""
         found = np.empty(len(slots), np.int64)
-        return found[: kernels.active.unlike(marks.array[:, 0], slots, value, leave, found)]
+        return found[: kernels.active.find_differing(marks.array[:, 0], slots, value, leave, found)]
 
     def _take(self, slots: Ids, weights: Floats) -> None:
         """Rows from the servers: copies move by what others did, and keep what we did."""
         with self._lock:
-            new = slots[self._worth.array[:, 0].take(slots) == NOTHING]
+            new = slots[self._freshness.array[:, 0].take(slots) == UNKNOWN]
             self._rows.weights.array[new] = self._before.array[new] = 0
             kernels.active.renew(self._rows.tables[0], self._before.array, slots, weights)
-            self._worth.array[:, 0][slots] = FRESH
+            self._freshness.array[:, 0][slots] = FRESH
 
     def train(self, batch: IdBatch, gradients: Floats, rate: float) -> None:
         """Move the copies; a negative rate leaves it to the rule."""
         with self._lock:
             slots = self._places(batch)
-            first = self._unlike(self._trained, slots, self._exchange, leave=False)
+            first = self._find_differing(self._trained, slots, self._exchange, leave=False)
             if len(first):
                 self._moved.append((_part(batch, first), slots[first]))
             rate = self._rule.lr if rate < 0 else rate
@@ -172,7 +172,7 @@ class RowCopies:
             if self._counting:
                 # Only who asks for a row says that it was met; and those that servers do not let in
                 # must not be learned.
-                self._disregard()
+                self._forget_all()
             else:
                 self._catch_up(source)
 
@@ -194,32 +194,32 @@ class RowCopies:
         changed_ids = source.changed_ids()
         if changed_ids is None:
             with self._lock:
-                self._fall_behind(slice(self._index.size))
+                self._mark_stale(slice(self._index.size))
             return
         with self._lock:
             slots, _ = self._index.find(changed_ids.ids)
             known = np.flatnonzero(slots >= 0)
             slots = slots[known]
-            self._fall_behind(slots)
-            soon = self._trained.array[:, 0].take(slots) > self._exchange - 1 - LATELY
+            self._mark_stale(slots)
+            soon = self._trained.array[:, 0].take(slots) > self._exchange - 1 - RECENT_EXCHANGES
         wanted = _part(changed_ids, known[soon])
         if len(wanted.ids):
             self._take(slots[soon], source.pull(wanted, None))
 
-    def _fall_behind(self, slots: Ids | slice) -> None:
-        worth = self._worth.array[:, 0]
-        worth[slots] = np.minimum(worth[slots], BEHIND)
+    def _mark_stale(self, slots: Ids | slice) -> None:
+        worth = self._freshness.array[:, 0]
+        worth[slots] = np.minimum(worth[slots], STALE)
 
     def forget(self) -> None:
         """Let all rows be asked for anew; what the servers were not given is let go."""
         with self._asking:
-            self._disregard()
+            self._forget_all()
 
-    def _disregard(self) -> None:
+    def _forget_all(self) -> None:
         with self._lock:
             self._moved.clear()
             self._exchange += 1
-            self._worth.array[: self._index.size] = NOTHING
+            self._freshness.array[: self._index.size] = UNKNOWN
 
     def _all_moved(self) -> tuple[IdBatch, Ids]:
         """All rows that were trained, sorted by server, and their places."""

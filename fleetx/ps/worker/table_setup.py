@@ -1,4 +1,4 @@
-"""How a model meets its servers: tables are made, and all workers begin with the same values."""
+"""Before the first batch: servers make the tables, and all workers begin with the same values."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from fleetx.ps.worker.worker import Worker, running
 
 
 class TableSetup:
-    """What every kind of carrier does before the first batch."""
+    """The part of every carrier that makes tables and agrees on their first values."""
 
     def __init__(
         self,
@@ -28,9 +28,9 @@ class TableSetup:
         rule: str,
         options: CarrierOptions,
         *,
-        introduce: Callable[[Worker, int], None] | None = None,
+        before_setup: Callable[[Worker, int], None] | None = None,
     ) -> None:
-        self._introduce = introduce
+        self._before_setup = before_setup
         """Told the worker and the number of this model before its tables are made."""
         self.optimizer, self.names, self.options, self._rule = optimizer, names, options, rule
         self.modules = {module.anchor: module for module in modules}
@@ -41,7 +41,7 @@ class TableSetup:
         self._number = 0
         """Of this model among those of its worker, from 1; zero before its tables are made."""
         self._offered = False
-        self._begun: list[dict[str, Any]] = []
+        self._initial_options: list[dict[str, Any]] = []
         """The options of the groups with which tables were made."""
         self._opening = threading.Lock()
         self._check_rules()
@@ -76,7 +76,7 @@ class TableSetup:
         return self._worker is not None
 
     def prepare(self) -> None:
-        """Do what joining takes and nobody waits for, before this worker rests."""
+        """Make the tables without waiting for anybody, before this worker rests."""
         with self._opening:
             if self._worker is None:
                 self._prepare(self._connected())
@@ -109,8 +109,8 @@ class TableSetup:
             self._offered = True
 
     def _make(self, worker: Worker) -> None:
-        if self._introduce is not None:
-            self._introduce(worker, len(worker.carriers) + 1)
+        if self._before_setup is not None:
+            self._before_setup(worker, len(worker.carriers) + 1)
         worker.pace = self.pace(worker)
         groups: list[tuple[DenseGroup, dict[str, Any]]] = []
         for group in self.optimizer.param_groups:
@@ -120,11 +120,11 @@ class TableSetup:
                 worker.dense_tables += 1
                 made = DenseGroup(name, dense, self.options.split, worker.client.servers)
                 rule, options = self.dense_rule(group)
-                made.create(worker.client, rule, at_first(options), worker.pace)
+                made.create(worker.client, rule, initial_options(options), worker.pace)
                 groups.append((made, group))
             self._open_sparse(worker, group)
         self.groups = groups
-        self._begun = [_fixed(group) for group in self.optimizer.param_groups]
+        self._initial_options = [_fixed(group) for group in self.optimizer.param_groups]
         worker.carriers.append(self)
         self._number = len(worker.carriers)
 
@@ -134,7 +134,7 @@ class TableSetup:
             if not self.is_remote(group):
                 continue
             now = _fixed(group)
-            for name, before in self._begun[at].items():
+            for name, before in self._initial_options[at].items():
                 if now.get(name) != before:
                     raise ValueError(
                         f"{name} of group {at} of the optimizer was {before!r} when the servers "
@@ -158,7 +158,7 @@ class TableSetup:
 
     def rule(self, module: SparseModule, group: Mapping[str, Any]) -> Rule:
         """How the rows of a table move."""
-        return module.options.rule or sparse_rule(self._rule, at_first(group))
+        return module.options.rule or sparse_rule(self._rule, initial_options(group))
 
     def pace(self, worker: Worker) -> Pace:
         """When pushes become updates on the servers."""
@@ -179,7 +179,7 @@ class TableSetup:
             group.put(arrays)
 
 
-def at_first(group: Mapping[str, Any]) -> dict[str, Any]:
+def initial_options(group: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a group before any schedule: later pushes bring rates of their own.
 
     So a worker that is started again from a save has the same tables as the others.

@@ -27,7 +27,7 @@ from fleetx.ps.worker.carrier_options import CarrierOptions
 from fleetx.ps.worker.parameter_split import ParameterSplit
 from fleetx.ps.worker.remote_optimizer import RemoteOptimizer
 from fleetx.ps.worker.sparse_module import SparseModule
-from fleetx.ps.worker.table_setup import at_first
+from fleetx.ps.worker.table_setup import initial_options
 from fleetx.ps.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -128,14 +128,14 @@ class ParameterServer(Strategy, name="parameter_server"):
         assert isinstance(job.optimizer, RemoteOptimizer)
         names: dict[Tensor, str] = {p: name for name, p in job.model.named_parameters()}
         modules = _tables(job.model)
-        introduce = partial(self._introduce, job.optimizer, names)
+        before_setup = partial(self._before_setup, job.optimizer, names)
         carrier = self.chosen()(
             job.optimizer,
             names,
             modules,
             self._rule.__name__,
             self.carrier_options(),
-            introduce=introduce,
+            before_setup=before_setup,
         )
         self.carrier = carrier
         for module in modules:
@@ -153,34 +153,34 @@ class ParameterServer(Strategy, name="parameter_server"):
 
         def resume() -> None:
             step.resume()
-            carrier.keep_for_more()
+            carrier.keep_gradients()
 
         def update() -> bool:
             try:
                 return step.update()
             finally:
-                carrier.put_away()
+                carrier.clear_gradients()
 
         return replace(
             step, sync=sync, ready=ready, resume=resume, agree=carrier.agree, update=update
         )
 
-    def _introduce(
+    def _before_setup(
         self, optimizer: Optimizer, names: Mapping[Tensor, str], worker: Worker, number: int
     ) -> None:
-        """Hold what this worker would train with against what the first one said.
+        """Compare what this worker would train with to what the first one stated.
 
         Workers come and go, so nobody waits for others here. Rates are those before any schedule:
         who is started again may be elsewhere in it.
         """
         self._say_unsplit(worker)
         groups = optimizer.param_groups
-        said = of_plan(self._plan) | {"the optimizer": self._rule.__name__}
-        said |= of_groups([at_first(group) for group in groups])
-        said |= of_names([[names[p] for p in group["params"]] for group in groups])
-        first, theirs = worker.first_facts(f"model {number}", said)
+        facts = of_plan(self._plan) | {"the optimizer": self._rule.__name__}
+        facts |= of_groups([initial_options(group) for group in groups])
+        facts |= of_names([[names[p] for p in group["params"]] for group in groups])
+        first, theirs = worker.first_facts(f"model {number}", facts)
         here = f"{worker.index}, started again" if first == worker.index else str(worker.index)
-        if apart := differences({str(first): theirs, here: said}):
+        if apart := differences({str(first): theirs, here: facts}):
             raise PlanError(f"workers differ where they must agree: {apart}. {ADVICE}")
 
     def _say_unsplit(self, worker: Worker) -> None:

@@ -8,10 +8,10 @@ from fleetx.ps.tables.kernels.numba_rows import (
     add,
     clear,
     differences,
+    find_differing,
     gather,
     renew,
     sgd,
-    unlike,
 )
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "dedupe",
     "differences",
     "find",
+    "find_differing",
     "gather",
     "insert",
     "pick",
@@ -30,5 +31,4 @@ __all__ = [
     "renew",
     "sgd",
     "sum_rows",
-    "unlike",
 ]

@@ -78,7 +78,7 @@ def add(rows: Floats, slots: Ids, delta: Floats) -> None:
 
 
 @compiled
-def unlike(marks: Array, slots: Ids, value: int, leave: bool, out: Ids) -> int:
+def find_differing(marks: Array, slots: Ids, value: int, leave: bool, out: Ids) -> int:
     count = 0
     for i in range(slots.shape[0]):
         if marks[slots[i]] != value:

@@ -90,7 +90,7 @@ def clear(slots: Ids, out: Floats) -> None:
     out[slots < 0] = 0
 
 
-def unlike(marks: Array, slots: Ids, value: int, leave: bool, out: Ids) -> int:
+def find_differing(marks: Array, slots: Ids, value: int, leave: bool, out: Ids) -> int:
     """Places of slots, all different, that bear another mark; they get this one, unless left."""
     found = np.flatnonzero(marks[slots] != value)
     out[: len(found)] = found
