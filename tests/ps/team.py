@@ -22,7 +22,7 @@ from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.worker.carrier import Carrier
 from fleetx.ps.worker.carrier_geo import GeoCarrier, local_optimizer
 from fleetx.ps.worker.carrier_options import CarrierOptions
-from fleetx.ps.worker.client import Client, Handle
+from fleetx.ps.worker.client import Client, TableHandle
 from fleetx.ps.worker.remote_optimizer import RemoteOptimizer
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker
@@ -90,17 +90,17 @@ def team(
             server.server_close()
 
 
-def table(client: Client, spec: SparseSpec) -> Handle:
+def table(client: Client, spec: SparseSpec) -> TableHandle:
     return client.create("sparse", [spec.to_plain()] * client.servers, spec.dim)
 
 
-def rows(client: Client, handle: Handle, ids: Any, *, train: bool = False) -> Any:
+def rows(client: Client, handle: TableHandle, ids: Any, *, train: bool = False) -> Any:
     """The rows of ids, in the order in which they were given."""
     batch = IdBatch.of(np.asarray(ids, np.int64), client.servers)
     return client.pull(handle, batch, train=train)[batch.place]
 
 
-def push(client: Client, handle: Handle, ids: Any, gradients: Any, **options: Any) -> None:
+def push(client: Client, handle: TableHandle, ids: Any, gradients: Any, **options: Any) -> None:
     """Gradients for different ids, in the order in which they were given."""
     batch = IdBatch.of(np.asarray(ids, np.int64), client.servers)
     sorted_ = np.empty((len(batch.ids), handle.width), np.float32)

@@ -25,7 +25,7 @@ from fleetx.ps.wire.messages import to_json
 from fleetx.ps.wire.pipes import LARGE, Pipe
 from fleetx.ps.wire.shared_memory_client import SharedMemoryError, SharedReplyReader, opened
 from fleetx.ps.wire.shared_memory_server import NAME, SharedReplyWriter
-from fleetx.ps.worker.client import Client, Handle
+from fleetx.ps.worker.client import Client, TableHandle
 from tests.ps.team import TOKEN, Team, push, rows, table, team
 
 SPEC = SparseSpec(name="t", dim=16, rule=Adagrad())
@@ -340,7 +340,7 @@ def test_between_processes(came: list[int]) -> None:
             assert process.stdout is not None
             endpoint = f"127.0.0.1:{int(process.stdout.readline())}"
             client = Client([endpoint], Team([], 1).access())
-            handle: Handle = table(client, SPEC)
+            handle: TableHandle = table(client, SPEC)
             batch = IdBatch.of(np.arange(MANY), 1)
             client.pull(handle, IdBatch.of(np.arange(1), 1))  # asks where rows can be read
             del came[:]

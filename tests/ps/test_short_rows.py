@@ -24,7 +24,7 @@ from fleetx.ps.worker.carrier import Carrier
 from fleetx.ps.worker.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.worker.carrier_geo import GeoCarrier
 from fleetx.ps.worker.carrier_options import CarrierOptions
-from fleetx.ps.worker.client import Client, Handle
+from fleetx.ps.worker.client import Client, TableHandle
 from tests.ps.team import carried, push, rows, team, train
 
 DIM, COUNT = 5, 7
@@ -54,7 +54,7 @@ def test_what_is_no_number_stays_none(form: str) -> None:
     assert np.isnan(widened(shortened(odd, SHORT_DTYPES[form]), SHORT_DTYPES[form])).all()
 
 
-def short(client: Client, spec: SparseSpec, form: str | None) -> Handle:
+def short(client: Client, spec: SparseSpec, form: str | None) -> TableHandle:
     flag = SHORT_DTYPES[form] if form else 0
     return client.create("sparse", [spec.to_plain()] * client.servers, spec.dim, short=flag)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.row_source import TableOptions
 from fleetx.ps.wire.arrays import Array, Floats, Ids
-from fleetx.ps.worker.client import Handle
+from fleetx.ps.worker.client import TableHandle
 from fleetx.ps.worker.row_gradients import RowGradients, joined
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.table_setup import TableSetup
@@ -104,7 +104,7 @@ class Carrier(TableSetup):
         self, worker: Worker, dense: list[list[Floats]], sparse: Mapping[str, RowGradients]
     ) -> None:
         """Send gradients to the servers."""
-        rounds, pushed = worker.pace.workers > 0, list[Handle]()
+        rounds, pushed = worker.pace.workers > 0, list[TableHandle]()
         for (group, options), values in zip(self.groups, dense, strict=True):
             rate, handle = float(options["lr"]), group.table
             worker.client.write(handle, values, rate=rate, step=handle.versions)

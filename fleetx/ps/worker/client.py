@@ -19,19 +19,18 @@ from fleetx.ps.wire.pipes import byte_view
 from fleetx.ps.wire.short_floats import shortened, widened
 
 _ONCE = ("load", "save", "shrink")
+"""Methods that must not happen twice."""
 Steps = int | list[int]
 """A version of a table: the same on all servers, or each server's own."""
 
 
 @dataclass(frozen=True)
-class Handle:
+class TableHandle:
     """A table as a client knows it: its number on each server."""
 
     name: str
     numbers: tuple[int, ...]
     width: int
-    sizes: tuple[int, ...] = ()
-    """Numbers on each server, for a dense table."""
     short: int = 0
     """The flag of the dtype in which rows travel; 0 for float32."""
     versions: list[int] = field(default_factory=list, compare=False)
@@ -106,19 +105,17 @@ class Client:
         self.channels[server].receive(read)
         return found[0]
 
-    def create(self, kind: str, specs: Sequence[Message], width: int, *, short: int = 0) -> Handle:
+    def create(
+        self, kind: str, specs: Sequence[Message], width: int, *, short: int = 0
+    ) -> TableHandle:
         """Make a table on all servers, or find the one that another worker made."""
         asked = [{"method": "create", "kind": kind, "spec": spec} for spec in specs]
         numbers = tuple(int(answer["table"]) for answer in self.call_all(asked))
-        sizes = tuple(
-            sum(end - begin for _, begin, end in spec["blocks"]) if kind == "dense" else 0
-            for spec in specs
-        )
-        return Handle(specs[0]["name"], numbers, width, sizes, short, [0] * self.servers)
+        return TableHandle(specs[0]["name"], numbers, width, short, [0] * self.servers)
 
     def pull(
         self,
-        table: Handle,
+        table: TableHandle,
         batch: IdBatch,
         out: Floats | None = None,
         *,
@@ -153,7 +150,7 @@ class Client:
 
     def push(
         self,
-        table: Handle,
+        table: TableHandle,
         batch: IdBatch,
         values: Array,
         *,
@@ -203,7 +200,7 @@ class Client:
                 version = self.channels[server].receive(_nothing).step
         return version
 
-    def changed_ids(self, table: Handle, since: list[int], reader: int) -> IdBatch | None:
+    def changed_ids(self, table: TableHandle, since: list[int], reader: int) -> IdBatch | None:
         """Ids of rows that others than the reader have changed; None if any row may be.
 
         Args:
@@ -223,7 +220,7 @@ class Client:
         begins = np.cumsum([0, *map(len, found)])
         return IdBatch(np.concatenate(found), begins, np.arange(begins[-1]))
 
-    def read(self, table: Handle, out: Sequence[Floats], *, step: Steps = 0) -> int:
+    def read(self, table: TableHandle, out: Sequence[Floats], *, step: Steps = 0) -> int:
         """All values of a dense table, one array for each server; returns the lowest version."""
         with self._lock:
             for server, channel in enumerate(self.channels):
@@ -237,7 +234,7 @@ class Client:
 
     def write(
         self,
-        table: Handle,
+        table: TableHandle,
         values: Sequence[Floats],
         *,
         rate: float = -1.0,

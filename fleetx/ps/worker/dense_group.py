@@ -10,7 +10,7 @@ from fleetx.ps.tables.dense_table import OPTIMIZERS, Block, DenseSpec
 from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire import frames
 from fleetx.ps.wire.arrays import Floats
-from fleetx.ps.worker.client import Client, Handle
+from fleetx.ps.worker.client import Client, TableHandle
 from fleetx.ps.worker.parameter_split import ParameterSplit
 
 _OPTIONS = {
@@ -32,10 +32,10 @@ class DenseGroup:
         self.name, self._parameters = name, dict(parameters)
         shapes = {key: tuple(p.shape) for key, p in parameters.items()}
         self.blocks: list[tuple[Block, ...]] = split.over(shapes, servers)
-        self._handle: Handle | None = None
+        self._handle: TableHandle | None = None
 
     @property
-    def table(self) -> Handle:
+    def table(self) -> TableHandle:
         """Where the parameters are, once it was made."""
         assert self._handle is not None, "made when the worker joins"
         return self._handle

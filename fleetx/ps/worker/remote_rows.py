@@ -4,14 +4,14 @@ import secrets
 
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.wire.arrays import Floats, Ids
-from fleetx.ps.worker.client import Handle
+from fleetx.ps.worker.client import TableHandle
 from fleetx.ps.worker.worker import Worker
 
 
 class RemoteRows:
     """Gives rows, takes differences, and tells which rows others have changed."""
 
-    def __init__(self, worker: Worker, handle: Handle) -> None:
+    def __init__(self, worker: Worker, handle: TableHandle) -> None:
         self._worker, self.handle = worker, handle
         self._name = secrets.randbits(62) + 1
         """Known to the servers, so that our own changes are no news to us."""

@@ -14,7 +14,7 @@ from fleetx.ps.wire.arrays import Ids, same_ids
 from fleetx.ps.wire.channel import Access
 from fleetx.ps.wire.messages import REST
 from fleetx.ps.wire.short_floats import SHORT_DTYPES
-from fleetx.ps.worker.client import Client, Handle
+from fleetx.ps.worker.client import Client, TableHandle
 from fleetx.ps.worker.heartbeat import Heartbeat
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Worker:
         self.dense_tables = 0
         self.pace = Pace()
         """How tables of this job turn pushes into updates."""
-        self._handles: dict[str, Handle] = {}
+        self._handles: dict[str, TableHandle] = {}
         self._last: tuple[Ids, IdBatch] | tuple[None, None] = None, None
         self._options: dict[str, TableOptions] = {}
         self._agreements, self._pauses = 0, 0
@@ -69,7 +69,7 @@ class Worker:
         for client in [*self._clients]:
             client.hang_up(server)
 
-    def table(self, options: TableOptions, rule: Rule | None = None) -> Handle:
+    def table(self, options: TableOptions, rule: Rule | None = None) -> TableHandle:
         """The sparse table of these options, made at the first use."""
         known = self._options.setdefault(options.name, options)
         if known is not options and known != options:
