@@ -29,7 +29,7 @@ class _WorkerState:
     dead: bool = False
     met: bool = False
     """It has connected to this server, since the server was started."""
-    restored: bool = False
+    dead_by_log: bool = False
     """It is dead by the log of a server that is gone; it may have been started again since."""
 
 
@@ -47,18 +47,18 @@ class Membership:
         self._silence, self._grace, self.patience = silence, grace, patience
         self._lock = threading.Lock()
         now = time.monotonic()
-        self._workers = {worker: _WorkerState(now) for worker in range(workers)}
+        self._states = {worker: _WorkerState(now) for worker in range(workers)}
         self._newest: float | None = None
         """When a worker last connected for the first time."""
         self.on_change: Callable[[str, int], None] = lambda event, worker: None
         """Called with who died and who is back; without our lock, for it takes one of its own."""
         self.ended = threading.Event()
-        """Set when the last worker has said that it is done."""
+        """Set when the last worker has reported that it is done."""
 
     def connected(self, worker: int) -> None:
         """A connection of a worker opened."""
         with self._lock:
-            state = self._workers[worker]
+            state = self._states[worker]
             state.connections += 1
             if not state.met:
                 state.met, self._newest = True, time.monotonic()
@@ -68,41 +68,41 @@ class Membership:
 
     def heard(self, worker: int) -> None:
         """A worker gave a sign of life."""
-        state = self._workers[worker]
+        state = self._states[worker]
         state.seen = time.monotonic()
         if state.dead:
-            state.dead = state.restored = False
+            state.dead = state.dead_by_log = False
             logger.warning("worker %d is back", worker)
             self.on_change(BACK, worker)
 
     def restore(self, worker: int, event: str) -> None:
         """A log says that a worker died, or came back."""
-        state = self._workers[worker]
-        state.dead = state.restored = event == DEAD
+        state = self._states[worker]
+        state.dead = state.dead_by_log = event == DEAD
         self._settle()
 
     def disconnected(self, worker: int) -> None:
         """A connection of a worker closed."""
         with self._lock:
-            state = self._workers[worker]
+            state = self._states[worker]
             state.connections -= 1
             state.seen = time.monotonic()
 
     def finish(self, worker: int) -> None:
         """A worker says that it is done; after the last one the server may end."""
         with self._lock:
-            self._workers[worker].finished = True
+            self._states[worker].finished = True
             self._settle()
 
     def rest(self, worker: int, resting: bool) -> None:
         """A worker is between two stretches of its data, or begins the next one."""
         with self._lock:
-            self._workers[worker].resting = resting
+            self._states[worker].resting = resting
 
     @property
     def job_over(self) -> bool:
         """Whether nobody is left to work for; dead workers are not waited for, but end nothing."""
-        membership = self._workers.values()
+        membership = self._states.values()
         done = all(state.finished or state.dead for state in membership)
         return done and any(state.finished for state in membership)
 
@@ -114,17 +114,17 @@ class Membership:
         """Notice who died since the last look; returns all the dead."""
         now = time.monotonic()
         with self._lock:
-            died = [w for w, state in self._workers.items() if self._died(state, now)]
+            died = [w for w, state in self._states.items() if self._died(state, now)]
             for worker in died:
-                self._workers[worker].dead, self._workers[worker].restored = True, False
+                self._states[worker].dead, self._states[worker].dead_by_log = True, False
             self._settle()
         for worker in died:
-            logger.warning("worker %d is dead: %s", worker, self._why(self._workers[worker]))
+            logger.warning("worker %d is dead: %s", worker, self._why(self._states[worker]))
             self.on_change(DEAD, worker)
         return self.dead()
 
     def _died(self, state: _WorkerState, now: float) -> bool:
-        known = state.finished or (state.dead and not state.restored)
+        known = state.finished or (state.dead and not state.dead_by_log)
         if known or (not state.met and self._newest is None):
             return False  # as long as nobody comes, nobody is late
         since = state.seen if state.met else self._newest
@@ -159,11 +159,11 @@ class Membership:
 
     def _those(self, chosen: Callable[[_WorkerState], bool]) -> list[int]:
         # Copied in one go: others may arrive while we look.
-        return sorted(worker for worker, state in [*self._workers.items()] if chosen(state))
+        return sorted(worker for worker, state in [*self._states.items()] if chosen(state))
 
     def require_alive(self, workers: list[int] | None = None) -> None:
         """Raise, with its name, when one of these workers (of all, if None) is dead."""
-        sure = self._those(lambda state: state.dead and not state.restored)
+        sure = self._those(lambda state: state.dead and not state.dead_by_log)
         dead = [w for w in sure if workers is None or w in workers]
         if dead:
             raise PeerLostError(

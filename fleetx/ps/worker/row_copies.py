@@ -19,11 +19,11 @@ from fleetx.ps.wire.short_floats import rounded
 Pull = Callable[[IdBatch, Ids | None], Floats]
 
 UNKNOWN, STALE, FRESH = 0, 1, 2
-"""What a copy is worth: it is to be written over, to be moved to where the servers are, or good."""
+"""The state of a copy: to be overwritten, to be moved by what others learned, or up to date."""
 RECENT_EXCHANGES = 4
 """Rows that were trained in so many exchanges are brought up to date there; others when used."""
 REMEMBERED = 4
-"""Batches whose places are known: who looks rows up will train them soon."""
+"""Batches whose slots are kept: rows that were looked up will be trained soon."""
 
 
 class Source(Protocol):
