@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from typing_extensions import override
 
-from fleetx.api import servers
+from fleetx.api import servers, table_saves
 from fleetx.expected import PATH, expect
 from fleetx.io.files import Folder, written_together
 from fleetx.io.persistables import checked
@@ -107,10 +107,10 @@ def _serve(module: fx.GraphModule, folder: Path, format: str) -> bool:
             f"save_inference_model(format={format!r}): rows of tables lie beside the model, and "
             "such a file has no words for that; leave the format at 'torch'"
         )
-    if not servers.save_tables(folder / TABLES if looked_up else None):
+    if not table_saves.save_tables(folder / TABLES if looked_up else None):
         return False
     if looked_up:
-        servers.save_dense(module, folder)
+        table_saves.save_dense(module, folder)
         describe(module)
     return True
 

@@ -46,11 +46,6 @@ class World:
         """Number of workers on this machine."""
         return sum(process.role == "TRAINER" for process in self.local)
 
-    @property
-    def local_servers(self) -> int:
-        """Number of servers on this machine."""
-        return len(self.local) - self.local_workers
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

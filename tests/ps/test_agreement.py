@@ -10,7 +10,7 @@ from torch import nn
 import fleetx as fleet
 from fleetx import roles
 from fleetx.nn import SGD, SparseEmbedding, Uniform
-from fleetx.ps import worker as workers
+from fleetx.ps.worker import worker as workers
 from fleetx.testing import world
 from tests.ps.team import TOKEN, team
 

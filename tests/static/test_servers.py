@@ -245,10 +245,10 @@ def test_a_data_set_is_learned_whole_however_it_is_shared(mode: str, tmp_path: P
         # A round for all of them, a push for each batch, or an exchange now and then.
         assert one["updates"] == {"sync": 3 + 5, "geo": one["updates"]}.get(mode, 10)
         assert len(one["names"]) == 1
-    served(tmp_path / "serve", found[0]["outputs"])
+    logged(tmp_path / "serve", found[0]["outputs"])
 
 
-def served(folder: Path, expected: np.ndarray) -> None:
+def logged(folder: Path, expected: np.ndarray) -> None:
     """Both loaders give the same, for a plain module and for a program."""
     ids, numbers = everybody()
     model = load_model(folder, Net())
@@ -270,8 +270,8 @@ def alone(
     """This process as the only worker of a job, with servers that know nothing or a save."""
     monkeypatch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
     with team(2) as here:
-        for desk in here.desks:
-            desk.preload(began_with, None)
+        for handler in here.handlers:
+            handler.preload(began_with, None)
         try:
             yield kind(here.endpoints)
         finally:

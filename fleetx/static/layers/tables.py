@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from fleetx.api.servers import has_servers
 from fleetx.nn import SparseEmbedding
-from fleetx.ps.entries import Entry, ShowClickEntry
-from fleetx.ps.initializers import Initializer as Rows
-from fleetx.ps.rules import Rule
+from fleetx.ps.tables.entries import Entry, ShowClickEntry
+from fleetx.ps.tables.initializers import Initializer as Rows
+from fleetx.ps.tables.rules import Rule
 from fleetx.static.layers.parameters import Attr, ParamAttr, layer, one_of
 from fleetx.static.record.current import default_startup_program
 from fleetx.static.record.error import ProgramError

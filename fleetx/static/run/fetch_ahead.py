@@ -24,7 +24,7 @@ def fetching_ahead(program: Program, run: TrainingRun) -> Show | None:
     found = list(_lookups(program, run))
     uses = Counter(layer for layer, _ in found)
     # A layer that is used twice in a batch would be told of more than it remembers.
-    lookups = [(layer, name) for layer, name in found if uses[layer] == 1 and _unseen(layer)]
+    lookups = [(layer, name) for layer, name in found if uses[layer] == 1 and layer.exact_prefetch]
 
     def show(batch: Mapping[str, Slotted]) -> None:
         for layer, name in lookups:
@@ -32,11 +32,6 @@ def fetching_ahead(program: Program, run: TrainingRun) -> Show | None:
                 layer.prefetch(batch[name].values)
 
     return show if lookups else None
-
-
-def _unseen(layer: SparseEmbedding) -> bool:
-    strategy = layer.home.strategy
-    return strategy is not None and strategy.carrier.same_ahead is True
 
 
 def _lookups(program: Program, run: TrainingRun) -> Iterator[tuple[SparseEmbedding, str]]:
