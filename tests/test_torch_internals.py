@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
 
 from fleetx import torch_internals as internals
 from fleetx.testing import world
@@ -51,10 +52,12 @@ def test_private_names_of_torch_stand_in_one_file() -> None:
 
 def test_what_subclasses_override_is_there() -> None:
     from torch.distributed.pipelining import PipelineStage
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     owners = {
         "torch.nn.Module": nn.Module,
         "torch.distributed.pipelining.PipelineStage": PipelineStage,
+        "torch.fx.experimental.symbolic_shapes.ShapeEnv": ShapeEnv,
     }
     for full in internals.OVERRIDDEN:
         owner, _, name = full.rpartition(".")
@@ -69,6 +72,103 @@ def test_dictionaries_of_a_module_are_live() -> None:
     internals.buffers_of(layer)["running_mean"] = torch.full((3,), 5.0)
     state = module.state_dict()
     assert (float(state["0.weight"][0]), float(state["0.running_mean"][0])) == (7.0, 5.0)
+
+
+def test_modules_share_what_others_hold() -> None:
+    module, twin = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    module.register_buffer("hidden", torch.zeros(1), persistent=False)
+    internals.use_tensors(twin, module)
+    internals.share_persistence(twin, module)
+    internals.use_children(twin, {"below": nn.Linear(1, 1)})
+    assert twin.weight is module.weight
+    assert "hidden" not in twin.state_dict()
+    assert "below.weight" in twin.state_dict()
+    lazy = nn.LazyLinear(2)
+    internals.infer_parameters(lazy, (torch.ones(4, 3),), {})
+    assert lazy.weight.shape == (2, 3)
+
+
+def test_graphs_tell_of_their_nodes() -> None:
+    graph = fx.Graph()
+    first = graph.placeholder("x")
+    with graph.inserting_before(internals.graph_root(graph).next):
+        assert next(iter(graph.nodes)) is first
+        before = graph.placeholder("before")
+    assert next(iter(graph.nodes)) is before
+    assert not internals.is_erased(before)
+    graph.erase_node(before)
+    assert internals.is_erased(before)
+    assert isinstance(torch.ops.aten.add.Tensor, internals.OpOverload)
+
+
+def test_switches_are_put_back() -> None:
+    internals.set_grad_enabled(False)
+    assert not torch.is_grad_enabled()
+    internals.set_grad_enabled(True)
+    assert torch.is_grad_enabled()
+    with internals.as_if_compiling():
+        assert torch.compiler.is_compiling()
+        assert torch.compiler.is_exporting()
+    assert not torch.compiler.is_compiling()
+    with internals.without_mkldnn():
+        assert not torch._C._get_mkldnn_enabled()
+    assert torch._C._get_mkldnn_enabled() or not torch.backends.mkldnn.is_available()
+    token = internals.enter_autocast("cpu", torch.bfloat16, True, True)
+    assert torch.is_autocast_enabled("cpu")
+    internals.exit_autocast(token)
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_functions_of_torch_come_down_to_one_that_can_be_replaced() -> None:
+    calls: list[str] = []
+
+    def counted(name: str, function: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return function(*args, **kwargs)
+
+        return run
+
+    internals.replace_functional_call(counted("functional", internals.functional_call))
+    internals.replace_checkpoint_generator(counted("checkpoint", internals.checkpoint_generator))
+    try:
+        layer = nn.Linear(2, 2)
+        torch.func.functional_call(layer, {"bias": torch.zeros(2)}, (torch.ones(1, 2),))
+        checkpoint(layer, torch.ones(1, 2, requires_grad=True), use_reentrant=False)
+    finally:
+        internals.replace_functional_call(internals.functional_call)
+        internals.replace_checkpoint_generator(internals.checkpoint_generator)
+    assert calls == ["functional", "checkpoint"]
+    assert not internals.is_transformed()
+    assert torch.func.vmap(lambda x: x * internals.is_transformed())(torch.ones(2)).all()
+
+
+def test_fake_tensors_have_sizes_and_no_memory() -> None:
+    with internals.FakeTensorMode() as mode, internals.enable_python_dispatcher():
+        fake = torch.ones(3) + 1
+    assert isinstance(fake, internals.FakeTensor)
+    assert internals.storage_number(fake) == internals.storage_number(fake[1:])
+    assert internals.storage_number(fake) != internals.storage_number(
+        mode.from_tensor(torch.ones(3))
+    )
+    assert callable(internals.decompositions().one_layer_lstm)
+    with pytest.raises(internals.DataDependentOutputException):
+        fake.sum().item()
+    with internals.FakeTensorMode(), pytest.raises(internals.DynamicOutputShapeException):
+        torch.ones(3).nonzero()
+    with internals.without_torch_function():
+        assert torch.ones(2).sum() == 2
+
+
+def test_free_sizes_are_expressions() -> None:
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    env, source = ShapeEnv(), internals.ConstantSource("x_0")
+    symbol = env.create_symbol(17, source, DimDynamic.DYNAMIC, constraint_dim=None)
+    size = env.create_symintnode(symbol, hint=17, source=source)
+    assert internals.symbolic_expression(size * 2) == 2 * symbol
+    found = internals.sympy_interp(internals.PythonReferenceAnalysis, {symbol: 5}, 2 * symbol)
+    assert found == 10
 
 
 def test_hooks_are_seen() -> None:
@@ -108,6 +208,7 @@ def test_layers_and_masks() -> None:
     assert issubclass(nn.BatchNorm2d, internals.NormBase)
     assert issubclass(nn.InstanceNorm1d, internals.InstanceNormBase)
     assert issubclass(nn.Conv3d, internals.ConvBase)
+    assert issubclass(nn.Dropout2d, internals.DropoutBase)
     with pytest.raises(ValueError, match="expected 4D"):
         internals.check_input_dim(nn.BatchNorm2d(3), torch.zeros(2, 3))
     mask = torch.triu(torch.ones(3, 3, dtype=torch.bool), 1)

@@ -6,7 +6,6 @@ from concurrent.futures import Future
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from typing_extensions import override
 
 from fleetx.nn.row_outputs import Indexed, InOrder, Pooled, RowOutput, bags_of
@@ -18,6 +17,7 @@ from fleetx.ps.tables.rules import Rule
 from fleetx.ps.wire.arrays import Array, Floats, same_ids
 from fleetx.ps.wire.short_floats import check_wire_dtype
 from fleetx.ps.worker.sparse_module import Lookup, SparseModule
+from fleetx.torch_internals import FakeTensor, unsafe_view
 
 _POOLINGS = ("sum", "mean")
 AHEAD = 2
@@ -109,8 +109,7 @@ class SparseEmbedding(SparseModule):
         leaf.requires_grad_()
         self.lookups.append(Lookup(batch, leaf, output.backward, self._stats(batch, show, click)))
         # No view, for torch lets nobody write to views of a leaf; nor a copy, for nobody reads it.
-        result: Tensor = torch.ops.aten._unsafe_view.default(leaf, shape)
-        return result
+        return unsafe_view(leaf, shape)
 
     def _recorded(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
         """What a program is told of the result: its shape, and that it depends on the rows."""
