@@ -166,6 +166,7 @@ def test_free_sizes_are_expressions() -> None:
     env, source = ShapeEnv(), internals.ConstantSource("x_0")
     symbol = env.create_symbol(17, source, DimDynamic.DYNAMIC, constraint_dim=None)
     size = env.create_symintnode(symbol, hint=17, source=source)
+    assert isinstance(size, torch.SymInt)
     assert internals.symbolic_expression(size * 2) == 2 * symbol
     found = internals.sympy_interp(internals.PythonReferenceAnalysis, {symbol: 5}, 2 * symbol)
     assert found == 10

@@ -1,7 +1,5 @@
 """Records or refuses what python and torch would decide at once while a forward is followed."""
 
-import builtins
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +10,7 @@ from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 from typing_extensions import override
 
 from fleetx.graph import kinds
-from fleetx.strategies.pipeline.refusal import REMEDY, is_users
+from fleetx.strategies.pipeline.refusal import REMEDY
 from fleetx.torch_internals import tree_leaves
 
 if TYPE_CHECKING:
@@ -34,7 +32,6 @@ def recording(tracer: "Follower") -> Iterator[None]:
     with ExitStack() as stack:
         for make, name in [*makers.items(), (torch.finfo, "finfo"), (torch.iinfo, "iinfo")]:
             stack.enter_context(_replaced(torch, name, _making(tracer, make)))
-        stack.enter_context(_replaced(builtins, "isinstance", _asking_kind(tracer)))
         stack.enter_context(_replaced(nn.Module, "__setattr__", _setting(tracer)))
         stack.enter_context(_replaced(nn.Module, "training", _training(tracer)))
         stack.enter_context(_Record(tracer, frozenset(makers)))
@@ -63,22 +60,6 @@ def _making(tracer: "Follower", make: Callable[..., Any]) -> Callable[..., Any]:
         return make(*args, **kwargs)
 
     return record
-
-
-def _asking_kind(tracer: "Follower") -> Callable[[Any, Any], bool]:
-    """Proxies are no tensors, so that user code would silently take the other branch."""
-    ask = isinstance
-
-    def asked(value: Any, kind: Any) -> bool:
-        if ask(value, fx.Proxy):
-            frame = sys._getframe(1)
-            if frame.f_code is torch.is_tensor.__code__:
-                frame = sys._getframe(2)
-            if is_users(frame):
-                raise tracer.refusal("the kind of a value is asked for, which is not known yet")
-        return ask(value, kind)
-
-    return asked
 
 
 def _setting(tracer: "Follower") -> Callable[[nn.Module, str, Any], None]:

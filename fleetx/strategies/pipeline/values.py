@@ -1,15 +1,18 @@
 """What stands for the values of a forward while it is followed, and what it refuses to be."""
 
 import operator
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 from torch.fx.proxy import Attribute
 from typing_extensions import override
 
 from fleetx.graph import kinds
-from fleetx.strategies.pipeline.refusal import Following
+from fleetx.strategies.pipeline.refusal import Following, is_users
 
 _OWN_FIELDS = frozenset({"tracer", "node", "_node", "root", "attr", "real"})
 
@@ -18,6 +21,21 @@ class _Refusing:
     """Whatever needs the value itself, which is not there before the forward runs."""
 
     tracer: Following
+
+    def _kind(self) -> type:
+        """Refuse to be asked by user code: no value is a tensor, so it would take another branch.
+
+        ``isinstance`` reads ``__class__`` wherever the type itself does not answer, so that it
+        need not be replaced, which all threads of the process would see.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        if frame is not None and frame.f_code is torch.is_tensor.__code__:
+            frame = frame.f_back
+        if frame is not None and is_users(frame):
+            raise self.tracer.refusal("the kind of a value is asked for, which is not known yet")
+        return type(self)
+
+    __class__ = property(_kind)
 
     @override
     def __setattr__(self, name: str, value: Any) -> None:
