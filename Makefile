@@ -42,7 +42,7 @@ test-all: lint types ## every composition, with fresh examples for property test
 
 gpu: $(VENV)/.dev ## the tests that are about a GPU, on a machine that has one
 	$(BIN)/python -m pytest --gpu tests/comm/test_host_copies.py tests/evaluate/test_precision.py \
-		tests/nn/test_picking.py tests/optim tests/strategies/test_compile.py tests/strategies/test_cuda_graph.py \
+		tests/nn/test_row_outputs.py tests/optim tests/strategies/test_compile.py tests/strategies/test_cuda_graph.py \
 		tests/engine/test_freed.py
 
 format: $(VENV)/.dev ## rewrite the sources in the project's format

@@ -8,27 +8,6 @@ from torch import nn
 from fleetx.config.block import Block, BuildStrategy, ExecutionStrategy
 from fleetx.plan.compose import Request
 
-class ASyncConfigs(TypedDict, total=False):
-    k_steps: int
-    half_async: bool
-    max_staleness: int
-    max_unsent: int
-    max_merge_var_num: int
-    send_queue_size: int
-    independent_recv_thread: bool
-    min_send_grad_num_before_recv: int
-    thread_pool_size: int
-    send_wait_times: int
-    runtime_split_send_recv: bool
-    launch_barrier: bool
-    heter_worker_device_guard: str
-    lr_decay_steps: int
-    lr_decay_rate: float
-    use_ps_gpu: int
-    split_method: Literal["RoundRobin", "HashName"]
-    slice_var_up: bool
-    min_block_size: int
-
 class AmpConfigs(TypedDict, total=False):
     init_loss_scaling: float
     incr_every_n_steps: int
@@ -88,6 +67,27 @@ class LocalsgdConfigs(TypedDict, total=False):
     k_steps: int
     begin_step: int
 
+class ASyncConfigs(TypedDict, total=False):
+    k_steps: int
+    half_async: bool
+    max_staleness: int
+    max_unsent: int
+    max_merge_var_num: int
+    send_queue_size: int
+    independent_recv_thread: bool
+    min_send_grad_num_before_recv: int
+    thread_pool_size: int
+    send_wait_times: int
+    runtime_split_send_recv: bool
+    launch_barrier: bool
+    heter_worker_device_guard: str
+    lr_decay_steps: int
+    lr_decay_rate: float
+    use_ps_gpu: int
+    split_method: Literal["RoundRobin", "HashName"]
+    slice_var_up: bool
+    min_block_size: int
+
 class PipelineConfigs(TypedDict, total=False):
     micro_batch_size: int
     accumulate_steps: int
@@ -141,7 +141,6 @@ class GradientScaleConfigs(TypedDict, total=False):
     scale_gradient: bool
 
 class DistributedStrategy:
-    a_sync: bool
     amp: bool
     clip: bool
     compile: bool
@@ -153,6 +152,7 @@ class DistributedStrategy:
     lars: bool
     adaptive_localsgd: bool
     localsgd: bool
+    a_sync: bool
     pipeline: bool
     recompute: bool
     sharding: bool
@@ -186,10 +186,6 @@ class DistributedStrategy:
     with_coordinator: bool
     qat: bool
     split_data: bool
-    @property
-    def a_sync_configs(self) -> Block: ...
-    @a_sync_configs.setter
-    def a_sync_configs(self, value: ASyncConfigs | Block) -> None: ...
     @property
     def amp_configs(self) -> Block: ...
     @amp_configs.setter
@@ -230,6 +226,10 @@ class DistributedStrategy:
     def localsgd_configs(self) -> Block: ...
     @localsgd_configs.setter
     def localsgd_configs(self, value: LocalsgdConfigs | Block) -> None: ...
+    @property
+    def a_sync_configs(self) -> Block: ...
+    @a_sync_configs.setter
+    def a_sync_configs(self, value: ASyncConfigs | Block) -> None: ...
     @property
     def pipeline_configs(self) -> Block: ...
     @pipeline_configs.setter
