@@ -25,7 +25,7 @@ from fleetx.strategies.amp import Amp, loss_scaling
 from fleetx.strategies.amp import strategy as amp
 from fleetx.testing import world
 from tests.engine.training import OPTIMIZERS, data, net, spread, weights
-from tests.optim.formats import formats
+from tests.strategies.formats import formats
 from tests.strategies.paddle import start
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.graph.models import all_whole, check, nothing_whole
+from tests.strategies.pipeline.models import all_whole, check, nothing_whole
 
 
 class Cell(nn.Module):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fleetx.strategies.pipeline import balance, parts, trace
-from tests.graph.models import GPT, ResNet, all_whole, check, nothing_whole
+from tests.strategies.pipeline.models import GPT, ResNet, all_whole, check, nothing_whole
 
 
 def a_chain(depth: int) -> nn.Sequential:

@@ -13,7 +13,7 @@ from torch.optim import SGD, Adam, Optimizer
 from fleetx.optim.lamb import Lamb
 from fleetx.optim.lars import Lars
 from fleetx.strategies.sharding.state_offload import OffloadedState
-from tests.optim.layers import DEVICES, gradients, parameters
+from tests.strategies.layerwise.layers import DEVICES, gradients, parameters
 
 RULES: dict[str, Callable[[Any], Optimizer]] = {
     "momentum": lambda params: SGD(params, lr=0.1, momentum=0.9),

@@ -9,7 +9,15 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrizations
 
 from fleetx.strategies.pipeline import parts, trace
-from tests.graph.models import GPT, Block, ResNet, all_whole, check, nothing_whole, run_all
+from tests.strategies.pipeline.models import (
+    GPT,
+    Block,
+    ResNet,
+    all_whole,
+    check,
+    nothing_whole,
+    run_all,
+)
 
 
 def calls(graph: fx.Graph) -> list[str]:

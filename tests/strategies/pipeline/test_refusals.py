@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from fleetx.strategies.pipeline import parts, trace
-from tests.graph.models import Block, all_whole, check, nothing_whole
+from tests.strategies.pipeline.models import Block, all_whole, check, nothing_whole
 
 
 class Cube(torch.autograd.Function):

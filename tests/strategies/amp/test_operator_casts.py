@@ -19,7 +19,7 @@ from fleetx.strategies.amp.operator_casts import (
 )
 from fleetx.strategies.amp.operator_lists import FUNCTIONS, PRODUCTS, functions
 from fleetx.testing import world
-from tests.optim.formats import formats
+from tests.strategies.formats import formats
 
 
 def low(**options: Any) -> OperatorCasts:

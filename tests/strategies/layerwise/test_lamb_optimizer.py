@@ -17,7 +17,8 @@ from torch.distributed.tensor import Placement, Replicate, Shard, distribute_ten
 from fleetx.optim.lamb import Lamb
 from fleetx.strategies.layerwise import layers
 from fleetx.testing import world
-from tests.optim.layers import (
+from tests.programs import python
+from tests.strategies.layerwise.layers import (
     DEVICES,
     EXCLUDED,
     STEPS,
@@ -29,9 +30,8 @@ from tests.optim.layers import (
     parameters,
     train,
 )
-from tests.programs import python
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "L2, ascent": {"weight_decay": 0.05, "maximize": True},
@@ -193,7 +193,7 @@ def advance(params: list[nn.Parameter], optimizer: Lamb, steps: range) -> None:
 
 RESUME = """
 import sys, torch
-from tests.optim.test_lamb import advance, job
+from tests.strategies.layerwise.test_lamb_optimizer import advance, job
 saved = torch.load(sys.argv[1])
 params, optimizer = job(saved["params"][0].dtype)
 for param, value in zip(params, saved["params"]):

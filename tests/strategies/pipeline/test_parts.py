@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fleetx.plan.forward import replace_forward
 from fleetx.strategies.pipeline import parts, trace
-from tests.graph.models import (
+from tests.strategies.pipeline.models import (
     GPT,
     Block,
     ResNet,

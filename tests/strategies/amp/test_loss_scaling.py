@@ -13,11 +13,11 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from fleetx.strategies.amp.loss_scaling import Growth, LossScale, advance_, unscale_
 from fleetx.testing import world
-from tests.optim.layers import DEVICES
+from tests.strategies.layerwise.layers import DEVICES
 
-CASES = json.loads(
-    (Path(__file__).parent.parent / "golden" / "update_loss_scaling.json").read_text()
-)["cases"]
+CASES = json.loads((Path(__file__).parents[2] / "golden" / "update_loss_scaling.json").read_text())[
+    "cases"
+]
 LONG = "seed004_doc_defaults_long"
 
 
