@@ -41,8 +41,9 @@ test-all: lint types ## every composition, with fresh examples for property test
 	$(PYTEST) --all --durations=40
 
 gpu: $(VENV)/.dev ## the tests that are about a GPU, on a machine that has one
-	$(BIN)/python -m pytest --gpu tests/comm/test_host_copies.py tests/evaluate/test_precision.py \
-		tests/nn/test_picking.py tests/optim tests/strategies/test_compile.py tests/strategies/test_cuda_graph.py \
+	$(BIN)/python -m pytest --gpu tests/strategies/recompute/test_host_copies.py tests/evaluate/test_precision.py \
+		tests/nn/test_row_outputs.py tests/strategies/layerwise tests/strategies/amp \
+		tests/strategies/sharding/test_state_offload.py tests/strategies/test_compile.py tests/strategies/test_cuda_graph.py \
 		tests/engine/test_freed.py
 
 format: $(VENV)/.dev ## rewrite the sources in the project's format

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from fleetx.comm import sparse
-from fleetx.optim.momentum_correction import Kept, Rule, correct
+from fleetx.strategies.dgc import sparse
+from fleetx.strategies.dgc.momentum_correction import Kept, Rule, correct
 
 Way = Callable[[], object]
 

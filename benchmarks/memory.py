@@ -33,8 +33,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 import fleetx as fleet
+from fleetx.api import session
 from fleetx.comm.local import local
-from fleetx.engine import session
 from fleetx.engine.engine import Engine
 from fleetx.strategies.recompute import Recompute
 from fleetx.testing import world

@@ -80,7 +80,7 @@ x, y = (part.to("cuda" if torch.cuda.is_available() else "cpu") for part in data
 """Before the code of pages that say "your model"; they only change a few lines of a script."""
 AFTER = """
 from fleetx.roles import started
-from fleetx.engine import session
+from fleetx.api import session
 if not started():
     fleet.init(is_collective=True, strategy=strategy)
 if not session.engines():

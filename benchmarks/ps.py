@@ -26,16 +26,18 @@ from typing import Any
 
 import numpy as np
 
-from fleetx.ps import kernels
-from fleetx.ps.channel import Access
-from fleetx.ps.client import Batch, Client
-from fleetx.ps.desk import Desk
-from fleetx.ps.handshake import Claim
-from fleetx.ps.hashing import STRIDE, Ids
-from fleetx.ps.members import Members
-from fleetx.ps.rules import Adagrad
-from fleetx.ps.server import Server
-from fleetx.ps.sparse_spec import SparseSpec
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.request_handler import RequestHandler
+from fleetx.ps.server.server import Server
+from fleetx.ps.tables import kernels
+from fleetx.ps.tables.hashing import STRIDE
+from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.rules import Adagrad
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.arrays import Ids
+from fleetx.ps.wire.channel import Access
+from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.worker.client import Client
 from fleetx.roles.secrets import CERTIFICATE, KEY, client_tls, server_tls
 
 TOKEN = b"a token for the benchmark"
@@ -86,14 +88,14 @@ def ids(count: int) -> Ids:
 
 def serve(port: int, rows: int, log: str) -> None:
     """The server process: a table that is full from the start."""
-    desk = Desk(Members(64), folder=Path(log) if log else None)
-    desk.call(Claim(0, 0), {"method": "create", "kind": "sparse", "spec": SPEC.form()})
-    table = desk._tables[0]._plain
+    handler = RequestHandler(Membership(64), folder=Path(log) if log else None)
+    handler.call(Claim(0, 0), {"method": "create", "kind": "sparse", "spec": SPEC.to_plain()})
+    table = handler._tables[0]._table
     known, out = ids(rows), np.empty((1 << 16, SPEC.dim), np.float32)
     for begin in range(0, rows, 1 << 16):
         piece = known[begin : begin + (1 << 16)]
         table.pull(piece, out[: len(piece)], train=True)  # type: ignore[union-attr]
-    server = Server(("127.0.0.1", port), desk, TOKEN, tls=server_tls())
+    server = Server(("127.0.0.1", port), handler, TOKEN, tls=server_tls())
     print("ready", table.nbytes / rows, flush=True)  # type: ignore[union-attr]
     server.run()
 
@@ -130,10 +132,10 @@ class Caller:
     """One worker of the benchmark."""
 
     client: Client
-    batches: list[Batch]
+    batches: list[IdBatch]
 
     def __post_init__(self) -> None:
-        self.table = self.client.create("sparse", [SPEC.form()], SPEC.dim)
+        self.table = self.client.create("sparse", [SPEC.to_plain()], SPEC.dim)
         self.rows = np.empty((COUNT, SPEC.dim), np.float32)
         self.gradients = np.random.default_rng(0).standard_normal((COUNT, SPEC.dim), np.float32)
 
@@ -205,7 +207,9 @@ def measure(rows: int, workers: int, bursts: int, tls: tuple[str, str] | None) -
             Kind("raw TCP", raw(echo_port, 30), shadow.pid),
             Kind("memory, one core", gather(rows), os.getpid()),
             *_kinds("", port, plain.pid, rows=rows, workers=workers),
-            _kinds(" from afar", port, plain.pid, rows=rows, workers=workers, near=False)[0],
+            _kinds(" from afar", port, plain.pid, rows=rows, workers=workers, shared_memory=False)[
+                0
+            ],
             _kinds(" with a log", log_port, logged.pid, rows=rows, workers=workers)[1],
         ]
         if secure:
@@ -269,7 +273,7 @@ def stalls(rows: int) -> None:
 def _caller(port: int, rows: int, access: Access) -> "Caller":
     chance, known = np.random.default_rng(1), ids(rows)
     places = [chance.choice(rows, COUNT, replace=False) for _ in range(15)]
-    batches = [Batch.of(known[place], 1) for place in places]
+    batches = [IdBatch.of(known[place], 1) for place in places]
     return Caller(Client([f"127.0.0.1:{port}"], access), batches)
 
 

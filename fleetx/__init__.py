@@ -4,6 +4,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fleetx.api.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
+    from fleetx.api.layout import (
+        data_index,
+        data_num,
+        full_state_dict,
+        load_full_state_dict,
+    )
+    from fleetx.api.optimizer import DistributedOptimizer
+    from fleetx.api.servers import (
+        init_server,
+        init_worker,
+        run_server,
+        server_report,
+        settle_workers,
+        shrink,
+        stop_worker,
+    )
+    from fleetx.api.session import distributed_model, distributed_optimizer, init
     from fleetx.applications.train_configs import parse_train_configs
     from fleetx.checking.eager import check
     from fleetx.config.block import BuildStrategy, ExecutionStrategy
@@ -16,24 +34,6 @@ if TYPE_CHECKING:
     )
     from fleetx.data.slot_dataset import InMemoryDataset, QueueDataset, train_from_dataset
     from fleetx.data.slots import Slot
-    from fleetx.engine.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
-    from fleetx.engine.layout import (
-        data_index,
-        data_num,
-        full_state_dict,
-        load_full_state_dict,
-    )
-    from fleetx.engine.optimizer import DistributedOptimizer
-    from fleetx.engine.servers import (
-        init_server,
-        init_worker,
-        run_server,
-        server_report,
-        settle_workers,
-        shrink,
-        stop_worker,
-    )
-    from fleetx.engine.session import distributed_model, distributed_optimizer, init
     from fleetx.io import load_inference_model, load_vars
     from fleetx.io.jobs import load_persistables, save_inference_model, save_persistables
     from fleetx.metrics.gathering import gather_for_metrics
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
         world_device_ids,
         world_size,
     )
-    from fleetx.static.distributed import minimize
-    from fleetx.static.program import Program
+    from fleetx.static.record.program import Program
+    from fleetx.static.run.distributed import minimize
 
     main_program: Program
     startup_program: Program
@@ -156,7 +156,7 @@ __all__ = [
     "world_size",
 ]
 
-# Rooms load on first use, so that importing fleetx costs next to nothing over importing torch.
+# Packages load on first use, so that importing fleetx costs next to nothing over importing torch.
 _HOMES = {
     "parse_train_configs": "fleetx.applications.train_configs",
     "check": "fleetx.checking.eager",
@@ -171,27 +171,27 @@ _HOMES = {
     "QueueDataset": "fleetx.data.slot_dataset",
     "train_from_dataset": "fleetx.data.slot_dataset",
     "Slot": "fleetx.data.slots",
-    "ClipGradByGlobalNorm": "fleetx.engine.grad_clip",
-    "ClipGradByNorm": "fleetx.engine.grad_clip",
-    "ClipGradByValue": "fleetx.engine.grad_clip",
-    "DistributedOptimizer": "fleetx.engine.optimizer",
-    "data_index": "fleetx.engine.layout",
-    "data_num": "fleetx.engine.layout",
-    "init_server": "fleetx.engine.servers",
-    "init_worker": "fleetx.engine.servers",
-    "run_server": "fleetx.engine.servers",
-    "server_report": "fleetx.engine.servers",
-    "settle_workers": "fleetx.engine.servers",
-    "shrink": "fleetx.engine.servers",
-    "stop_worker": "fleetx.engine.servers",
+    "ClipGradByGlobalNorm": "fleetx.api.grad_clip",
+    "ClipGradByNorm": "fleetx.api.grad_clip",
+    "ClipGradByValue": "fleetx.api.grad_clip",
+    "DistributedOptimizer": "fleetx.api.optimizer",
+    "data_index": "fleetx.api.layout",
+    "data_num": "fleetx.api.layout",
+    "init_server": "fleetx.api.servers",
+    "init_worker": "fleetx.api.servers",
+    "run_server": "fleetx.api.servers",
+    "server_report": "fleetx.api.servers",
+    "settle_workers": "fleetx.api.servers",
+    "shrink": "fleetx.api.servers",
+    "stop_worker": "fleetx.api.servers",
     "DistributeTranspilerConfig": "fleetx.config.transpiler",
-    "distributed_model": "fleetx.engine.session",
-    "distributed_optimizer": "fleetx.engine.session",
-    "full_state_dict": "fleetx.engine.layout",
+    "distributed_model": "fleetx.api.session",
+    "distributed_optimizer": "fleetx.api.session",
+    "full_state_dict": "fleetx.api.layout",
     "gather_for_metrics": "fleetx.metrics.gathering",
-    "init": "fleetx.engine.session",
-    "load_full_state_dict": "fleetx.engine.layout",
-    "minimize": "fleetx.static.distributed",
+    "init": "fleetx.api.session",
+    "load_full_state_dict": "fleetx.api.layout",
+    "minimize": "fleetx.static.run.distributed",
     "load_inference_model": "fleetx.io",
     "load_persistables": "fleetx.io.jobs",
     "load_vars": "fleetx.io",
@@ -215,14 +215,14 @@ _ROOMS = {"applications", "metrics", "static", "utils"}
 
 def __getattr__(name: str) -> Any:
     if name in _PROGRAMS:
-        programs = importlib.import_module("fleetx.static.distributed")
+        programs = importlib.import_module("fleetx.static.run.distributed")
         return getattr(programs, _PROGRAMS[name])()
     if name in _ROOMS:
         return importlib.import_module(f"fleetx.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'fleetx' has no attribute {name!r}{_meant(name)}")
-    room = importlib.import_module(_HOMES.get(name, "fleetx.roles"))
-    value = globals()[name] = getattr(room, name)
+    module = importlib.import_module(_HOMES.get(name, "fleetx.roles"))
+    value = globals()[name] = getattr(module, name)
     return value
 
 

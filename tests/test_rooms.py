@@ -4,7 +4,8 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,23 @@ ROOMS = [
     *("roles", "launch", "comm", "optim", "graph", "ps", "nn"),
     "plan",
     "strategies",
-    *("config", "auto", "engine"),
+    *("config", "auto", "engine", "api"),
     "checking",
     *("static", "io"),
     *("data", "metrics", "applications", "evaluate"),
     "compat",
 ]
 FREE = {"testing"}  # the pool for tests stands beside all rooms
+DOORS = {PACKAGE / "optim" / "lars.py", PACKAGE / "optim" / "lamb.py"}
+"""Public names of what lives further right; these files hold nothing but an import."""
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py"))
+STATIC = {
+    "record": set[str](),
+    "lower": {"record"},
+    "layers": {"record"},
+    "run": {"record", "lower", "layers"},
+}
+"""Package of ``fleetx.static`` -> the others that it may import."""
 
 
 def room(path: Path) -> str:
@@ -44,7 +54,7 @@ def test_every_folder_is_a_known_room() -> None:
 
 def test_a_room_imports_only_from_its_left() -> None:
     for path in SOURCES:
-        if path.parent == PACKAGE or room(path) in FREE:
+        if path.parent == PACKAGE or room(path) in FREE or path in DOORS:
             continue
         allowed = {*ROOMS[: ROOMS.index(room(path)) + 1]}
         for name in imported(path):
@@ -53,10 +63,70 @@ def test_a_room_imports_only_from_its_left() -> None:
                 assert parts[1] in allowed, f"{path} must not import {name}"
 
 
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def modules_imported(path: Path, modules: Collection[str]) -> Iterator[str]:
+    """Modules that a file names, wherever it does: in functions and for type checkers too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and (package := node.module or "") in modules:
+            inner = [f"{package}.{alias.name}" for alias in node.names]
+            yield from (name if name in modules else package for name in inner)
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    modules = {module_name(path): path for path in SOURCES}
+    graph = {name: set(modules_imported(path, modules)) for name, path in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"modules import each other: {' <- '.join(error.args[1])}")
+
+
+def test_packages_of_static_import_in_one_direction() -> None:
+    for path in (PACKAGE / "static").glob("*/**/*.py"):
+        package = path.relative_to(PACKAGE / "static").parts[0]
+        for name in imported(path):
+            _, _, inner = name.partition("fleetx.static.")
+            other = inner.partition(".")[0]
+            allowed = other not in STATIC or other in {package, *STATIC[package]}
+            assert allowed, f"{path} must not import {name}"
+
+
+def test_nothing_inside_of_static_imports_its_public_names() -> None:
+    for path in (PACKAGE / "static").glob("*/**/*.py"):
+        modules = {module_name(source) for source in SOURCES}
+        assert "fleetx.static" not in set(modules_imported(path, modules)), path
+
+
+def test_doors_only_import() -> None:
+    for path in DOORS:
+        docstring, *rest = ast.parse(path.read_text()).body
+        assert isinstance(docstring, ast.Expr)
+        assert [type(node) for node in rest] == [ast.ImportFrom, ast.Assign], path
+
+
 def test_no_strategy_imports_another() -> None:
+    for path in (PACKAGE / "strategies").glob("[!_]*/**/*.py"):
+        own = f"fleetx.strategies.{path.relative_to(PACKAGE / 'strategies').parts[0]}"
+        names = [name for name in imported(path) if name.startswith("fleetx.strategies")]
+        others = [name for name in names if f"{name}.".removeprefix(f"{own}.") == f"{name}."]
+        assert not others, f"{path} must not import {others}"
     for path in (PACKAGE / "strategies").glob("[!_]*.py"):
         others = [name for name in imported(path) if name.startswith("fleetx.strategies")]
         assert not others, f"{path} must not import {others}"
+
+
+def test_nobody_else_looks_into_a_strategy() -> None:
+    for path in SOURCES:
+        if room(path) in {"strategies", *FREE} or path in DOORS:
+            continue
+        inside = [name for name in imported(path) if name.startswith("fleetx.strategies.")]
+        assert not inside, f"{path} must not import {inside}"
 
 
 def test_the_environment_is_read_in_launch_and_roles_alone() -> None:

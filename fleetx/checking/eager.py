@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fleetx import roles
+from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.checking.outcome import Outcome, differing, flat_weights, tolerances, weights
 from fleetx.checking.report import Report, judge
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
-from fleetx.engine.optimizer import DistributedOptimizer
 from fleetx.expected import CRITERION, ITERABLE, WHOLE, takes
 from fleetx.plan.compose import Request, compose
 

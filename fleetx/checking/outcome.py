@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
+from fleetx.api.weights import whole_state
 from fleetx.engine.engine import Engine
-from fleetx.engine.weights import whole_state
-from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Plan
+from fleetx.torch_internals import tree_leaves
 
 
 @dataclass(frozen=True, kw_only=True)

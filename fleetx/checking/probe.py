@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from fleetx import roles
+from fleetx.api import session
 from fleetx.checking.eager import gathered, of_all_workers
 from fleetx.checking.outcome import Outcome, differing, digest, flat_weights
-from fleetx.engine import session
 from fleetx.engine.engine import Engine
 
 

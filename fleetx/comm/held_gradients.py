@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fleetx.torch_internals import fsdp_owner, fsdp_records, fsdp_whole, is_fsdp
+
 
 def sharded(model: nn.Module) -> Iterator[Any]:
     """The modules whose parameters travel as a unit."""
@@ -15,34 +17,27 @@ def sharded(model: nn.Module) -> Iterator[Any]:
 
 
 def records(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Name and torch's own record of each parameter, which knows gradients before their exchange.
-
-    There is no public way to them.
-    """
+    """Name and FSDP's record of each parameter, which knows gradients before their exchange."""
     paths = {module: f"{path}." if path else "" for path, module in model.named_modules()}
-    groups = {module._get_fsdp_state()._fsdp_param_group: None for module in sharded(model)}
-    for group in groups:
-        for record in group.fsdp_params if group is not None else ():
-            yield f"{paths[record._module_info.module]}{record._module_info.param_name}", record
+    known = {id(record): record for unit in sharded(model) for record in fsdp_records(unit)}
+    for record in known.values():
+        owner, name = fsdp_owner(record)
+        yield f"{paths[owner]}{name}", record
 
 
 def waiting(record: Any) -> Tensor | None:
     """A whole gradient that was not exchanged yet."""
     whole: Tensor | None = record.unsharded_accumulated_grad
-    return (
-        whole
-        if whole is not None
-        else getattr(getattr(record, "_unsharded_param", None), "grad", None)
-    )
+    return whole if whole is not None else getattr(fsdp_whole(record), "grad", None)
 
 
 def forget_gradients(model: nn.Module) -> None:
     """Drop every gradient, also those that ``zero_grad`` does not reach."""
     for parameter in model.parameters():
         parameter.grad = None
-    if not any(hasattr(module, "_get_fsdp_state") for module in model.modules()):
+    if not any(is_fsdp(module) for module in model.modules()):
         return
     for _, record in records(model):
         record.unsharded_accumulated_grad = None
-        if hasattr(record, "_unsharded_param"):
-            record._unsharded_param.grad = None
+        if (gathered := fsdp_whole(record)) is not None:
+            gathered.grad = None

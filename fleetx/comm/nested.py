@@ -1,4 +1,4 @@
-"""Tensors inside of whatever models take and return: tuples, dicts, dataclasses, and their kin."""
+"""Tensors inside of whatever models take and return: tuples, dicts, dataclasses and the like."""
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
@@ -6,7 +6,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import SUPPORTED_NODES, tree_flatten, tree_unflatten
+
+from fleetx.torch_internals import SUPPORTED_NODES, tree_flatten, tree_unflatten
 
 
 def mapped(change: Callable[[Tensor], Any], values: Any) -> Any:

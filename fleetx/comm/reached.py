@@ -1,43 +1,65 @@
-"""Which parameters the batches of a rank reached, and whether it were the same on other ranks."""
+"""Which parameters got gradients: the one place that watches backward passes."""
 
 from collections.abc import Iterable
-from hashlib import blake2b
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 
 class Reached:
-    """Notes whose gradients were exchanged since the last look."""
+    """Notes every parameter whose gradient a backward has added to, until it is told to forget."""
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
+    def __init__(self, parameters: Iterable[Tensor], *, frozen: bool = False) -> None:
+        """Watch the parameters that train, and with ``frozen`` those that may train later."""
         self._parameters = [p for p in parameters if p.is_floating_point() or p.is_complex()]
-        self._seen: list[Tensor] = []
+        self._seen: list[Tensor | int] = []
         for parameter in self._parameters:
             trained = parameter.requires_grad
-            # One that is frozen may be thawed later, and only trained ones take hooks.
-            parameter.requires_grad_(True)
+            if not (trained or frozen):
+                continue
+            parameter.requires_grad_(True)  # only trained ones take hooks
+            # A call into C: there are hundreds of parameters, and one of these in each backward.
             parameter.register_post_accumulate_grad_hook(self._seen.append)
             parameter.requires_grad_(trained)
 
     def __bool__(self) -> bool:
         return bool(self._seen)
 
+    def __len__(self) -> int:
+        """How many gradients came, those of a parameter that got several included."""
+        return len(self._seen)
+
+    def first(self) -> Tensor:
+        """The parameter that was reached first."""
+        found = self._seen[0]
+        assert isinstance(found, Tensor), "parameters are let go of at the end of a batch"
+        return found
+
+    def distinct(self) -> int:
+        """How many parameters got gradients."""
+        return len(set(map(_number, self._seen)))
+
     def missing(self) -> list[Tensor]:
-        """The trained parameters without a gradient since the last call."""
-        seen = {id(parameter) for parameter in self._seen}
-        self._seen.clear()
+        """The parameters that train now and got no gradient."""
+        seen = set(map(_number, self._seen))
         return [p for p in self._parameters if p.requires_grad and id(p) not in seen]
 
-    def same_on_all(
-        self, missing: Iterable[Tensor], group: dist.ProcessGroup, device: torch.device
-    ) -> bool:
-        """Whether all ranks miss the same ones; a collective."""
-        left_out = {id(parameter) for parameter in missing}
-        bits = bytes(id(parameter) in left_out for parameter in self._parameters)
-        digest = int.from_bytes(blake2b(bits, digest_size=7).digest())
-        bounds = torch.tensor([digest, -digest], device=device)
-        dist.all_reduce(bounds, op=dist.ReduceOp.MAX, group=group)
-        largest, smallest = bounds.tolist()
-        return bool(largest == -smallest)
+    def marks(self, parameters: Iterable[Tensor]) -> bytes:
+        """One byte for each parameter that is watched: whether it is among these."""
+        wanted = {id(parameter) for parameter in parameters}
+        return bytes(id(parameter) in wanted for parameter in self._parameters)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._seen.clear()
+
+    def release(self) -> None:
+        """Remember what came, but hold none of it.
+
+        Each parameter has a hook that holds the list; the two would keep a model alive that nobody
+        uses.
+        """
+        self._seen[:] = map(_number, self._seen)
+
+
+def _number(reached: Tensor | int) -> int:
+    return reached if isinstance(reached, int) else id(reached)

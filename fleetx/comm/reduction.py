@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from fleetx.comm import collectives
+from fleetx.comm import collective_names
 
 Average = Callable[[Tensor], Future[Tensor]]
 """A buffer of this rank -> the same buffer, once it holds the mean of all ranks."""
@@ -37,9 +37,9 @@ def two_level(
     def average(buffer: Tensor) -> Future[Tensor]:
         sent = _padded(_share(buffer, size, wire), near)
         part = sent.new_empty(sent.numel() // near)
-        collectives.reduce_scatter_single(part, sent, group=inner)
+        collective_names.reduce_scatter_single(part, sent, group=inner)
         dist.all_reduce(part, group=outer)
-        work = collectives.all_gather_single(sent, part, group=inner, async_op=True)
+        work = collective_names.all_gather_single(sent, part, group=inner, async_op=True)
         return _then(work, buffer, sent)
 
     return average

@@ -8,31 +8,6 @@ from torch import nn
 from fleetx.config.block import Block, BuildStrategy, ExecutionStrategy
 from fleetx.plan.compose import Request
 
-class ASyncConfigs(TypedDict, total=False):
-    k_steps: int
-    half_async: bool
-    max_staleness: int
-    max_unsent: int
-    max_merge_var_num: int
-    send_queue_size: int
-    independent_recv_thread: bool
-    min_send_grad_num_before_recv: int
-    thread_pool_size: int
-    send_wait_times: int
-    runtime_split_send_recv: bool
-    launch_barrier: bool
-    heter_worker_device_guard: str
-    lr_decay_steps: int
-    lr_decay_rate: float
-    use_ps_gpu: int
-    split_method: Literal["RoundRobin", "HashName"]
-    slice_var_up: bool
-    min_block_size: int
-
-class AdaptiveLocalsgdConfigs(TypedDict, total=False):
-    init_k_steps: int
-    begin_step: int
-
 class AmpConfigs(TypedDict, total=False):
     init_loss_scaling: float
     incr_every_n_steps: int
@@ -84,9 +59,34 @@ class LarsConfigs(TypedDict, total=False):
     epsilon: float
     exclude_from_weight_decay: Sequence[str]
 
+class AdaptiveLocalsgdConfigs(TypedDict, total=False):
+    init_k_steps: int
+    begin_step: int
+
 class LocalsgdConfigs(TypedDict, total=False):
     k_steps: int
     begin_step: int
+
+class ASyncConfigs(TypedDict, total=False):
+    k_steps: int
+    half_async: bool
+    max_staleness: int
+    max_unsent: int
+    max_merge_var_num: int
+    send_queue_size: int
+    independent_recv_thread: bool
+    min_send_grad_num_before_recv: int
+    thread_pool_size: int
+    send_wait_times: int
+    runtime_split_send_recv: bool
+    launch_barrier: bool
+    heter_worker_device_guard: str
+    lr_decay_steps: int
+    lr_decay_rate: float
+    use_ps_gpu: int
+    split_method: Literal["RoundRobin", "HashName"]
+    slice_var_up: bool
+    min_block_size: int
 
 class PipelineConfigs(TypedDict, total=False):
     micro_batch_size: int
@@ -141,8 +141,6 @@ class GradientScaleConfigs(TypedDict, total=False):
     scale_gradient: bool
 
 class DistributedStrategy:
-    a_sync: bool
-    adaptive_localsgd: bool
     amp: bool
     clip: bool
     compile: bool
@@ -152,7 +150,9 @@ class DistributedStrategy:
     gradient_merge: bool
     lamb: bool
     lars: bool
+    adaptive_localsgd: bool
     localsgd: bool
+    a_sync: bool
     pipeline: bool
     recompute: bool
     sharding: bool
@@ -187,14 +187,6 @@ class DistributedStrategy:
     qat: bool
     split_data: bool
     @property
-    def a_sync_configs(self) -> Block: ...
-    @a_sync_configs.setter
-    def a_sync_configs(self, value: ASyncConfigs | Block) -> None: ...
-    @property
-    def adaptive_localsgd_configs(self) -> Block: ...
-    @adaptive_localsgd_configs.setter
-    def adaptive_localsgd_configs(self, value: AdaptiveLocalsgdConfigs | Block) -> None: ...
-    @property
     def amp_configs(self) -> Block: ...
     @amp_configs.setter
     def amp_configs(self, value: AmpConfigs | Block) -> None: ...
@@ -227,9 +219,17 @@ class DistributedStrategy:
     @lars_configs.setter
     def lars_configs(self, value: LarsConfigs | Block) -> None: ...
     @property
+    def adaptive_localsgd_configs(self) -> Block: ...
+    @adaptive_localsgd_configs.setter
+    def adaptive_localsgd_configs(self, value: AdaptiveLocalsgdConfigs | Block) -> None: ...
+    @property
     def localsgd_configs(self) -> Block: ...
     @localsgd_configs.setter
     def localsgd_configs(self, value: LocalsgdConfigs | Block) -> None: ...
+    @property
+    def a_sync_configs(self) -> Block: ...
+    @a_sync_configs.setter
+    def a_sync_configs(self, value: ASyncConfigs | Block) -> None: ...
     @property
     def pipeline_configs(self) -> Block: ...
     @pipeline_configs.setter

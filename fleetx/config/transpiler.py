@@ -1,4 +1,4 @@
-"""The configuration of parameter-server jobs in the spelling of document 003."""
+"""The configuration of parameter-server jobs in the spelling of ``DistributeTranspilerConfig``."""
 
 import copy
 from collections.abc import Mapping

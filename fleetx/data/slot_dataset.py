@@ -12,12 +12,12 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
+from fleetx.api.data_pass import train_through
 from fleetx.data.slots import Ragged, Records, Slot, parse
-from fleetx.data.swap import swap
 from fleetx.data.team import find_device
-from fleetx.engine.stretch import train_through
 from fleetx.roles import identity, started
-from fleetx.roles.collectives import util
+from fleetx.roles.messages import swap_bytes
+from fleetx.roles.worker_util import util
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,9 @@ class InMemoryDataset(QueueDataset):
             chance = np.random.default_rng([first, own])
             target = chance.integers(0, workers, len(held))
             pieces = [held.take(np.flatnonzero(target == w)).packed() for w in range(workers)]
-            self._held = Records.joined([Records.unpacked(piece) for piece in swap(pieces, group)])
+            self._held = Records.joined(
+                [Records.unpacked(piece) for piece in swap_bytes(pieces, group)]
+            )
         self.local_shuffle(seed)
 
     def release_memory(self) -> None:

@@ -103,15 +103,15 @@ def _team_of_job() -> Team | None:
 
 def _data_group() -> dist.ProcessGroup | None:
     """The data axis, where some workers see the same samples."""
-    if "fleetx.engine.session" not in sys.modules:
+    if "fleetx.api.session" not in sys.modules:
         return None
-    from fleetx.engine.layout import data_group
+    from fleetx.api.layout import data_group
 
     return data_group()
 
 
 def _has_started() -> bool:
-    # A job that was started has loaded the room; loading it only to hear "no" would cost time.
+    # A job that was started has loaded that module; loading it only to hear "no" would cost time.
     if "fleetx.roles.session" not in sys.modules:
         return False
     from fleetx.roles.session import NotInitializedError, identity

@@ -1,1 +1,1 @@
-"""The engine folds a plan over a model and runs it; the facade serves loops that users write."""
+"""The kernel: fold a plan over a model and an optimizer, and take batches through it."""

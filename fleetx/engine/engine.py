@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -10,18 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
-from typing_extensions import override
 
-from fleetx.engine.laid_out import LaidOut
+from fleetx.comm.reached import Reached
+from fleetx.engine.forward_hook import BeforeForward
+from fleetx.engine.laid_out import LaidOut, refuse_meta
 from fleetx.engine.parameter_names import ParameterNames
+from fleetx.engine.running_optimizer import running_optimizer
 from fleetx.engine.strangers import plan_at_work, watch_over
 from fleetx.plan.error import PlanError
+from fleetx.plan.folding import changed_model, changed_step, every_name
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
-from fleetx.plan.plan import Plan
-from fleetx.plan.step import Step
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.plain_step import plain_step, unscaled
+from fleetx.plan.step import Driven, Step
+from fleetx.plan.strategy import Plan
 
 
 class Engine:
@@ -36,14 +38,15 @@ class Engine:
         mesh: DeviceMesh,
         criterion: Callable[[Any, Any], Tensor] | None = None,
         sample: Any = None,
+        keep_outputs: bool = False,
     ) -> None:
-        _refuse_meta(model)
+        refuse_meta(model)
         self.plan = plan
         self.names = ParameterNames(dict(model.named_parameters()))
         """Parameters, the user's and those that run -> the first name of each."""
         self.saved_names = list(model.state_dict())
         """What the plain model saves, in its order."""
-        self._first = {name: self.names[p] for name, p in _names(model).items()}
+        self._first = {name: self.names[p] for name, p in every_name(model).items()}
         self.job = Job(
             device=device,
             mesh=mesh,
@@ -51,15 +54,16 @@ class Engine:
             options=plan.options,
             criterion=criterion,
             sample=sample,
+            keep_outputs=keep_outputs,
         )
         for strategy in plan.strategies:
-            self.job.model = self.job.together(partial(_laid_out, strategy, self.job))
+            self.job.model = self.job.together(partial(changed_model, strategy, self.job))
         # Whoever could not afford the whole model on one device has cut it by now.
         self.job.model.to(device)
         self.names.run(self._held())
         if self.job.contexts:
             replace_forward(self.job.model, self._under_contexts)
-        self.job.model.register_forward_pre_hook(_BeforeForward(self))
+        self.job.model.register_forward_pre_hook(BeforeForward(self.begin))
         self._laid_out = LaidOut(self.job.model)
         self.open = False
         """Whether a batch has begun and not been finished."""
@@ -68,7 +72,7 @@ class Engine:
         self.attached: list[Callable[[Engine], None]] = []
         self.updating: list[Callable[[Engine], None]] = []
         self.finished: list[Callable[[Engine, Tensor | None], None]] = []
-        """Onlookers: when there is an optimizer, before every update, after every batch."""
+        """Callbacks: when there is an optimizer, before every update, after every batch."""
         self.given: OptimizerSpec | None = None
         """The optimizer as the user described it."""
         self.steered_by: Any = None
@@ -80,7 +84,7 @@ class Engine:
         """Whether the gradients of the open batch are ready for its end."""
         self.shown = False
         """Whether a backward must resume the step before it adds to gradients."""
-        self._reached: list[Tensor] = []
+        self._reached = Reached(())
         """Parameters that got gradients since the last backward through the plan, if it scales."""
         watch_over(self)
 
@@ -100,12 +104,10 @@ class Engine:
         self.job.optimizer = self.job.together(partial(self._built, optimizer))
         step = plain_step(self.job)
         for strategy in self.plan.strategies:
-            step = self.job.together(partial(_folded, strategy, step, self.job))
+            step = self.job.together(partial(changed_step, strategy, step, self.job))
         self.job.step = step
         if self.scaled:
-            for parameter in self.job.model.parameters():
-                if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(self._reached.append)
+            self._reached = Reached(self.job.model.parameters())
         for look in self.attached:
             look(self)
         return self.job.optimizer
@@ -125,30 +127,12 @@ class Engine:
         return self.job.step
 
     def _built(self, optimizer: Optimizer) -> Optimizer:
-        spec = described = self.given = OptimizerSpec.describe(optimizer, self.names)
-        for strategy in self.plan.strategies:
-            changed = strategy.optimizer(spec, self.job)
-            if changed is not spec and "optimizer" not in strategy.contract.touches:
-                raise PlanError(_undeclared(strategy, {"optimizer"}))
-            spec = changed
-        parameters = self._held()
-        held = {id(p) for p in parameters.values()}
-        kept = all(id(p) in held for group in optimizer.param_groups for p in group["params"])
-        if spec is described and kept:
-            return optimizer
-        if _has_stepped(optimizer):
-            raise PlanError(
-                f"the {type(optimizer).__name__} has state already, and this plan replaces it by "
-                f"{spec.cls.__name__}, which cannot use it; load the state after "
-                "fleet.distributed_optimizer()."
-            )
-        built = spec.build(parameters, optimizer)
-        _steered_by(optimizer, built)
-        return built
+        self.given = OptimizerSpec.describe(optimizer, self.names)
+        return running_optimizer(optimizer, self.given, self.plan, self.job, self._held())
 
     def _held(self) -> dict[str, nn.Parameter]:
         """What this rank holds, by first names: of a tied parameter it may hold a later place."""
-        return {self._first[name]: p for name, p in reversed(_names(self.job.model).items())}
+        return {self._first[name]: p for name, p in reversed(every_name(self.job.model).items())}
 
     @property
     def scaled(self) -> bool:
@@ -166,16 +150,16 @@ class Engine:
         self.step.sync(self._due)
         self.open = True
 
-    def drive(self, batch: Any) -> Tensor:
-        """Forward and backward of a whole batch the plan's own way; returns the plain loss."""
+    def drive(self, batch: Any) -> Driven:
+        """Forward and backward of a whole batch the plan's own way."""
         assert self.step is not None, "attach() comes before drive()"
         self.begin()
         self.refuse_strays()
         self._resume()
         with plan_at_work():  # which may take the update with it
-            loss = self.step.drive(self.step, batch)
+            driven = self.step.drive(self.step, batch)
         self._show()
-        return loss
+        return driven
 
     def backward(self, loss: Tensor) -> None:
         """Differentiate what the plan makes of the loss."""
@@ -184,7 +168,7 @@ class Engine:
         try:
             self.step.scale(loss).backward()
         finally:
-            self._reached.clear()
+            self._reached.forget()
         self._show()
 
     def _resume(self) -> None:
@@ -201,8 +185,8 @@ class Engine:
     def refuse_strays(self) -> None:
         """Complain of gradients of a backward that went past a plan which scales the loss."""
         if self._reached:
-            name = self.names.get(self._reached[0], "a parameter")
-            self._reached.clear()
+            name = self.names.get(self._reached.first(), "a parameter")
+            self._reached.forget()
             raise RuntimeError(
                 f"loss.backward() gave {name} a gradient, but this plan changes the loss before it "
                 "is differentiated, so gradients of that backward would count for more or less "
@@ -212,14 +196,14 @@ class Engine:
 
     def cleared(self) -> None:
         """All gradients were cleared, those of strays too."""
-        self._reached.clear()
+        self._reached.forget()
         self._ready = False
 
     def finish(self, loss: Tensor | None = None) -> bool:
         """End the batch; True when the parameters moved."""
         assert self.step is not None, "attach() comes before finish()"
         self.open, self.holding = False, not self._due
-        self._reached.clear()  # by a drive, which scales what it differentiates
+        self._reached.forget()  # by a drive, which scales what it differentiates
         if not self._ready:  # after a backward of the user's own, or several that reach parts
             self._show()
         moved = False
@@ -234,11 +218,20 @@ class Engine:
             watch(self, loss)
         return moved
 
-    def train_batch(self, batch: Any) -> Tensor:
-        """One whole batch through the plan's own drive; returns the plain loss."""
-        assert self.step is not None, "attach() comes before train_batch()"
-        assert self.job.optimizer is not None
-        loss = self.drive(batch)
+    def train_batch(
+        self, batch: Any, *, before_update: Callable[[Driven], None] = lambda driven: None
+    ) -> Tensor:
+        """One whole batch through the plan's own drive; returns the plain loss.
+
+        Args:
+            batch: inputs and targets.
+            before_update: is shown what came out, when gradients are ready and not used yet.
+        """
+        assert self.job.optimizer is not None, "attach() comes before train_batch()"
+        driven = self.drive(batch)
+        before_update(driven)
+        loss = driven.loss
+        del driven  # outputs, if there are any, are let go of before the update takes memory
         self.finish(loss)
         if not self.holding:
             self.job.optimizer.zero_grad()
@@ -255,142 +248,3 @@ class Engine:
         finally:
             for module in training:
                 module.training = True
-
-
-def _refuse_meta(model: nn.Module) -> None:
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if tensor.is_meta:
-            raise PlanError(
-                f"{name!r} is on the meta device: it has a shape and no numbers, so there is "
-                "nothing to lay out or to train. Make the model without torch.device('meta'), or "
-                "call model.to_empty(device='cpu') and give it its weights, before "
-                "fleet.distributed_model()."
-            )
-
-
-class _BeforeForward:
-    """Begins a batch when the model is called with gradients on; copies of it lose the hook."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def __call__(self, module: nn.Module, args: Any) -> None:
-        # Not only in training mode: fine-tuning with frozen statistics runs in eval mode.
-        if torch.is_grad_enabled():
-            self._engine.begin()
-
-    @override
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _idle_hook, ()
-
-
-def _idle_hook() -> Callable[[nn.Module, Any], None]:
-    return _do_nothing
-
-
-def _do_nothing(module: nn.Module, args: Any) -> None:
-    pass
-
-
-def _has_stepped(optimizer: Optimizer) -> bool:
-    """Whether there is state that an update left; Adagrad makes an empty one when it is built."""
-    return any(state and float(state.get("step", 1)) > 0 for state in optimizer.state.values())
-
-
-def _steered_by(given: Optimizer, running: Optimizer) -> None:
-    """Let a scheduler that holds the user's optimizer go on steering the one that runs."""
-
-    def share(loaded: Optimizer) -> None:
-        given.param_groups, given.state = loaded.param_groups, loaded.state
-
-    share(running)
-    # Loading replaces the groups.
-    running.register_load_state_dict_post_hook(share)
-
-
-def unscaled(loss: Tensor) -> Tensor:
-    """The scale of a job in which nothing scales."""
-    return loss
-
-
-def plain_step(job: Job) -> Step:
-    """The step of a job with no strategy at all."""
-
-    def drive(step: Step, batch: Any) -> Tensor:
-        raise AssertionError("a plan always has one provider of drive")
-
-    def update() -> bool:
-        assert job.optimizer is not None
-        job.optimizer.step()
-        return True
-
-    def unless(flag: Tensor, update: Callable[[], bool]) -> bool:
-        # The one place where the host must know what the device found.
-        return False if flag.item() else update()
-
-    def evaluate(inputs: Any) -> Any:
-        raise AssertionError("a plan always has one provider of drive")
-
-    return Step(
-        scale=unscaled,
-        drive=drive,
-        evaluate=evaluate,
-        due=lambda: True,
-        sync=lambda armed: None,
-        reduce=None,
-        ready=lambda due: True,
-        resume=lambda: None,
-        agree=lambda flag: flag,
-        total=lambda number: number,
-        unless=unless,
-        update=update,
-        settle=lambda loss: None,
-    )
-
-
-def _laid_out(strategy: Strategy, job: Job) -> nn.Module:
-    """Let a strategy change the model; it may drop parameters but never rename one."""
-    old, before, wire = job.model, vars(job.model).get("forward"), job.wire
-    names = _names(old)
-    new = strategy.model(old, job)
-    held = _names(new)
-    if renamed := held.keys() - names.keys():
-        raise PlanError(
-            f"{strategy.name} renamed parameters, which breaks checkpoints: {sorted(renamed)[:3]}"
-        )
-    for name, parameter in names.items():
-        if _is_hooked(parameter) and held.get(name, parameter) is not parameter:
-            raise PlanError(
-                f"the parameter {name!r} has a gradient hook, and {strategy.name} replaces the "
-                "parameter, so the hook would never be called; register it after "
-                "fleet.distributed_model(), with register_post_accumulate_grad_hook(), which finds "
-                "in .grad what this worker holds of the gradient."
-            )
-    changed = new is not old or vars(new).get("forward") is not before
-    deeds = {"model"} if changed else set()
-    if job.wire is not wire:
-        deeds.add("wire")
-    if undeclared := deeds - strategy.contract.touches:
-        raise PlanError(_undeclared(strategy, undeclared))
-    return new
-
-
-def _is_hooked(parameter: Tensor) -> bool:
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
-
-
-def _names(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Every parameter under each of its names; those of a tied one are several."""
-    return dict(model.named_parameters(remove_duplicate=False))
-
-
-def _folded(strategy: Strategy, old: Step, job: Job) -> Step:
-    new = strategy.step(old, job)
-    changed = {f.name for f in fields(Step) if getattr(old, f.name) is not getattr(new, f.name)}
-    if undeclared := changed - strategy.contract.touches:
-        raise PlanError(_undeclared(strategy, undeclared))
-    return new
-
-
-def _undeclared(strategy: Strategy, deeds: set[str]) -> str:
-    return f"{strategy.name} changed {sorted(deeds)}, which its contract does not name"

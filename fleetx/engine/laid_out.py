@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fleetx.comm.held_gradients import records
+from fleetx.plan.error import PlanError
+from fleetx.torch_internals import children_of, is_fsdp, parameters_of
 
 SHOWN = 4
 """Names that a complaint lists of each kind."""
@@ -37,7 +39,7 @@ class LaidOut:
         self._records = _records(model)
         """What is spread in units, whose places hold the whole parameter now and a part then."""
         spread = {id(held) for _, held, _ in self._records}
-        owners = [module._parameters for module in model.modules()]
+        owners = [parameters_of(module) for module in model.modules()]
         self._swapped = {
             (id(owner), key) for owner in owners for key, p in owner.items() if id(p) in spread
         }
@@ -52,7 +54,7 @@ class LaidOut:
         self._sizes = list[tuple[dict[str, Any], int]]()
         for path, module in self._model.named_modules(remove_duplicate=False):
             lead = f"{path}." if path else ""
-            for owner in (module._modules, module._parameters):
+            for owner in (children_of(module), parameters_of(module)):
                 self._sizes.append((owner, len(owner)))
                 self._places += [
                     _Place(owner, key, held, lead + key, _has_parameters(held))
@@ -91,6 +93,18 @@ class LaidOut:
             raise RuntimeError(_changed(new=new, gone=gone, replaced=replaced))
 
 
+def refuse_meta(model: nn.Module) -> None:
+    """Complain of a model without numbers, of which there is nothing to lay out."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_meta:
+            raise PlanError(
+                f"{name!r} is on the meta device: it has a shape and no numbers, so there is "
+                "nothing to lay out or to train. Make the model without torch.device('meta'), or "
+                "call model.to_empty(device='cpu') and give it its weights, before "
+                "fleet.distributed_model()."
+            )
+
+
 def _has_parameters(held: Any) -> bool:
     if isinstance(held, nn.Module):
         return next(held.parameters(), None) is not None
@@ -102,7 +116,7 @@ def _is_in(name: str, paths: Iterable[str]) -> bool:
 
 
 def _records(model: nn.Module) -> list[tuple[Any, Tensor, str]]:
-    if not any(hasattr(module, "_get_fsdp_state") for module in model.modules()):
+    if not any(is_fsdp(module) for module in model.modules()):
         return []
     return [(record, record.sharded_param, name) for name, record in records(model)]
 

@@ -3,24 +3,35 @@
 import functools
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fleetx.plan.error import PlanError
+from fleetx.plan.job import Job
+from fleetx.plan.strategy import Plan
 
-if TYPE_CHECKING:
-    from fleetx.engine.engine import Engine
 
-_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+class Watched(Protocol):
+    """What is known of a distributed model: the engine, which is to the right of this file."""
+
+    plan: Plan
+    job: Job
+
+    @property
+    def names(self) -> Mapping[Tensor, str]:
+        """The user's parameters and those that run -> their names."""
+
+
+_engines: "weakref.WeakSet[Watched]" = weakref.WeakSet()
 _here = threading.local()
 
 
-def watch_over(engine: "Engine") -> None:
+def watch_over(engine: Watched) -> None:
     """Look at every later step of every optimizer that would move parameters of this model."""
     _look_at_all_steps()
     _engines.add(engine)
@@ -56,7 +67,7 @@ def _judge(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             _refuse(engine, optimizer, name)
 
 
-def _first_known(engine: "Engine", moved: list[Tensor]) -> str | None:
+def _first_known(engine: Watched, moved: list[Tensor]) -> str | None:
     """The name of a parameter that is the model's, or was before it was laid out."""
     for parameter in moved:
         if parameter in engine.names:
@@ -64,7 +75,7 @@ def _first_known(engine: "Engine", moved: list[Tensor]) -> str | None:
     return None
 
 
-def _refuse(engine: "Engine", optimizer: Optimizer, name: str) -> None:
+def _refuse(engine: Watched, optimizer: Optimizer, name: str) -> None:
     left_out = [word for s in engine.plan.strategies for word in s.at_update(engine.job)]
     held = {id(parameter) for parameter in engine.job.model.parameters()}
     stale = any(

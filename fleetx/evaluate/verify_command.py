@@ -48,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, write the report, say the result."""
-    from fleetx.evaluate.service import ServiceError, service_at
+    from fleetx.evaluate.clients import service_at
+    from fleetx.evaluate.service import ServiceError
     from fleetx.evaluate.vectors import VectorFile
     from fleetx.evaluate.verify import answers, inputs_again, report_on, write
 

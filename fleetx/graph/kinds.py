@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.nn.modules.transformer import _detect_is_causal_mask, _get_seq_len
+
+from fleetx.torch_internals import detect_is_causal_mask, get_seq_len
 
 SIZES = frozenset({"size", "dim", "ndimension", "numel", "nelement", "shape", "ndim"})
 """Methods and attributes of a tensor that say how large it is."""
@@ -22,7 +23,7 @@ _PLAIN_FUNCTIONS: frozenset[Any] = frozenset(
     {
         *(torch.numel, torch.is_floating_point, torch.is_complex),
         *(torch.finfo, torch.iinfo, torch.Size),
-        *(_get_seq_len, _detect_is_causal_mask),
+        *(get_seq_len, detect_is_causal_mask),
     }
 )
 _PLAIN_MODULES = frozenset({operator.add.__module__, "builtins", math.__name__})

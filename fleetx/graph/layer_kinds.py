@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import takewhile
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
 
 from fleetx.graph.meta import said
+from fleetx.torch_internals import ConvBase, NormBase, parameters_of
 
 KINDS = ("column", "row", "vocabulary", "sequence")
 """Ways to cut a layer: output features, input features, entries, or positions of activations."""
@@ -46,7 +45,7 @@ def why_not(known: Layers, path: str, kind: str, degree: int) -> str | None:
     if kind == "sequence":
         return _why_not_by_position(module)
     kinds = (nn.Linear, nn.Embedding) if kind == "vocabulary" else (nn.Linear,)
-    if not isinstance(module, kinds) or module._parameters.get("weight") is None:
+    if not isinstance(module, kinds) or parameters_of(module).get("weight") is None:
         names = " or ".join(f"nn.{cls.__name__}" for cls in kinds)
         return (
             f"a {type(module).__name__}, and {kind!r} cuts {names} with a weight of its own; "
@@ -64,7 +63,7 @@ def why_not(known: Layers, path: str, kind: str, degree: int) -> str | None:
 
 
 def _why_not_by_position(module: nn.Module) -> str | None:
-    mixing = (nn.Linear, nn.Embedding, nn.RNNBase, _ConvNd, _NormBase)
+    mixing = (nn.Linear, nn.Embedding, nn.RNNBase, ConvBase, NormBase)
     if next(module.children(), None) is None and not isinstance(module, mixing):
         return None
     return (

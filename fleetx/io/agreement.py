@@ -1,10 +1,10 @@
-"""Deeds of all workers that succeed everywhere or fail everywhere."""
+"""Actions of all workers that succeed everywhere or fail everywhere."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 from fleetx import roles
-from fleetx.roles.collectives import util
+from fleetx.roles.worker_util import util
 
 Result = TypeVar("Result")
 
@@ -13,7 +13,7 @@ class CheckpointError(ValueError):
     """A checkpoint cannot be written or read, on this worker or on another one."""
 
 
-def together(deed: Callable[[], Result], *, first_only: bool = False) -> Result | None:
+def together(action: Callable[[], Result], *, first_only: bool = False) -> Result | None:
     """Do it on every worker, or on the first; a failure of one is raised by all.
 
     It is a barrier too. A worker that failed alone would leave the others waiting for it.
@@ -21,7 +21,7 @@ def together(deed: Callable[[], Result], *, first_only: bool = False) -> Result 
     result, failure = None, None
     try:
         if roles.is_first_worker() or not first_only:
-            result = deed()
+            result = action()
     except Exception as error:  # whatever it is, the others must hear of it
         failure = error
     said = util.all_gather("" if failure is None else f"{type(failure).__name__}: {failure}")

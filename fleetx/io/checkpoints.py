@@ -10,14 +10,14 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from fleetx import roles
-from fleetx.engine.layout import full_state_dict, load_full_state_dict
-from fleetx.engine.optimizer import DistributedOptimizer
+from fleetx.api.layout import full_state_dict, load_full_state_dict
+from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.expected import MAPPING, PATH, WHOLE, Kind, a, takes
 from fleetx.io import checkpoint_folder
 from fleetx.io.agreement import CheckpointError, together
 from fleetx.io.files import Folder, load_tensors, save_tensors
 from fleetx.io.worker_state import WorkerState
-from fleetx.roles.collectives import util
+from fleetx.roles.worker_util import util
 
 logger = logging.getLogger(__name__)
 

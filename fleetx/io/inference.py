@@ -10,21 +10,21 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from typing_extensions import override
 
-from fleetx.engine import servers
+from fleetx.api import servers, table_saves
 from fleetx.expected import PATH, expect
 from fleetx.io.files import Folder, written_together
 from fleetx.io.persistables import checked
 from fleetx.io.table_rows import attach, describe, tables_of
-from fleetx.static.current import program_guard
-from fleetx.static.error import ProgramError
-from fleetx.static.executor import Executor
-from fleetx.static.flattening import flattened
-from fleetx.static.inputs import data
-from fleetx.static.lowered import Lowered
-from fleetx.static.program import Program
-from fleetx.static.regions import mark_regions
-from fleetx.static.shapes import FREE
-from fleetx.static.variable import Variable
+from fleetx.static.lower.flattening import flattened
+from fleetx.static.lower.lowered import Lowered
+from fleetx.static.lower.regions import mark_regions
+from fleetx.static.record.current import program_guard
+from fleetx.static.record.error import ProgramError
+from fleetx.static.record.inputs import data
+from fleetx.static.record.program import Program
+from fleetx.static.record.shapes import FREE
+from fleetx.static.record.variable import Variable
+from fleetx.static.run.executor import Executor
 
 MODEL, ONNX, SIGNATURE = "model.pt2", "model.onnx", "signature.json"
 TABLES = "tables"
@@ -107,10 +107,10 @@ def _serve(module: fx.GraphModule, folder: Path, format: str) -> bool:
             f"save_inference_model(format={format!r}): rows of tables lie beside the model, and "
             "such a file has no words for that; leave the format at 'torch'"
         )
-    if not servers.save_tables(folder / TABLES if looked_up else None):
+    if not table_saves.save_tables(folder / TABLES if looked_up else None):
         return False
     if looked_up:
-        servers.save_dense(module, folder)
+        table_saves.save_dense(module, folder)
         describe(module)
     return True
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from fleetx.engine import servers
+from fleetx.api import servers, table_saves
 from fleetx.io import inference, persistables
-from fleetx.static.compiled import CompiledProgram
-from fleetx.static.executor import Executor
-from fleetx.static.program import Program
+from fleetx.static.record.program import Program
+from fleetx.static.run.compiled import CompiledProgram
+from fleetx.static.run.executor import Executor
 
 
 def save_persistables(*args: Any, **kwargs: Any) -> None:
@@ -17,14 +17,14 @@ def save_persistables(*args: Any, **kwargs: Any) -> None:
     """
     if not servers.has_servers():
         return persistables.save_persistables(*args, **kwargs)
-    return servers.save_persistables(*_of_tables("save_persistables", args, kwargs), **kwargs)
+    return table_saves.save_persistables(*_of_tables("save_persistables", args, kwargs), **kwargs)
 
 
 def load_persistables(*args: Any, **kwargs: Any) -> None:
     """Load what ``save_persistables`` saved."""
     if not servers.has_servers():
         return persistables.load_persistables(*args, **kwargs)
-    return servers.load_persistables(*_of_tables("load_persistables", args, kwargs), **kwargs)
+    return table_saves.load_persistables(*_of_tables("load_persistables", args, kwargs), **kwargs)
 
 
 def save_inference_model(*args: Any, **kwargs: Any) -> Any:
@@ -36,7 +36,7 @@ def save_inference_model(*args: Any, **kwargs: Any) -> Any:
     """
     by_program = "executor" in kwargs or (bool(args) and isinstance(args[0], Executor))
     eager = servers.has_servers() and not by_program
-    call = servers.save_inference_model if eager else inference.save_inference_model
+    call = table_saves.save_inference_model if eager else inference.save_inference_model
     return call(*args, **kwargs)
 
 

@@ -12,9 +12,9 @@ from fleetx.io.files import Folder, load_tensors, save_tensors
 from fleetx.io.persistables import name_of
 from fleetx.io.values import put, restart_without, training_values, values, whole_values
 from fleetx.plan.option import unknown
-from fleetx.static.arrays import as_array
-from fleetx.static.error import ProgramError
-from fleetx.static.program import Program
+from fleetx.static.record.error import ProgramError
+from fleetx.static.record.program import Program
+from fleetx.static.run.arrays import as_array
 
 PARAMETERS = ".params.safetensors"
 OPTIMIZER = ".optimizer.safetensors"

@@ -11,8 +11,8 @@ from torch import Tensor, fx, nn
 from typing_extensions import override
 
 from fleetx.nn.sparse_embedding import SparseEmbedding
-from fleetx.ps.saved_rows import SavedRows
-from fleetx.ps.sparse_module import SparseModule
+from fleetx.ps.tables.saved_rows import SavedRows
+from fleetx.ps.worker.sparse_module import SparseModule
 
 
 @torch.library.custom_op("fleetx::table_rows", mutates_args=())
@@ -88,7 +88,7 @@ def attach(module: fx.GraphModule, folder: Path) -> None:
     for number, node in enumerate(nodes):
         ids, offsets, name, dim, padding_idx, pooling = node.args
         layer = SparseEmbedding(dim, name=name, padding_idx=padding_idx, pooling=pooling)
-        layer.home.strategy, layer.training = rows, False
+        layer.row_source, layer.training = rows, False
         path = f"table_{number}"
         module.add_submodule(path, layer)
         with module.graph.inserting_before(node):

@@ -6,13 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fleetx.engine.weights import spread_like
+from fleetx.api.weights import spread_like
 from fleetx.io.training_state import MARK, to_state, to_tensors
 from fleetx.plan.strategy import REGISTRY
-from fleetx.roles.collectives import util
-from fleetx.static.error import ProgramError
-from fleetx.static.minimize import Training
-from fleetx.static.program import Program
+from fleetx.roles.worker_util import util
+from fleetx.static.record.error import ProgramError
+from fleetx.static.record.program import Program
+from fleetx.static.run.training import training_of
+from fleetx.static.run.training_run import TrainingRun, begun
 
 TICKS = "@ticks"
 """The name under which the runs so far are saved, which learning-rate schedules count."""
@@ -34,10 +35,11 @@ def whole_values(program: Program, call: str) -> dict[str, Tensor]:
 
 def training_values(program: Program) -> dict[str, Tensor]:
     """State of the optimizer and of strategies by name; nothing before the first run."""
-    training = program.training
-    if training is None or training.run is None or training.wrapper is None:
+    training = training_of(program)
+    run = begun(training) if training is not None else None
+    if training is None or run is None or training.wrapper is None:
         return {}
-    found = to_tensors(training.wrapper.state_dict(), list(_order(training)))
+    found = to_tensors(training.wrapper.state_dict(), list(_order(run)))
     if program.state.spread is not None:
         found = program.state.spread.on_host(found)
     return found | {TICKS: torch.tensor(training.ticks)}
@@ -48,12 +50,10 @@ def everything(program: Program, call: str) -> dict[str, Tensor]:
     return whole_values(program, call) | training_values(program)
 
 
-def _order(training: Training) -> dict[str, Tensor]:
+def _order(run: TrainingRun) -> dict[str, Tensor]:
     """The parameters in the order in which the optimizer counts them."""
-    assert training.run is not None
-    engine = training.run.engine
-    groups = training.run.optimizer.param_groups
-    return {engine.names[p]: p for group in groups for p in group["params"]}
+    names, groups = run.engine.names, run.optimizer.param_groups
+    return {names[p]: p for group in groups for p in group["params"]}
 
 
 @torch.no_grad()
@@ -67,7 +67,7 @@ def put(program: Program, found: Mapping[str, Tensor]) -> None:
     program.state.deal()
     _note_loaded(program, {id(known[name]) for name in found if name in known})
     state = {name: tensor for name, tensor in found.items() if name not in known}
-    training = program.training
+    training = training_of(program)
     if not state or training is None:
         return
     training.ticks = int(state.pop(TICKS, torch.tensor(training.ticks)))
@@ -81,8 +81,9 @@ def put(program: Program, found: Mapping[str, Tensor]) -> None:
 
 def restart_without(program: Program, found: Mapping[str, Tensor]) -> None:
     """Let training begin anew when all was saved before its first run, so that it had no state."""
-    if program.training is not None and not any(MARK in name for name in found):
-        program.training.restart()
+    training = training_of(program)
+    if training is not None and not any(MARK in name for name in found):
+        training.restart()
 
 
 def _note_loaded(program: Program, loaded: set[int]) -> None:
@@ -101,12 +102,12 @@ def _note_loaded(program: Program, loaded: set[int]) -> None:
 @torch.no_grad()
 def _continue(program: Program, state: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> None:
     """Give optimizer and strategies their state; the engine has made workers equal meanwhile."""
-    training = program.training
+    training = training_of(program)
     assert training is not None
-    wrapper, run = training.wrapper, training.run
+    wrapper, run = training.wrapper, begun(training)
     assert wrapper is not None
     assert run is not None
-    order = _order(training)
+    order = _order(run)
     like = wrapper.state_dict()
     made = to_state(state, like, list(order))
     made["strategies"] = _fitting(made["strategies"], like.get("strategies", {}))

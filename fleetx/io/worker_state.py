@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from fleetx.engine import session
+from fleetx.api import session
+from fleetx.api.optimizer import DistributedOptimizer
+from fleetx.api.saved_layout import WHOLE, check_options, check_same
 from fleetx.engine.engine import Engine
-from fleetx.engine.optimizer import DistributedOptimizer
-from fleetx.engine.saved_layout import WHOLE, check_options, check_same
 from fleetx.io.agreement import CheckpointError
 from fleetx.io.random_state import random_state, set_random_state
 from fleetx.io.training_state import (

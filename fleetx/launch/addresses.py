@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from fleetx.launch.errors import LaunchError
+from fleetx.roles.addresses import host_and_port, towards
 
 
 def split_list(text: str, flag: str) -> tuple[str, ...]:
@@ -21,15 +22,9 @@ def split_list(text: str, flag: str) -> tuple[str, ...]:
 
 def split_endpoint(text: str, flag: str) -> tuple[str, int]:
     """Cuts `host:port`; an IPv6 host stands in brackets."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if (found := host_and_port(text)) is None:
         raise LaunchError(f"{flag} {text!r} is not an address; write host:port, e.g. 10.0.0.1:6379")
-    return host.strip("[]"), int(port)
-
-
-def join_endpoint(host: str, port: int) -> str:
-    """The inverse of `split_endpoint`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return found
 
 
 def resolve(host: str, flag: str) -> str:
@@ -57,17 +52,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.split("%", maxsplit=1)[0]).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-def towards(host: str, port: int) -> str:
-    """The address under which this machine reaches a host, and hence is reached by it."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))  # a datagram socket sends nothing here
-            return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
 
 
 def find_own(

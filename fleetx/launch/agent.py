@@ -19,15 +19,15 @@ from torch.distributed.elastic.multiprocessing import SubprocessContext
 from torch.distributed.elastic.multiprocessing.subprocess_handler import get_subprocess_handler
 from typing_extensions import override
 
-from fleetx.launch.bulletin import Bulletin
-from fleetx.launch.casualties import Casualties
 from fleetx.launch.cluster import Job, Process, World
 from fleetx.launch.console import warn
 from fleetx.launch.environment import torch_variables, variables
 from fleetx.launch.errors import Interrupted, ignore_signals, pass_on
 from fleetx.launch.failure import Failure, Watch
+from fleetx.launch.job_board import JobBoard
 from fleetx.launch.logs import Echo, WorkerLogs, last_lines
-from fleetx.launch.rendezvous import Meeting
+from fleetx.launch.rendezvous import Rendezvous
+from fleetx.launch.restart_policy import RestartPolicy
 from fleetx.launch.server_secrets import server_secrets
 
 GRACE = 4.0
@@ -74,8 +74,8 @@ class FleetAgent(SimpleElasticAgent):
         job: Job,
         command: Sequence[str],
         *,
-        meeting: Meeting,
-        bulletin: Bulletin,
+        rendezvous: Rendezvous,
+        board: JobBoard,
         logs: WorkerLogs,
         max_restart: int,
     ) -> None:
@@ -84,28 +84,28 @@ class FleetAgent(SimpleElasticAgent):
             local_world_size=job.size,
             entrypoint=sys.executable,
             args=("-u", RUNNER, *command),
-            rdzv_handler=meeting,
+            rdzv_handler=rendezvous,
             max_restarts=max_restart,
             monitor_interval=INTERVAL,
         )
         super().__init__(spec, exit_barrier_timeout=30)
-        self._job, self._meeting, self._bulletin, self._logs = job, meeting, bulletin, logs
+        self._job, self._machines, self._board, self._logs = job, rendezvous, board, logs
         self._processes: Processes | None = None
         self._watch: Watch | None = None
         self._echo: Echo | None = None
         self._told_finished = False
-        self._casualties: Casualties | None = None
+        self._restarts: RestartPolicy | None = None
         self._secrets = server_secrets(job, os.environ, logs.root_log_dir)
 
     @override
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         world = self._world
-        attempt = self._meeting.attempt
+        attempt = self._machines.attempt
         self._logs.begin(world.local, attempt)
         files = [self._logs.error_file(process) for process in world.local]
         self._watch, self._told_finished = Watch(world.local, files), False
-        self._casualties = (
-            Casualties(world, lambda: self._bulletin.lose(attempt))
+        self._restarts = (
+            RestartPolicy(world, lambda: self._board.lose(attempt))
             if self._job.is_parameter_server
             else None
         )
@@ -130,17 +130,17 @@ class FleetAgent(SimpleElasticAgent):
 
     @property
     def _world(self) -> World:
-        assert self._meeting.world is not None, "workers start only after the machines have met"
-        return self._meeting.world
+        assert self._machines.world is not None, "workers start only after the machines have met"
+        return self._machines.world
 
     def _variables(self, process: Process) -> dict[str, str]:
-        world, attempt = self._world, self._meeting.attempt
+        world, attempt = self._world, self._machines.attempt
         restarts = self._worker_group.spec.max_restarts
         return (
             self._secrets.variables(attempt)
             | variables(self._job, world, process, attempt=attempt, environ=os.environ)
             | torch_variables(
-                world, process, master=self._meeting.master, attempt=attempt, restarts=restarts
+                world, process, master=self._machines.master, attempt=attempt, restarts=restarts
             )
         )
 
@@ -178,43 +178,43 @@ class FleetAgent(SimpleElasticAgent):
     def _codes(self, processes: Processes) -> dict[int, int | None]:
         """Exit codes, less the deaths that a job with servers survives."""
         codes = processes.codes()
-        if self._casualties is None:
+        if self._restarts is None:
             return codes
-        for index in self._casualties.to_restart(codes):
+        for index in self._restarts.to_restart(codes):
             processes.start_again(index)
             codes[index] = None
-        return self._casualties.survived(codes)
+        return self._restarts.survived(codes)
 
     def _settle(self, failure: Failure) -> None:
         """Decides between another attempt and the end of the job."""
         allowed = self._worker_group.spec.max_restarts
-        number = self._bulletin.count_failed(self._meeting.attempt)
+        number = self._board.count_failed(self._machines.attempt)
         # The agent counts its own machine's failures; the limit is the job's.
         self._remaining_restarts = int(number <= allowed)
         if number <= allowed:
             warn(f"{failure.headline()}; restart {number} of {allowed}")
         else:
-            self._bulletin.post(failure)
+            self._board.post(failure)
 
     def _all_finished(self) -> bool:
         """True when the last worker of the last machine has ended well."""
         assert self._watch is not None
-        world, attempt = self._world, self._meeting.attempt
+        world, attempt = self._world, self._machines.attempt
         if not self._told_finished and self._watch.finished("TRAINER") == world.local_workers:
             self._told_finished = True
-            self._bulletin.finish(attempt, world.local_workers)
-        return self._bulletin.finished(attempt) == len(world.workers)
+            self._board.finish(attempt, world.local_workers)
+        return self._board.finished(attempt) == len(world.workers)
 
     def _check_others(self) -> None:
-        world, attempt = self._world, self._meeting.attempt
-        silent = self._bulletin.beat(attempt, world.node_rank, world.nnodes)
+        world, attempt = self._world, self._machines.attempt
+        silent = self._board.beat(attempt, world.node_rank, world.nnodes)
         if silent is None:
             return
         if self._job.min_nodes != self._job.max_nodes:  # machines may leave such a job
             warn(f"the launcher of machine {silent} gave no sign of life; the others meet again")
-            self._bulletin.meet_again(attempt)
+            self._board.meet_again(attempt)
             return
-        self._bulletin.post(
+        self._board.post(
             Failure(
                 title=f"machine {silent}",
                 node=self._job.host,

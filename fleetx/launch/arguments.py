@@ -139,7 +139,7 @@ def _add_nodes(parser: argparse.ArgumentParser) -> None:
         "--node_rank",
         type=_natural,
         metavar="N",
-        help="place of this machine; 0 is the master's (default: decided at the meeting)",
+        help="place of this machine; 0 is the master's (default: decided at the rendezvous)",
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fleetx.launch.addresses import join_endpoint
+from fleetx.roles.addresses import join_endpoint
 
 Role = Literal["TRAINER", "PSERVER"]
 
@@ -46,11 +46,6 @@ class World:
         """Number of workers on this machine."""
         return sum(process.role == "TRAINER" for process in self.local)
 
-    @property
-    def local_servers(self) -> int:
-        """Number of servers on this machine."""
-        return len(self.local) - self.local_workers
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -71,7 +66,7 @@ class Job:
     master_flag: str = "--master"
     """The flag that moves the meeting point, for messages."""
     node_rank: int | None = 0
-    """Place of this machine; None when it is decided at the meeting."""
+    """Place of this machine; None when it is decided at the rendezvous."""
     min_nodes: int = 1
     max_nodes: int = 1
 

@@ -6,17 +6,16 @@ from fleetx.launch.addresses import (
     find_own,
     is_local,
     is_loopback,
-    join_endpoint,
     resolve,
     split_endpoint,
     split_list,
-    towards,
 )
 from fleetx.launch.arguments import Arguments
 from fleetx.launch.cluster import Job, collective_world, consecutive
 from fleetx.launch.devices import choose, is_none
 from fleetx.launch.errors import LaunchError
 from fleetx.launch.ports import Ports
+from fleetx.roles.addresses import join_endpoint, towards
 
 DEFAULT_PORT = 6170
 LOOPBACK = "127.0.0.1"

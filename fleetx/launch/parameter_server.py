@@ -2,17 +2,12 @@
 
 from collections.abc import Mapping
 
-from fleetx.launch.addresses import (
-    find_own,
-    join_endpoint,
-    resolve,
-    split_endpoint,
-    split_list,
-)
+from fleetx.launch.addresses import find_own, resolve, split_endpoint, split_list
 from fleetx.launch.arguments import Arguments
 from fleetx.launch.cluster import Job, Process, World
 from fleetx.launch.errors import LaunchError
 from fleetx.launch.ports import Ports
+from fleetx.roles.addresses import join_endpoint
 
 FIRST_WORKER_PORT = 6170
 LOOPBACK = "127.0.0.1"
@@ -124,7 +119,7 @@ def _job(
         host=host,
         endpoints=tuple(process.endpoint for process in world.local),
         world=world,
-        master=_meeting(arguments, servers + workers, hosts),
+        master=_rendezvous(arguments, servers + workers, hosts),
         master_flag="--http_port",
         node_rank=node_rank,
         min_nodes=len(hosts),
@@ -149,7 +144,7 @@ def _on_host(role: str, endpoints: tuple[str, ...], host: str) -> tuple[Process,
     )
 
 
-def _meeting(
+def _rendezvous(
     arguments: Arguments, endpoints: tuple[str, ...], hosts: tuple[str, ...]
 ) -> tuple[str, int] | None:
     if len(hosts) == 1 and arguments.http_port is None:

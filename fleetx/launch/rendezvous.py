@@ -1,4 +1,9 @@
-"""How the launchers of a job find each other, for torch's elastic agent."""
+"""How the launchers of a job find each other, for torch's elastic agent.
+
+Why not torch's static rendezvous: it needs the rank of every machine beforehand, does not say which
+machine is missing, and always answers that nobody waits, so that a job cannot meet again after a
+failure.
+"""
 
 import json
 import time
@@ -15,9 +20,9 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 from typing_extensions import override
 
-from fleetx.launch.bulletin import Bulletin
 from fleetx.launch.cluster import Job, World
 from fleetx.launch.errors import LaunchError
+from fleetx.launch.job_board import JobBoard
 from fleetx.launch.store import PrefixStore, Store, TCPStore, worker_host, worker_store
 
 RUN_ID = "fleetx"
@@ -43,9 +48,9 @@ class Membership(Protocol):
 class FixedMembers:
     """A known number of machines, each with a known place."""
 
-    def __init__(self, store: Store, bulletin: Bulletin, job: Job, timeout: float) -> None:
+    def __init__(self, store: Store, board: JobBoard, job: Job, timeout: float) -> None:
         assert job.node_rank is not None, "places are known here"
-        self._store, self._bulletin = store, bulletin
+        self._store, self._board = store, board
         self._rank, self._size, self._timeout = job.node_rank, job.max_nodes, timeout
         self._round = -1
 
@@ -64,7 +69,7 @@ class FixedMembers:
         while (here := store.add("arrived", 0)) < self._size:
             if time.monotonic() > deadline:
                 raise too_few(here, self._size, self._timeout)
-            refuse_if_over(self._bulletin)
+            refuse_if_over(self._board)
             time.sleep(0.02)
         return self._rank, self._size, store
 
@@ -110,9 +115,9 @@ class ElasticMembers:
         self._handler.shutdown()
 
 
-def refuse_if_over(bulletin: Bulletin) -> None:
+def refuse_if_over(board: JobBoard) -> None:
     """Ends this machine's part when another has ended the job."""
-    if bulletin.failed():
+    if board.failed():
         raise JobEnded
 
 
@@ -143,13 +148,11 @@ def _short(addresses: list[str]) -> str:
     return f"{shown} ({len(addresses)})"
 
 
-class Meeting(RendezvousHandler):
+class Rendezvous(RendezvousHandler):
     """One round after another, each with a fresh store for the workers."""
 
-    def __init__(
-        self, job: Job, bulletin: Bulletin, members: Membership, *, timeout: float
-    ) -> None:
-        self._job, self._bulletin, self._members = job, bulletin, members
+    def __init__(self, job: Job, board: JobBoard, members: Membership, *, timeout: float) -> None:
+        self._job, self._board, self._members = job, board, members
         self._timeout = timeout
         self._workers_store: TCPStore | None = None
         self.world: World | None = job.world
@@ -176,7 +179,7 @@ class Meeting(RendezvousHandler):
         if rank == 0:
             self._workers_store = worker_store(self._job)
             place = [worker_host(self._job), self._workers_store.port]
-            store.set("master", json.dumps([*place, self._bulletin.next_attempt()]))
+            store.set("master", json.dumps([*place, self._board.next_attempt()]))
         keys = ["master", *(f"table/{index}" for index in range(size))]
         self._await(store, keys)
         host, port, self.attempt = json.loads(store.get("master"))
@@ -190,7 +193,7 @@ class Meeting(RendezvousHandler):
         """Waits for what the others say about themselves; one may die before it has."""
         deadline = time.monotonic() + self._timeout
         while not store.check(keys):
-            refuse_if_over(self._bulletin)
+            refuse_if_over(self._board)
             if time.monotonic() > deadline:
                 silent = next(key for key in keys if not store.check([key]))
                 rank = silent.removeprefix("table/") if silent != "master" else "0"
@@ -203,12 +206,12 @@ class Meeting(RendezvousHandler):
 
     @override
     def num_nodes_waiting(self) -> int:
-        refuse_if_over(self._bulletin)
-        return int(self._members.waiting() or self._bulletin.is_to_meet_again(self.attempt))
+        refuse_if_over(self._board)
+        return int(self._members.waiting() or self._board.is_to_meet_again(self.attempt))
 
     @override
     def is_closed(self) -> bool:
-        return self._bulletin.failed()
+        return self._board.failed()
 
     @override
     def set_closed(self) -> None:

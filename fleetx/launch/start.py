@@ -13,18 +13,18 @@ from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousError
 
 from fleetx.launch.agent import FleetAgent
-from fleetx.launch.bulletin import Bulletin
 from fleetx.launch.cluster import Job
 from fleetx.launch.console import warn
 from fleetx.launch.errors import Interrupted, LaunchError
 from fleetx.launch.failure import Failure
+from fleetx.launch.job_board import JobBoard
 from fleetx.launch.logs import WorkerLogs
 from fleetx.launch.rendezvous import (
     ElasticMembers,
     FixedMembers,
     JobEnded,
-    Meeting,
     Membership,
+    Rendezvous,
 )
 from fleetx.launch.store import Store, control_store
 
@@ -50,30 +50,30 @@ def start(
     logs = WorkerLogs(log_dir, errors)
     try:
         store = control_store(job, listener, timeout)
-        bulletin = Bulletin(store)
-        meeting = Meeting(job, bulletin, _members(job, store, bulletin, timeout), timeout=timeout)
+        board = JobBoard(store)
+        rendezvous = Rendezvous(job, board, _members(job, store, board, timeout), timeout=timeout)
         agent = FleetAgent(
-            job, command, meeting=meeting, bulletin=bulletin, logs=logs, max_restart=max_restart
+            job, command, rendezvous=rendezvous, board=board, logs=logs, max_restart=max_restart
         )
         try:
-            return _run(agent, job, bulletin)
+            return _run(agent, job, board)
         finally:
             agent.tidy()
-            others = (meeting.world.nnodes if meeting.world else job.max_nodes) - 1
-            _part(bulletin, keeper=listener is not None, others=others)
+            others = (rendezvous.world.nnodes if rendezvous.world else job.max_nodes) - 1
+            _part(board, keeper=listener is not None, others=others)
     except (DistNetworkError, DistStoreError, RendezvousError) as error:
         raise _lost(job, error) from None
     finally:
         shutil.rmtree(errors, ignore_errors=True)
 
 
-def _members(job: Job, store: Store, bulletin: Bulletin, timeout: float) -> Membership:
+def _members(job: Job, store: Store, board: JobBoard, timeout: float) -> Membership:
     if job.node_rank is None:
         return ElasticMembers(store, job, timeout)
-    return FixedMembers(store, bulletin, job, timeout)
+    return FixedMembers(store, board, job, timeout)
 
 
-def _run(agent: FleetAgent, job: Job, bulletin: Bulletin) -> int:
+def _run(agent: FleetAgent, job: Job, board: JobBoard) -> int:
     try:
         result = agent.run()
         if not result.is_failed():
@@ -81,18 +81,18 @@ def _run(agent: FleetAgent, job: Job, bulletin: Bulletin) -> int:
     except JobEnded:
         pass
     except Interrupted as stop:
-        bulletin.post(_stopped(job, stop))
+        board.post(_stopped(job, stop))
         raise
-    failure = bulletin.first_failure()
+    failure = board.first_failure()
     warn(failure.report(job.host, several=job.max_nodes > 1))
     return failure.exit_code
 
 
-def _part(bulletin: Bulletin, *, keeper: bool, others: int) -> None:
+def _part(board: JobBoard, *, keeper: bool, others: int) -> None:
     if others < 1:
         return
     try:
-        bulletin.farewell(keeper=keeper, others=others)
+        board.farewell(keeper=keeper, others=others)
     except (DistNetworkError, DistStoreError):
         return  # the keeper is gone already
 

@@ -1,4 +1,9 @@
-"""Metrics over all workers."""
+"""Metrics over all workers.
+
+Why not torchmetrics: these count fillers out of uneven last batches, the area under the curve is
+exact without a copy of every score, and old scripts call them by Paddle's names.
+`fleet.gather_for_metrics` serves the metrics of other libraries.
+"""
 
 from fleetx.metrics.accuracy import Accuracy, acc
 from fleetx.metrics.auc import AUC, auc

@@ -9,7 +9,7 @@ from fleetx.metrics.given import check_lengths, pair
 from fleetx.metrics.tally import Counts, Tally
 from fleetx.metrics.totals import counts, expect_whole
 from fleetx.roles import identity, started
-from fleetx.roles.collectives import util
+from fleetx.roles.worker_util import util
 
 
 class AUC:

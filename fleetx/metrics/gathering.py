@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fleetx.data.fillers import Filling, current, without
 from fleetx.data.loader import DistributedLoader
 from fleetx.data.team import Team, carried_on, find_team
 from fleetx.metrics.given import tensor_of
+from fleetx.torch_internals import tree_flatten, tree_unflatten
 
 _DIMENSIONS = 8
 """A tensor that travels has at most so many."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from fleetx.expected import WHOLE, expect
 from fleetx.roles import identity, started
-from fleetx.roles.collectives import util
+from fleetx.roles.worker_util import util
 
 
 def total(numbers: Any) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -2,9 +2,9 @@
 
 from fleetx.nn.inference import load_inference_model
 from fleetx.nn.sparse_embedding import SparseEmbedding
-from fleetx.ps.entries import CountFilterEntry, ProbabilityEntry, ShowClickEntry
-from fleetx.ps.initializers import Constant, Normal, Uniform
-from fleetx.ps.rules import SGD, Adagrad, Adam
+from fleetx.ps.tables.entries import CountFilterEntry, ProbabilityEntry, ShowClickEntry
+from fleetx.ps.tables.initializers import Constant, Normal, Uniform
+from fleetx.ps.tables.rules import SGD, Adagrad, Adam
 
 __all__ = [
     "SGD",

@@ -6,9 +6,9 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from fleetx.ps import safetensors_file
-from fleetx.ps.saved_rows import SavedRows
-from fleetx.ps.sparse_module import SparseModule
+from fleetx.ps.tables import safetensors_file
+from fleetx.ps.tables.saved_rows import SavedRows
+from fleetx.ps.worker.sparse_module import SparseModule
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -43,5 +43,5 @@ def load_inference_model(dirname: str | Path, model: Model) -> Model:
             "that was saved"
         )
     for table in tables:
-        table.home.strategy = rows
+        table.row_source = rows
     return model.eval()

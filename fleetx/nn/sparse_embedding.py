@@ -2,22 +2,22 @@
 
 from collections import deque
 from concurrent.futures import Future
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from typing_extensions import override
 
-from fleetx.nn.picking import AllInOrder, Picked, Pooled, Way, bags_of
-from fleetx.ps.client import Batch
-from fleetx.ps.entries import Entry, ShowClickEntry
-from fleetx.ps.hashing import Array, Floats, same_ids
-from fleetx.ps.initializers import Initializer, Uniform
-from fleetx.ps.rules import Rule
-from fleetx.ps.sparse_module import Lookup, SparseModule, TableOptions
-from fleetx.ps.wire import check_form
+from fleetx.nn.row_outputs import Indexed, InOrder, Pooled, RowOutput, bags_of
+from fleetx.ps.tables.entries import Entry, ShowClickEntry
+from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.initializers import Initializer, Uniform
+from fleetx.ps.tables.row_source import RowSource, TableOptions
+from fleetx.ps.tables.rules import Rule
+from fleetx.ps.wire.arrays import Array, Floats, same_ids
+from fleetx.ps.wire.short_floats import check_wire_dtype
+from fleetx.ps.worker.sparse_module import Lookup, SparseModule
+from fleetx.torch_internals import FakeTensor, unsafe_view
 
 _POOLINGS = ("sum", "mean")
 AHEAD = 2
@@ -68,10 +68,10 @@ class SparseEmbedding(SparseModule):
             seed=seed,
             wire=wire,
         )
-        check_form(name, wire)
+        check_wire_dtype(name, wire)
         super().__init__(options)
         self.padding_idx, self.pooling = padding_idx, pooling
-        self._ahead: deque[tuple[Array, list[int], Future[tuple[Batch, Floats]]]] = deque(
+        self._ahead: deque[tuple[Array, list[int], Future[tuple[IdBatch, Floats]]]] = deque(
             maxlen=AHEAD
         )
 
@@ -101,16 +101,15 @@ class SparseEmbedding(SparseModule):
         batch, rows = self._rows(flat, train)
         if self.padding_idx is not None:
             rows = np.concatenate([rows, np.zeros((1, rows.shape[1]), np.float32)])
-        way = self._way(batch, ids, offsets)
-        leaf = way.forth(rows)
+        output = self._output(batch, ids, offsets)
+        leaf = output.forward(rows)
         shape = leaf.shape if self.pooling else (*ids.shape, self.options.dim)
         if not train:
             return leaf.view(shape)
         leaf.requires_grad_()
-        self.lookups.append(Lookup(batch, leaf, way.back, self._stats(batch, show, click)))
+        self.lookups.append(Lookup(batch, leaf, output.backward, self._stats(batch, show, click)))
         # No view, for torch lets nobody write to views of a leaf; nor a copy, for nobody reads it.
-        result: Tensor = torch.ops.aten._unsafe_view.default(leaf, shape)
-        return result
+        return unsafe_view(leaf, shape)
 
     def _recorded(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
         """What a program is told of the result: its shape, and that it depends on the rows."""
@@ -119,7 +118,7 @@ class SparseEmbedding(SparseModule):
             shape = ids.shape[:1] if offsets is None else offsets.shape
         return self.anchor.sum() + self.anchor.new_zeros((*shape, self.options.dim))
 
-    def _way(self, batch: Batch, ids: Tensor, offsets: Tensor | None) -> Way:
+    def _output(self, batch: IdBatch, ids: Tensor, offsets: Tensor | None) -> RowOutput:
         if self.pooling is None and offsets is not None:
             raise ValueError(
                 f"SparseEmbedding {self.options.name!r} got offsets but makes no bags; pass "
@@ -128,50 +127,52 @@ class SparseEmbedding(SparseModule):
         # Not that of the ids, which are needed where the rows come from: on the host.
         device = self.anchor.device
         if self.pooling is None and batch.in_order:
-            return AllInOrder(device)
+            return InOrder(device)
         # One more for the row that stands for nothing.
         count = len(batch.ids) + (self.padding_idx is not None)
         if self.pooling is None:
-            return Picked(batch.place, count, device)
+            return Indexed(batch.place, count, device)
         bags, mean = bags_of(ids.shape, offsets), self.pooling == "mean"
         return Pooled(batch.place, count, bags, device, mean=mean)
 
-    def _rows(self, flat: Array, train: bool) -> tuple[Batch, Floats]:
+    def _rows(self, flat: Array, train: bool) -> tuple[IdBatch, Floats]:
         """What was fetched ahead for these ids, or what is fetched now."""
         if train:
             # What was asked for before this batch was skipped; what comes after it is still wanted.
-            for number, (ids, awaited, coming) in enumerate(self._ahead):
+            for number, (ids, versions, coming) in enumerate(self._ahead):
                 if same_ids(ids, flat):
                     self._ahead = deque(list(self._ahead)[number + 1 :], AHEAD)
-                    carrier = self._carrier()
-                    if carrier.misfits(self, awaited):
+                    source = self._source()
+                    if source.outdated(self.options, versions):
                         # This batch is a part of that update, or other updates came between.
                         coming.cancel()
                         break
                     batch, rows = coming.result()
-                    return batch, carrier.refreshed(self, batch, rows)
+                    return batch, source.refreshed(self.options, batch, rows)
         return self._pull(flat, train)
 
     def _pull(
-        self, flat: Array, train: bool, ahead: list[int] | None = None
-    ) -> tuple[Batch, Floats]:
-        carrier = self._carrier()
-        batch, met = self._sorted(flat, carrier)
-        return batch, carrier.lookup(self, batch, met if train else None, train=train, ahead=ahead)
+        self, flat: Array, train: bool, versions: list[int] | None = None
+    ) -> tuple[IdBatch, Floats]:
+        source = self._source()
+        batch, met = self._sorted(flat, source)
+        rows = source.look_up(
+            self.options, batch, met if train else None, train=train, versions=versions
+        )
+        return batch, rows
 
-    def _sorted(self, flat: Array, carrier: Any) -> tuple[Batch, Array | None]:
+    def _sorted(self, flat: Array, source: RowSource) -> tuple[IdBatch, Array | None]:
         real = flat if self.padding_idx is None else flat[flat != self.padding_idx]
-        batch = carrier.sorted(real)
+        batch = source.sort_ids(real)
         met = np.bincount(batch.place, minlength=len(batch.ids)) if self.counts_sightings else None
         if self.padding_idx is not None:
             place = np.full(len(flat), len(batch.ids), np.int64)
             place[flat != self.padding_idx] = batch.place
-            batch = Batch(batch.ids, batch.begins, place)
+            batch = IdBatch(batch.ids, batch.begins, place)
         return batch, met
 
-    def _carrier(self) -> Any:
-        strategy = self.home.strategy
-        if strategy is None or strategy.carrier is None:
+    def _source(self) -> RowSource:
+        if (source := self.row_source) is None:
             raise RuntimeError(
                 f"the rows of SparseEmbedding {self.options.name!r} live on parameter servers, and "
                 "this model is not part of such a job: start it with servers (fleetrun "
@@ -179,9 +180,9 @@ class SparseEmbedding(SparseModule):
                 "fleet.distributed_optimizer() first; a program that only computes runs after the "
                 "one that trains its layers, or after fleet.load_persistables()"
             )
-        return strategy.carrier
+        return source
 
-    def _stats(self, batch: Batch, show: Tensor | None, click: Tensor | None) -> Floats | None:
+    def _stats(self, batch: IdBatch, show: Tensor | None, click: Tensor | None) -> Floats | None:
         if not isinstance(self.options.entry, ShowClickEntry):
             if show is not None or click is not None:
                 raise ValueError(
@@ -199,13 +200,19 @@ class SparseEmbedding(SparseModule):
 
         Synchronous training still sees every update: the fetch waits for it at the servers.
         """
-        carrier = self._carrier()
+        source = self._source()
         # A copy: the caller may fill its tensor anew before the thread has read it.
         flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64)
         # Asked here: the thread may begin when the update is done, and would wait for the next one.
-        awaited = carrier.upcoming(self)
-        coming = carrier.worker.fetch_ahead(self._pull, flat, True, awaited)
-        self._ahead.append((flat, awaited, coming))
+        versions = source.next_versions(self.options)
+        coming = source.fetch_ahead(self._pull, flat, True, versions)
+        self._ahead.append((flat, versions, coming))
+
+    @property
+    def exact_prefetch(self) -> bool:
+        """Whether training is the same with and without ``prefetch``."""
+        source = self.row_source
+        return source is not None and source.exact_prefetch
 
     @override
     def forget_ahead(self) -> None:

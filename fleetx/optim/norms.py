@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from fleetx.torch_internals import foreach_norm
+
 
 def norm(tensor: Tensor) -> float:
     """The norm of one dense tensor in the memory of the CPU."""
@@ -36,7 +38,7 @@ def norms(tensors: Sequence[Tensor], params: Sequence[Tensor]) -> Tensor:
     if tensors[0].is_cpu:
         squares = torch.stack([square(t.contiguous()) for t in tensors])
     else:
-        squares = torch.stack(list(torch._foreach_norm(list(tensors)))).square_()
+        squares = torch.stack(list(foreach_norm(list(tensors)))).square_()
     for (mesh, axis), positions in _spread(params).items():
         everywhere = len(positions) == len(params)
         part = squares if everywhere else squares[positions]

@@ -7,8 +7,7 @@ from typing import Any
 from fleetx.plan.error import PlanError
 from fleetx.plan.mesh import Degree, shape
 from fleetx.plan.partners import resting
-from fleetx.plan.plan import Plan
-from fleetx.plan.strategy import REGISTRY, Strategy
+from fleetx.plan.strategy import REGISTRY, Plan, Strategy
 
 DEFAULTS = {"drive": "eager", "carrier": "data_parallel"}
 """Capability -> the strategy that provides it when the user asks for no other."""
@@ -111,9 +110,9 @@ def _providers(chosen: Mapping[str, Strategy]) -> dict[str, str]:
     for name, strategy in chosen.items():
         for capability in sorted(strategy.contract.provides):
             if capability in provider:
-                deed = CAPABILITIES.get(capability, f"the {capability}")
+                what = CAPABILITIES.get(capability, f"the {capability}")
                 raise PlanError(
-                    f"{provider[capability]} and {name} both provide {deed}, and a job has "
+                    f"{provider[capability]} and {name} both provide {what}, and a job has "
                     "exactly one. Turn one of them off."
                 )
             provider[capability] = name

@@ -7,8 +7,7 @@ from torch import nn
 
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.mesh import in_words
-from fleetx.plan.plan import Plan
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.strategy import Plan, Strategy
 
 
 def explain(plan: Plan, model: nn.Module | None = None) -> str:
@@ -70,8 +69,8 @@ def _rows(plan: Plan) -> Iterator[str]:
     for number, strategy in enumerate(plan.strategies, 1):
         phase = strategy.contract.phase.name.lower()
         touches = ", ".join(sorted(strategy.contract.touches)) or "nothing"
-        deed = "is at rest" if _rests(strategy, plan) else f"changes {touches}"
-        yield f"  {number}. {phase:<10} {strategy.name:<18} {deed}"
+        effect = "is at rest" if _rests(strategy, plan) else f"changes {touches}"
+        yield f"  {number}. {phase:<10} {strategy.name:<18} {effect}"
         normal = type(strategy.config)()
         values = strategy.config.values().items()
         given = [f"{name}={value!r}" for name, value in values if value != getattr(normal, name)]

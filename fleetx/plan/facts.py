@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fleetx.plan.plan import Plan
+from fleetx.plan.strategy import Plan
 
 Facts = dict[str, str]
 """What it is, in the user's words -> its value."""

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from fleetx.comm.messages import tell
+from fleetx.plan.all_or_none import all_or_none
 from fleetx.plan.step import Step
-from fleetx.plan.unison import in_unison
+from fleetx.roles.messages import broadcast_json
+from fleetx.torch_internals import parameters_of
 
 T = TypeVar("T")
 _ELSEWHERE = (
@@ -56,6 +57,9 @@ class Job:
     criterion: Callable[[Any, Any], Tensor] | None = None
     """Outputs and targets -> loss, for batches that are given as a whole."""
 
+    keep_outputs: bool = False
+    """Whether somebody wants the outputs of the batches that train, which take memory."""
+
     sample: Any = None
     """Inputs of one small batch, for strategies that look at shapes or measure."""
 
@@ -70,7 +74,7 @@ class Job:
     def __post_init__(self) -> None:
         seen: dict[int, str] = {}
         for path, module in self.model.named_modules(remove_duplicate=False):
-            for name, parameter in module._parameters.items():
+            for name, parameter in parameters_of(module).items():
                 if parameter is not None:
                     full = f"{path}.{name}" if path else name
                     first = self._first[full] = seen.setdefault(id(parameter), full)
@@ -81,9 +85,9 @@ class Job:
         named = self.model.named_parameters(remove_duplicate=False)
         return {self._first.get(name, name) for name, _ in named}
 
-    def together(self, deed: Callable[[], T]) -> T:
+    def together(self, action: Callable[[], T]) -> T:
         """Do what every rank of the mesh does now; where it raises on one, it raises on all."""
-        return in_unison(deed) if self.mesh.size() > 1 else deed()
+        return all_or_none(action) if self.mesh.size() > 1 else action()
 
     def of_all_stages(self, fact: Any) -> list[Any]:
         """What each stage of the pipeline has to say, as JSON; every rank must call it.
@@ -94,7 +98,9 @@ class Job:
         if self.size("pp") == 1:
             return [fact]
         group, stages = self.mesh["pp"].get_group(), range(self.size("pp"))
-        return [tell(fact, source=stage, group=group, device=self.device) for stage in stages]
+        return [
+            broadcast_json(fact, source=stage, group=group, device=self.device) for stage in stages
+        ]
 
     def anywhere(self, fact: bool) -> bool:
         """Whether it is so on any of the ranks that update together, which must all ask."""

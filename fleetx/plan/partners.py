@@ -7,8 +7,7 @@ from typing import Any
 
 from fleetx.plan.error import PlanError
 from fleetx.plan.mesh import in_words
-from fleetx.plan.plan import Plan
-from fleetx.plan.strategy import Strategy
+from fleetx.plan.strategy import Plan, Strategy
 
 ALONE = "one worker has nobody to exchange with"
 

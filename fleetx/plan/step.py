@@ -1,14 +1,27 @@
 """One training step, as a record of verbs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.futures import Future
 
 Reduce = Callable[[GradBucket], Future[Tensor]]
+
+
+@dataclass(frozen=True)
+class Driven:
+    """What comes out of the forward and backward of one batch."""
+
+    loss: Tensor
+    """The plain loss, without its graph."""
+
+    outputs: Sequence[Any] = ()
+    """The outputs of the model, once for each micro-batch that this rank computed to its end;
+    nothing unless the job keeps outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +31,8 @@ class Step:
     scale: Callable[[Tensor], Tensor]
     """Loss -> the scalar to differentiate."""
 
-    drive: Callable[["Step", Any], Tensor]
-    """Run forward and backward for one batch, leaving ``.grad``; return the plain loss."""
+    drive: "Drive"
+    """Run forward and backward for one batch, leaving ``.grad``."""
 
     evaluate: Callable[[Any], Any]
     """The outputs for the inputs of one batch, on every rank; called without gradients."""
@@ -61,3 +74,19 @@ class Step:
     settle: Callable[[Tensor | None], None]
     """After every batch that was due, with its loss, even if this rank skipped the update: what
     ranks do together here must not depend on what one of them skipped."""
+
+
+Drive = Callable[[Step, Any], Driven]
+
+
+def largest_over(
+    agree: Callable[[Tensor], Tensor], group: dist.ProcessGroup
+) -> Callable[[Tensor], Tensor]:
+    """The verb ``agree`` of a step whose ranks update together with those of the group, too."""
+
+    def agreed(flag: Tensor) -> Tensor:
+        flag = agree(flag).detach().clone()
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
+        return flag
+
+    return agreed

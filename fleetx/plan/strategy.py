@@ -1,7 +1,7 @@
-"""The base class of every strategy, and their registry."""
+"""The base class of every strategy, their registry, and a plan: those that take part in a job."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
@@ -15,7 +15,6 @@ from fleetx.plan.step import Step
 
 if TYPE_CHECKING:
     from fleetx.plan.job import Job
-    from fleetx.plan.plan import Plan
 
 REGISTRY: dict[str, type["Strategy"]] = {}
 
@@ -134,3 +133,23 @@ class Strategy:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what ``state_dict`` returned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Strategies in the order in which they are folded, and the mesh they live on."""
+
+    strategies: tuple[Strategy, ...]
+    mesh: Mapping[str, int]
+    options: Mapping[str, Any]
+    resting: Mapping[str, str] = field(default_factory=dict)
+    """Flags that are on and have nothing to do in this job, as users spell them -> why; said when
+    it starts."""
+
+    def cuts(self) -> tuple[str, ...]:
+        """Names at which a static program must be split before it is laid out."""
+        return tuple(name for strategy in self.strategies for name in strategy.cuts())
+
+    def stages(self) -> int:
+        """Into how many stages a static program must be split, by the devices that it names."""
+        return max(strategy.stages(self) for strategy in self.strategies)

@@ -9,7 +9,6 @@ from fleetx.roles.role import Identity, Role, RoleMaker
 from fleetx.roles.user_defined import UserDefinedCollectiveRoleMaker, UserDefinedRoleMaker
 
 if TYPE_CHECKING:
-    from fleetx.roles.collectives import WorkerUtil, util
     from fleetx.roles.device_mesh import alone, mesh
     from fleetx.roles.queries import (
         all_reduce,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
         started,
         stop,
     )
+    from fleetx.roles.worker_util import WorkerUtil, util
 
 RoleMakerBase = RoleMaker
 """The name of `RoleMaker` in older scripts."""
@@ -91,15 +91,15 @@ __all__ = [
     "world_size",
 ]
 
-_ROOMS = ("session", "queries", "collectives", "device_mesh")
+_MODULES = ("session", "queries", "worker_util", "device_mesh")
 """These need torch, which a launcher or a test of the pure part does without."""
 
 
 def __getattr__(name: str) -> Any:
     """Load torch with the first name that needs it."""
     if name in __all__:
-        for room in _ROOMS:
-            module = importlib.import_module(f"fleetx.roles.{room}")
+        for part in _MODULES:
+            module = importlib.import_module(f"fleetx.roles.{part}")
             if name in vars(module):
                 globals()[name] = vars(module)[name]
                 return globals()[name]

@@ -8,12 +8,19 @@ from pathlib import Path
 
 def split_endpoint(endpoint: str, *, where: str) -> tuple[str, int]:
     """Split "host:port" (or "[ipv6]:port"); `where` names the culprit in the complaint."""
-    host, colon, port = endpoint.strip().rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if (found := host_and_port(endpoint)) is None:
         raise ValueError(
             f"{where}: {endpoint!r} is not an endpoint; write host:port with a port from 1 to "
             "65535, such as 10.0.0.1:6170"
         )
+    return found
+
+
+def host_and_port(endpoint: str) -> tuple[str, int] | None:
+    """The two parts of an endpoint; None for a text that is none."""
+    host, colon, port = endpoint.strip().rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        return None
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -62,7 +69,7 @@ def host_address() -> str:
     except OSError:
         named = "127.0.0.1"
     # Many machines list their own name under a loopback address, which only they can reach.
-    return _routed_address() if ipaddress.ip_address(named).is_loopback else named
+    return towards("203.0.113.1", 9) if ipaddress.ip_address(named).is_loopback else named
 
 
 def machine_name() -> str:
@@ -71,13 +78,12 @@ def machine_name() -> str:
     return f"{socket.gethostname()}/{boot.read_text().strip() if boot.exists() else ''}"
 
 
-def _routed_address() -> str:
-    """The source address of the default route; connecting a datagram socket sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("203.0.113.1", 9))
-        except OSError:
-            return "127.0.0.1"
-        address = probe.getsockname()[0]
-    assert isinstance(address, str)
-    return address
+def towards(host: str, port: int) -> str:
+    """The address under which this machine reaches a host, and hence is reached by it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))  # a datagram socket sends nothing here
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"

@@ -103,7 +103,7 @@ def pair_up(world: MPIWorld) -> Identity:
             f"form; start the script with mpirun -n {size + 1}"
         )
     role = Role.WORKER if world.rank % 2 else Role.SERVER
-    kin = world.machines[world.rank % 2 :: 2]
+    of_role = world.machines[world.rank % 2 :: 2]
     index = world.rank // 2
     workers = world.endpoints[1::2]
     return Identity(
@@ -114,8 +114,8 @@ def pair_up(world: MPIWorld) -> Identity:
         worker_num=size // 2,
         worker_endpoints=workers,
         server_endpoints=world.endpoints[::2],
-        local_rank=kin[:index].count(kin[index]),
-        local_size=kin.count(kin[index]),
+        local_rank=of_role[:index].count(of_role[index]),
+        local_size=of_role.count(of_role[index]),
         node_num=len(set(world.machines)),
         rendezvous=workers[0],
     )

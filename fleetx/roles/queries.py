@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
-from fleetx.roles.collectives import Array, util
 from fleetx.roles.role import Role
 from fleetx.roles.session import identity
+from fleetx.roles.worker_util import Array, util
 
 
 def worker_num() -> int:

@@ -101,15 +101,15 @@ def world(query: str) -> World:
     return _running[0].world
 
 
-def refuse_without_servers(deed: str) -> None:
-    """Complain of a deed that needs parameter servers where none were started with us."""
+def refuse_without_servers(what: str) -> None:
+    """Complain of a call that needs parameter servers where none were started with us."""
     found = identity()
     if found.is_collective or found.server_endpoints:
         return
     script = Path(sys.argv[0]).name or "train.py"
     raise RuntimeError(
         "fleet.init() was called without is_collective=True, which begins a job with parameter "
-        f"servers, but this process was started without any ({found.source}), so {deed} is not "
+        f"servers, but this process was started without any ({found.source}), so {what} is not "
         "possible. To train without servers call fleet.init(is_collective=True); to train with "
         f"them type: fleetrun --server_num 1 --worker_num 1 {script}"
     )

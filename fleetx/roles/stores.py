@@ -1,14 +1,19 @@
 """The store through which workers meet before they have a process group."""
 
 import itertools
+import json
+import os
 from datetime import timedelta
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
 
 from fleetx.roles.addresses import join_endpoint, split_endpoint
+from fleetx.roles.environment import Environment
 from fleetx.roles.role import Identity
+
+_PATIENCE = 300
 
 
 class Store(Protocol):
@@ -99,4 +104,32 @@ def make_group(store: Store, found: Identity, backend: str) -> None:
         rank=found.index,
         world_size=found.worker_num,
         device_id=device,
+    )
+
+
+def patience() -> timedelta:
+    """How long a worker waits for the others to come: FLEETX_TIMEOUT seconds, 300 by default."""
+    return timedelta(seconds=Environment(os.environ).number("FLEETX_TIMEOUT", _PATIENCE))
+
+
+def _seconds() -> int:
+    return int(patience().total_seconds())
+
+
+def gather_through_store(store: Store, topic: str, found: Identity, fact: Any) -> list[Any]:
+    """Return the facts of all workers, in their order; waits for the last of them."""
+    keys = [f"{topic}/{index}" for index in range(found.worker_num)]
+    store.set(keys[found.index], json.dumps(fact))
+    try:
+        return [json.loads(said) for said in store.multi_get(keys)]
+    except dist.DistStoreError as error:
+        raise RuntimeError(_who_is_missing(store, keys)) from error
+
+
+def _who_is_missing(store: Store, keys: list[str]) -> str:
+    missing = [str(index) for index, key in enumerate(keys) if not store.check([key])]
+    return (
+        f"fleet.init() waited {_seconds()} s, but of {len(keys)} workers these did not "
+        f"come: {', '.join(missing)}; look at their logs, or set FLEETX_TIMEOUT (seconds) if they "
+        "start slowly"
     )

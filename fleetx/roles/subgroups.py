@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from fleetx.torch_internals import flattened
+
 
 def copies(mesh: DeviceMesh, axis: str, count: int) -> list[dist.ProcessGroup]:
     """The axis's own group and ``count - 1`` more over the same ranks, with own channels."""
@@ -47,8 +49,7 @@ def data_group(mesh: DeviceMesh) -> dist.ProcessGroup:
     for axis, other in (("dp", "sharding"), ("sharding", "dp")):
         if mesh[other].size() == 1:
             return mesh[axis].get_group()
-    # torch keeps it under its name, so that all callers share one group.
-    return mesh["dp", "sharding"]._flatten("data").get_group()
+    return flattened(mesh["dp", "sharding"], "data").get_group()
 
 
 def _rows(mesh: DeviceMesh, axis: str) -> list[list[int]]:

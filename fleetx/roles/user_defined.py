@@ -117,12 +117,12 @@ def _job(given: dict[str, Any]) -> Identity:
     role = _role(given)
     worker_num = _worker_num(given, workers)
     index = _whole(given, "current_id", 0)
-    peers, kin = (
+    peers, listed = (
         (len(servers), "server_endpoints") if role is Role.SERVER else (worker_num, "worker_num")
     )
     if index >= peers:
         raise ValueError(
-            f"current_id={index} does not fit role={role.name} with {peers} in {kin}; "
+            f"current_id={index} does not fit role={role.name} with {peers} in {listed}; "
             f"pass a number from 0 to {peers - 1}"
         )
     return Identity(

@@ -16,11 +16,19 @@ from fleetx.roles.addresses import (
     open_port,
     port_of,
 )
+from fleetx.roles.barrier import Barrier
 from fleetx.roles.devices import card_name, choose_backend, choose_device
-from fleetx.roles.exchange import patience, through_group, through_store
-from fleetx.roles.meeting import Meeting
+from fleetx.roles.messages import gather_bytes
 from fleetx.roles.role import Identity
-from fleetx.roles.stores import Store, host_store, make_group, open_store, visit_store
+from fleetx.roles.stores import (
+    Store,
+    gather_through_store,
+    host_store,
+    make_group,
+    open_store,
+    patience,
+    visit_store,
+)
 
 Tell = Callable[[str, Any], list[Any]]
 """Takes a topic and a fact, returns the facts of all workers."""
@@ -38,7 +46,7 @@ class World:
     """Where this process computes."""
     group: dist.ProcessGroup | None = None
     """A gloo group of the workers; None where there is none to be had."""
-    meeting: Meeting | None = None
+    barrier: Barrier | None = None
     """Where the workers wait for each other; goes with the group."""
     backend: str = "none"
     """The backend of torch's default group."""
@@ -73,7 +81,7 @@ def _make(found: Identity) -> World:
     store = open_store(found, patience())
 
     def tell(topic: str, fact: Any) -> list[Any]:
-        return through_store(store, f"fleetx/{topic}", found, fact)
+        return gather_through_store(store, f"fleetx/{topic}", found, fact)
 
     full = _complete(found, _machines(found, tell))
     device = _take(full)
@@ -86,7 +94,7 @@ def _make(found: Identity) -> World:
         identity=full,
         device=device,
         group=_gloo(),
-        meeting=Meeting(store, found.index, found.worker_num),
+        barrier=Barrier(store, found.index, found.worker_num),
         backend=backend,
         owned=True,
     )
@@ -182,7 +190,7 @@ def _adopt(found: Identity) -> World:
 
     def tell(topic: str, fact: Any) -> list[Any]:
         assert group is not None
-        return [json.loads(said) for said in through_group(json.dumps(fact).encode(), group)]
+        return [json.loads(said) for said in gather_bytes(json.dumps(fact).encode(), group)]
 
     if group is None:
         return _unconnected(found)
@@ -194,7 +202,7 @@ def _adopt(found: Identity) -> World:
         identity=_with_device(full, device),
         device=device,
         group=group,
-        meeting=Meeting(_second_store(full, tell), rank, size),
+        barrier=Barrier(_second_store(full, tell), rank, size),
         backend=dist.get_backend(),
     )
 

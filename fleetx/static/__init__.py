@@ -5,10 +5,11 @@ from typing import Any
 
 from fleetx.config.block import BuildStrategy, ExecutionStrategy
 from fleetx.static import lr, nn
-from fleetx.static.backward import append_backward, gradients
-from fleetx.static.collectives import all_reduce
-from fleetx.static.compiled import CompiledProgram
-from fleetx.static.current import (
+from fleetx.static.layers.collectives import all_reduce
+from fleetx.static.layers.metrics import accuracy, auc
+from fleetx.static.layers.parameters import ParamAttr
+from fleetx.static.record.backward import append_backward, gradients
+from fleetx.static.record.current import (
     default_main_program,
     default_startup_program,
     device_guard,
@@ -16,19 +17,19 @@ from fleetx.static.current import (
     reset,
     unique_name,
 )
-from fleetx.static.error import ProgramError
-from fleetx.static.executor import Executor
-from fleetx.static.fetch_handler import FetchHandler
-from fleetx.static.inputs import data
-from fleetx.static.layers import ParamAttr
-from fleetx.static.metrics import accuracy, auc
-from fleetx.static.minimize import minimize
-from fleetx.static.optimizer import Optimizer
-from fleetx.static.places import CPUPlace, CUDAPlace
-from fleetx.static.program import Program
-from fleetx.static.readers import DataLoader, EOFException, py_reader, read_file
-from fleetx.static.scope import global_scope
-from fleetx.static.variable import Variable
+from fleetx.static.record.error import ProgramError
+from fleetx.static.record.inputs import data
+from fleetx.static.record.program import Program
+from fleetx.static.record.variable import Variable
+from fleetx.static.run.compiled import CompiledProgram
+from fleetx.static.run.devices import CPUPlace, CUDAPlace
+from fleetx.static.run.distributed import minimize_by
+from fleetx.static.run.executor import Executor
+from fleetx.static.run.fetch_handler import FetchHandler
+from fleetx.static.run.minimize import minimize
+from fleetx.static.run.optimizer import Optimizer
+from fleetx.static.run.readers import DataLoader, EOFException, py_reader, read_file
+from fleetx.static.run.scope import global_scope
 
 __all__ = [
     "BuildStrategy",
@@ -81,8 +82,13 @@ _SAVED_BY = {
 }
 
 
+# ``minimize`` of a distributed torch optimizer asks the loss how it is done. Variables are made
+# where programs are recorded, which must not know how they are trained: the two meet here.
+Variable.minimized = minimize_by
+
+
 def __getattr__(name: str) -> Any:
-    # Saving is a room of its own, which uses this one.
+    # Saving is a package of its own, which uses this one and must not be imported by it.
     if name in _SAVED_BY:
         return getattr(importlib.import_module("fleetx.io"), name)
     raise AttributeError(f"module 'fleetx.static' has no attribute {name!r}")

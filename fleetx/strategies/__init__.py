@@ -1,4 +1,4 @@
-"""One file per strategy; importing this folder registers all of them."""
+"""One file or one folder per strategy; importing this package registers all of them."""
 
 import importlib
 import pkgutil

@@ -3,13 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
 from typing_extensions import override
 
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
-from fleetx.plan.step import Step
+from fleetx.plan.step import Driven, Step
 from fleetx.plan.strategy import Strategy
 
 
@@ -25,7 +24,7 @@ class Eager(Strategy, name="eager"):
 
     @override
     def step(self, step: Step, job: Job) -> Step:
-        def drive(step: Step, batch: Any) -> Tensor:
+        def drive(step: Step, batch: Any) -> Driven:
             if job.criterion is None:
                 raise PlanError(
                     "a whole batch was given to train, but no criterion turns outputs into a loss; "
@@ -33,8 +32,9 @@ class Eager(Strategy, name="eager"):
                     "optimizer.minimize(loss)."
                 )
             inputs, targets = batch
-            loss = job.criterion(job.call(inputs), targets)
+            outputs = job.call(inputs)
+            loss = job.criterion(outputs, targets)
             step.scale(loss).backward()
-            return loss.detach()
+            return Driven(loss.detach(), [outputs] if job.keep_outputs else ())
 
         return replace(step, drive=drive, evaluate=job.call)

@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
 from fleetx.testing import reports, shipping
+from fleetx.testing.fork_client import ForkClient, RankProcess
 from fleetx.testing.limits import stretched
-from fleetx.testing.nursery import Nursery, RankProcess
 from fleetx.testing.rank import Reply
 
 _START_LIMIT = 120.0  # seconds for forking and meeting; a busy machine is slow at both
@@ -22,8 +22,8 @@ _GRACE = 0.25  # seconds in which other ranks may report a failure that came fir
 class Pool:
     """`size` ranks that stay up between calls."""
 
-    def __init__(self, size: int, nursery: Nursery) -> None:
-        self._nursery = nursery
+    def __init__(self, size: int, forks: ForkClient) -> None:
+        self._forks = forks
         self._size = size
         self._ranks: list[RankProcess] = []
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class Pool:
     @property
     def is_usable(self) -> bool:
         """Whether calls can be made from this process."""
-        return self._nursery.is_usable
+        return self._forks.is_usable
 
     def call(
         self,
@@ -70,7 +70,7 @@ class Pool:
     def _start(self) -> None:
         if self._ranks:
             return
-        self._ranks = self._nursery.start(self._size)
+        self._ranks = self._forks.start(self._size)
         waiting = [rank.connection for rank in self._ranks]
         deadline = time.monotonic() + stretched(_START_LIMIT)
         while waiting:
@@ -125,7 +125,7 @@ class Pool:
     def _finish(self, replies: list[Reply]) -> list[Any]:
         """The results; what the ranks printed goes on to our own stdout."""
         sys.stdout.write(reports.outputs(self._ranks))
-        self._nursery.learn(replies[0].loaded)
+        self._forks.learn(replies[0].loaded)
         groups = {reply.groups for reply in replies}
         if None in groups or len(groups) > 1:
             self._stop()
@@ -139,13 +139,13 @@ class Pool:
 
     def _end(self, *, dump: bool) -> list[int]:
         """End the processes; their output can still be read."""
-        return self._nursery.stop(self._ranks, dump=dump)
+        return self._forks.stop(self._ranks, dump=dump)
 
     def _stop(self) -> None:
         """End the processes, if they are still there; the next call starts new ones."""
         ranks, self._ranks = self._ranks, []
         with contextlib.suppress(OSError, EOFError):
-            self._nursery.stop(ranks, dump=False)
+            self._forks.stop(ranks, dump=False)
         for rank in ranks:
             rank.close()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fleetx.testing.nursery import RankProcess
+from fleetx.testing.fork_client import RankProcess
 from fleetx.testing.rank import Reply
 
 _AGREED = "__fleetx_agreed__"

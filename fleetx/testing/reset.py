@@ -5,7 +5,6 @@ import gc
 import os
 import random
 import sys
-from collections.abc import Callable
 from typing import Any
 
 SEED = 0
@@ -70,9 +69,11 @@ class Reset:
     def _reset_groups(self) -> int | None:
         from torch import distributed as dist
 
+        from fleetx.torch_internals import groups_made, process_groups
+
         if not dist.is_initialized() or dist.group.WORLD is not self._group:
             return None
-        extra = [group for group in _known_groups() if group is not self._group]
+        extra = [group for group in process_groups() if group is not self._group]
         for group in extra:
             dist.destroy_process_group(group)
         if extra:
@@ -81,42 +82,26 @@ class Reset:
             # one of which wakes up a hundred times a second.
             del extra
             gc.collect()
-        return _number_of_groups()
+        return groups_made()
 
 
 def _stop_fleetx() -> None:
     roles = sys.modules.get("fleetx.roles")
     if roles is not None and (stop := getattr(roles, "stop", None)):
         stop()
-    if "fleetx.static.current" in sys.modules:
-        sys.modules["fleetx.static.current"].reset()
-
-
-def _known_groups() -> list[Any]:
-    from torch.distributed import distributed_c10d
-
-    return list(distributed_c10d._world.pg_map)
-
-
-def _number_of_groups() -> int:
-    from torch.distributed import distributed_c10d
-
-    return distributed_c10d._world.group_count
+    if "fleetx.static.record.current" in sys.modules:
+        sys.modules["fleetx.static.record.current"].reset()
 
 
 def _forget_meshes() -> None:
     """Empty DTensor's caches: they hold meshes, and meshes hold groups that no longer exist."""
     if "torch.distributed.tensor" not in sys.modules:
         return
-    from torch.distributed.tensor import _redistribute, debug
+    from fleetx.torch_internals import forget_sharding_plans
 
     for cached in _cached_functions("torch.distributed.tensor", len(sys.modules)):
         cached.cache_clear()
-    clear: Callable[[], object] = debug._clear_sharding_prop_cache
-    clear()
-    # Not in every release.
-    clear = getattr(_redistribute, "clear_redistribute_planner_cache", lambda: None)
-    clear()
+    forget_sharding_plans()
 
 
 @functools.lru_cache(maxsize=1)

@@ -2,6 +2,9 @@
 
 What has an importable name travels as that name, with the file of its module. Lambdas, nested
 functions and local classes travel as code and the values they hold.
+
+Why not cloudpickle: for what has a name it sends the name alone, and a rank that is no child of
+pytest could not import a test module under it, nor with the assertions that pytest rewrote.
 """
 
 import builtins

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec
 
 from typing_extensions import override
 
-from fleetx.testing.nursery import Nursery
+from fleetx.testing.fork_client import ForkClient
 from fleetx.testing.pool import Pool
 from fleetx.testing.rank import refuse_inside_a_rank
 
@@ -79,18 +79,18 @@ def world(n: int, timeout: float = 60.0) -> World:
 
 
 class _Kept:
-    """The zygote and the pools of this interpreter."""
+    """The fork server and the pools of this interpreter."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._nursery: Nursery | None = None
+        self._forks: ForkClient | None = None
         self._pools: dict[int, Pool] = {}
 
     def pool(self, size: int) -> Pool:
         with self._lock:
-            if self._nursery is None or not self._nursery.is_usable:
-                self._nursery, self._pools = Nursery(), {}
-            return self._pools.setdefault(size, Pool(size, self._nursery))
+            if self._forks is None or not self._forks.is_usable:
+                self._forks, self._pools = ForkClient(), {}
+            return self._pools.setdefault(size, Pool(size, self._forks))
 
 
 _kept = _Kept()

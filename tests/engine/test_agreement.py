@@ -13,7 +13,7 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.testing import world
 from tests.engine.training import data, net
 from tests.libraries import transformers

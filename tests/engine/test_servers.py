@@ -14,15 +14,15 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import servers, session
+from fleetx.api import servers, session, table_saves
 from fleetx.nn import SparseEmbedding
-from fleetx.ps import joining
-from fleetx.ps import worker as workers
-from fleetx.ps.carrier import Carrier
-from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
-from fleetx.ps.carrier_geo import GeoCarrier
-from fleetx.ps.dense_group import DenseGroup
-from fleetx.ps.worker import Worker
+from fleetx.ps.worker import table_setup
+from fleetx.ps.worker import worker as workers
+from fleetx.ps.worker.carrier import Carrier
+from fleetx.ps.worker.carrier_async import AsyncCarrier, HalfAsyncCarrier
+from fleetx.ps.worker.carrier_geo import GeoCarrier
+from fleetx.ps.worker.dense_group import DenseGroup
+from fleetx.ps.worker.worker import Worker
 from tests.ps.team import TOKEN, Team, carried, team, together, train
 
 MODES: dict[str, dict[str, Any] | None] = {
@@ -82,8 +82,8 @@ def job(
         maker = fleet.UserDefinedRoleMaker(
             current_id=0, role=fleet.Role.WORKER, worker_num=1, server_endpoints=here.endpoints
         )
-        for desk in here.desks:
-            desk.preload(began_with, None)
+        for handler in here.handlers:
+            handler.preload(began_with, None)
         fleet.init(maker, strategy=strategy)
         model = fleet.distributed_model(make())
         optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.2))
@@ -98,7 +98,6 @@ def job(
         finally:
             fleet.stop_worker()
             roles.stop()
-            monkeypatch.setattr(session, "_session", None)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -197,7 +196,7 @@ class Crew:
 
     def __init__(self, here: Team, monkeypatch: pytest.MonkeyPatch) -> None:
         self._here, self._own = here, threading.local()
-        monkeypatch.setattr(joining, "running", lambda: self._own.worker)
+        monkeypatch.setattr(table_setup, "running", lambda: self._own.worker)
         monkeypatch.setattr(workers, "running", lambda: self._own.worker)
         monkeypatch.setattr(servers, "has_servers", lambda: True)
         monkeypatch.setattr(session, "begin_programs", list)
@@ -292,13 +291,13 @@ def test_a_load_waits_for_what_others_still_push(
         train(model, carrier, IDS, WANTED)
         servers.settle_workers()
         if index == 0:
-            servers.save(worker, tmp_path, delta=False)
+            table_saves.save(worker, tmp_path, delta=False)
             saved.extend(values(model))
         servers.settle_workers()
         if index == 1:
             assert not loading.wait(1), "nobody loads before all are there"
             train(model, carrier, IDS, WANTED)
-        servers.load_persistables(str(tmp_path))
+        table_saves.load_persistables(str(tmp_path))
         found = values(model)
         worker.stop()
         return found
@@ -358,13 +357,13 @@ def test_a_model_for_serving_is_no_beginning_of_a_delta(
 ) -> None:
     with job(monkeypatch, "sync") as (_, steps, here):
         said: list[dict[str, Any]] = []
-        call: Any = here.desks[1].call
+        call: Any = here.handlers[1].call
 
         def watched(claim: Any, message: dict[str, Any]) -> Any:
             said.append(message)
             return call(claim, message)
 
-        here.desks[1].call = watched  # type: ignore[method-assign]
+        here.handlers[1].call = watched  # type: ignore[method-assign]
         steps(1)
         fleet.save_persistables(str(tmp_path / "full"))
         fleet.save_inference_model(str(tmp_path / "serve"))

@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from fleetx.evaluate.service import Service, ServiceError, service_at
+from fleetx.evaluate.clients import service_at
+from fleetx.evaluate.service import Service, ServiceError
 
 BATCH = np.ones((2, 3), np.float32)
 

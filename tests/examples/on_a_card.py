@@ -16,7 +16,7 @@ from fleetx.data.making.layouts import Recipe, make
 from fleetx.data.tokens.loaders import pairs_loader
 from fleetx.metrics import AUC, MAE, RMSE, Accuracy
 from fleetx.nn import SparseEmbedding
-from fleetx.ps.client import Batch
+from fleetx.ps.tables.id_batch import IdBatch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.card import NAME, place
@@ -75,23 +75,32 @@ def metrics() -> None:
 class Rows:
     """What servers give."""
 
-    carrier: Any
+    exact_prefetch = True
 
-    def __init__(self) -> None:
-        self.carrier = self
+    def sort_ids(self, ids: Any) -> IdBatch:
+        return IdBatch.of(ids, 1)
 
-    def sorted(self, ids: Any) -> Batch:
-        return Batch.of(ids, 1)
+    def look_up(self, table: Any, batch: IdBatch, *_: Any, **__: Any) -> Any:
+        return np.repeat(batch.ids[:, None].astype(np.float32), table.dim, 1)
 
-    def lookup(self, module: Any, batch: Batch, *_: Any, **__: Any) -> Any:
-        return np.repeat(batch.ids[:, None].astype(np.float32), module.options.dim, 1)
+    def fetch_ahead(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+    def next_versions(self, table: Any) -> list[int]:
+        raise NotImplementedError
+
+    def outdated(self, table: Any, versions: list[int]) -> bool:
+        raise NotImplementedError
+
+    def refreshed(self, table: Any, batch: IdBatch, rows: Any) -> Any:
+        return rows
 
 
 def rows() -> None:
     """Rows are where the layer is, wherever their ids are."""
     for pooling, shape in ((None, (2, 2, 3)), ("sum", (2, 3)), ("mean", (2, 3))):
         layer = SparseEmbedding(3, name="t", pooling=pooling, padding_idx=0).to(fleet.device())
-        layer.home.strategy = Rows()
+        layer.row_source = Rows()
         for ids in (torch.tensor([[7, 0], [9, 7]]), torch.tensor([[1, 2], [3, 4]])):
             for where in ("cpu", fleet.device()):
                 found = layer(ids.to(where))

@@ -10,6 +10,7 @@ from torch import Tensor
 import fleetx as fleet
 from fleetx import io, static
 from fleetx.static import ProgramError
+from fleetx.static.run.training import training_of
 from tests.io.programs import started
 
 BATCH = {"x": np.ones((2, 4), np.float32)}
@@ -124,7 +125,7 @@ def test_values_from_before_the_first_run_begin_anew(tmp_path: Path) -> None:
 
 def test_parameters_alone_leave_the_optimizer_alone(tmp_path: Path) -> None:
     exe, loss = scheduled()
-    training = static.default_main_program().training
+    training = training_of(static.default_main_program())
     assert training is not None
     exe.run(feed=BATCH, fetch_list=[loss])
     io.save_params(exe, tmp_path)

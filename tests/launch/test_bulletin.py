@@ -5,9 +5,9 @@ import time
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from fleetx.launch import bulletin as module
-from fleetx.launch.bulletin import Bulletin
+from fleetx.launch import job_board as module
 from fleetx.launch.failure import Failure
+from fleetx.launch.job_board import JobBoard
 
 
 def failure(title: str, time: float) -> Failure:
@@ -16,14 +16,14 @@ def failure(title: str, time: float) -> Failure:
 
 def test_a_failed_attempt_counts_once() -> None:
     store = HashStore()
-    one, two = Bulletin(store), Bulletin(store)
+    one, two = JobBoard(store), JobBoard(store)
     assert [one.count_failed(0), two.count_failed(0), two.count_failed(1)] == [1, 1, 2]
 
 
 def test_the_earliest_failure_of_all_machines_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLE", 0.05)
     store = HashStore()
-    one, two = Bulletin(store), Bulletin(store)
+    one, two = JobBoard(store), JobBoard(store)
     assert not one.failed()
     one.post(failure("late", 2.0))
     assert two.failed()
@@ -35,7 +35,7 @@ def test_a_silent_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     store = HashStore()
-    one, two, three = Bulletin(store), Bulletin(store), Bulletin(store)
+    one, two, three = JobBoard(store), JobBoard(store), JobBoard(store)
     for _ in range(40):
         clock[0] += 1.0
         assert one.beat(0, 0, 3) is None
@@ -54,7 +54,7 @@ def test_the_first_machine_is_watched_too(monkeypatch: pytest.MonkeyPatch) -> No
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     store = HashStore()
-    one, two = Bulletin(store), Bulletin(store)
+    one, two = JobBoard(store), JobBoard(store)
     one.beat(0, 0, 2)
     assert two.beat(0, 1, 2) is None
     clock[0] += module.SILENCE + 1
@@ -65,7 +65,7 @@ def test_the_time_between_two_attempts_is_no_silence(monkeypatch: pytest.MonkeyP
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     store = HashStore()
-    one, two = Bulletin(store), Bulletin(store)
+    one, two = JobBoard(store), JobBoard(store)
     one.beat(0, 0, 2)
     two.beat(0, 1, 2)
     clock[0] += module.SILENCE + 1  # a third machine was long in coming
@@ -74,7 +74,7 @@ def test_the_time_between_two_attempts_is_no_silence(monkeypatch: pytest.MonkeyP
 
 def test_everyone_hears_that_the_machines_meet_again() -> None:
     store = HashStore()
-    one, two = Bulletin(store), Bulletin(store)
+    one, two = JobBoard(store), JobBoard(store)
     one.meet_again(0)
     assert two.is_to_meet_again(0)
     assert not two.is_to_meet_again(1)

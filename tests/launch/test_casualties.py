@@ -2,18 +2,18 @@
 
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from fleetx.launch.bulletin import Bulletin
-from fleetx.launch.casualties import Casualties
 from fleetx.launch.cluster import Process, World
+from fleetx.launch.job_board import JobBoard
+from fleetx.launch.restart_policy import RestartPolicy
 
 KILLED = -9
 
 
-def machine(store: HashStore, rank: int) -> Casualties:
+def machine(store: HashStore, rank: int) -> RestartPolicy:
     """One of two machines, with one of the two workers."""
     local = Process(role="TRAINER", rank=rank, local_rank=0, endpoint=f"m{rank}:1")
     world = World(workers=("m0:1", "m1:1"), servers=("m0:2",), local=(local,), nnodes=2)
-    return Casualties(world, lambda: Bulletin(store).lose(0))
+    return RestartPolicy(world, lambda: JobBoard(store).lose(0))
 
 
 def test_a_job_survives_a_killed_worker_but_not_the_last_one_of_all_machines() -> None:

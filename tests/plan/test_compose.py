@@ -10,8 +10,7 @@ from fleetx.plan import option
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
-from fleetx.plan.plan import Plan
-from fleetx.plan.strategy import REGISTRY, Strategy
+from fleetx.plan.strategy import REGISTRY, Plan, Strategy
 
 
 @pytest.fixture(autouse=True)

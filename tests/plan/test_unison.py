@@ -9,8 +9,8 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
+from fleetx.plan.all_or_none import all_or_none
 from fleetx.plan.error import PlanError
-from fleetx.plan.unison import in_unison
 from fleetx.testing import world
 
 
@@ -26,7 +26,7 @@ def deeds(culprits: tuple[int, ...]) -> list[Any]:
 
     for deed in (lambda: "well", second, roles.worker_index):
         try:
-            found.append(in_unison(deed))
+            found.append(all_or_none(deed))
         except (KeyError, PlanError) as error:
             found.append(f"{type(error).__name__}: {error}")
     return found

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import fleetx as fleet
 from fleetx import static
 from fleetx.plan.error import PlanError
+from fleetx.static.run.training_run import running
 from fleetx.testing import world
 from tests.promise.answers import AUTO, PROGRAMS, Always, Answer, Changes, Refused
 from tests.promise.options import every
@@ -62,8 +63,7 @@ def ran(settings: dict[str, Any], drawing: Path) -> Seen:
     seen.compiled = compile.call_count
     seen.threads, seen.drawn = torch.get_num_threads(), drawing.exists()
     seen.weights = torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
-    run = main.training.run  # type: ignore[union-attr]
-    assert run is not None
+    run = running(main, exe.device)
     seen.code = inspect.getsource(run.lowered.code)
     seen.fused = run.optimizer.param_groups[0]["foreach"]
     static.reset()

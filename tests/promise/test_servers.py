@@ -13,9 +13,8 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import session
-from fleetx.ps.carrier_async import AsyncCarrier
-from fleetx.ps.client import Client
+from fleetx.ps.worker.carrier_async import AsyncCarrier
+from fleetx.ps.worker.client import Client
 from tests.promise.answers import AUTO, SERVERS, Answer, Changes, Refused
 from tests.promise.options import Option, every
 from tests.ps.team import TOKEN, team
@@ -53,7 +52,6 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], Seen]:
                 if roles.started():
                     fleet.stop_worker()
                     roles.stop()
-                patch.setattr(session, "_session", None)
 
     return run
 
@@ -107,7 +105,7 @@ def _watch(seen: Seen, gate: threading.Event, patch: pytest.MonkeyPatch) -> None
     def made(self: AsyncCarrier, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         self._arrived = _Opening(gate)
-        self._waiting = _Bounded(gate, self.terms.queue)
+        self._waiting = _Bounded(gate, self.options.queue)
 
     patch.setattr(Client, "write", pushed)
     patch.setattr(Client, "read", fetched)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,20 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fleetx.ps.carrier import Carrier
-from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
-from fleetx.ps.channel import Access
-from fleetx.ps.client import Batch, Client, Handle
-from fleetx.ps.desk import Desk
-from fleetx.ps.handshake import Claim
-from fleetx.ps.members import Members
-from fleetx.ps.remote_optimizer import RemoteOptimizer
-from fleetx.ps.server import Server
-from fleetx.ps.sparse_module import SparseModule
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.terms import Terms
-from fleetx.ps.worker import Worker
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.request_handler import RequestHandler
+from fleetx.ps.server.server import Server
+from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.channel import Access
+from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.worker.carrier import Carrier
+from fleetx.ps.worker.carrier_geo import GeoCarrier, local_optimizer
+from fleetx.ps.worker.carrier_options import CarrierOptions
+from fleetx.ps.worker.client import Client, TableHandle
+from fleetx.ps.worker.remote_optimizer import RemoteOptimizer
+from fleetx.ps.worker.sparse_module import SparseModule
+from fleetx.ps.worker.worker import Worker
 
 TOKEN = b"a token of this test"
 
@@ -41,8 +41,8 @@ class Team:
         return [f"127.0.0.1:{server.server_address[1]}" for server in self.servers]
 
     @property
-    def desks(self) -> list[Desk]:
-        return [server.desk for server in self.servers]
+    def handlers(self) -> list[RequestHandler]:
+        return [server.handler for server in self.servers]
 
     def access(self, worker: int = 0, patience: float = 60.0) -> Access:
         return Access(TOKEN, Claim(worker, 0), patience=patience)
@@ -68,9 +68,11 @@ def team(
     made = []
     for index in range(servers):
         place = folder / f"server-{index}" if folder else None
-        members = Members(workers, silence=100.0, grace=grace)
-        desk = Desk(members, server=index, servers=servers, folder=place, patience=60, **options)
-        made.append(Server(("127.0.0.1", 0), desk, TOKEN))
+        membership = Membership(workers, silence=100.0, grace=grace)
+        handler = RequestHandler(
+            membership, server=index, servers=servers, folder=place, patience=60, **options
+        )
+        made.append(Server(("127.0.0.1", 0), handler, TOKEN))
     threads = [threading.Thread(target=server.run, daemon=True) for server in made]
     for thread in threads:
         thread.start()
@@ -81,26 +83,26 @@ def team(
         for client in here.opened:
             client.close()
         for server in made:
-            server.desk.members.ended.set()
+            server.handler.membership.ended.set()
         for thread in threads:
             thread.join(10)
         for server in made:
             server.server_close()
 
 
-def table(client: Client, spec: SparseSpec) -> Handle:
-    return client.create("sparse", [spec.form()] * client.servers, spec.dim)
+def table(client: Client, spec: SparseSpec) -> TableHandle:
+    return client.create("sparse", [spec.to_plain()] * client.servers, spec.dim)
 
 
-def rows(client: Client, handle: Handle, ids: Any, *, train: bool = False) -> Any:
+def rows(client: Client, handle: TableHandle, ids: Any, *, train: bool = False) -> Any:
     """The rows of ids, in the order in which they were given."""
-    batch = Batch.of(np.asarray(ids, np.int64), client.servers)
+    batch = IdBatch.of(np.asarray(ids, np.int64), client.servers)
     return client.pull(handle, batch, train=train)[batch.place]
 
 
-def push(client: Client, handle: Handle, ids: Any, gradients: Any, **options: Any) -> None:
+def push(client: Client, handle: TableHandle, ids: Any, gradients: Any, **options: Any) -> None:
     """Gradients for different ids, in the order in which they were given."""
-    batch = Batch.of(np.asarray(ids, np.int64), client.servers)
+    batch = IdBatch.of(np.asarray(ids, np.int64), client.servers)
     sorted_ = np.empty((len(batch.ids), handle.width), np.float32)
     sorted_[batch.place] = gradients
     client.push(handle, batch, sorted_, **options)
@@ -112,7 +114,7 @@ def carried(
     kind: type[Carrier] = Carrier,
     *,
     optimizer: type[Optimizer] = torch.optim.SGD,
-    terms: Terms | None = None,
+    carrier_options: CarrierOptions | None = None,
     join: bool = True,
     **options: Any,
 ) -> Carrier:
@@ -127,13 +129,13 @@ def carried(
     if kind is GeoCarrier:
         remote = local_optimizer(optimizer, {module.anchor for module in modules})
     made = remote(groups)
-    carrier = kind(made, names, modules, optimizer.__name__, terms or Terms())
+    carrier = kind(made, names, modules, optimizer.__name__, carrier_options or CarrierOptions())
     if join:
         carrier._worker = worker
         carrier.open(worker)
     made.deliver = carrier.deliver
     for module in modules:
-        module.home.strategy = SimpleNamespace(carrier=carrier)
+        module.row_source = carrier
     return carrier
 
 
@@ -144,7 +146,7 @@ def train(model: nn.Module, carrier: Carrier, inputs: Any, targets: Any) -> floa
     loss.backward()
     carrier.collect()
     carrier.optimizer.step()
-    carrier.put_away()
+    carrier.clear_gradients()
     carrier.optimizer.zero_grad()
     return loss.item()
 

@@ -9,9 +9,8 @@ from torch import nn
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import session
 from fleetx.nn import SGD, SparseEmbedding, Uniform
-from fleetx.ps import worker as workers
+from fleetx.ps.worker import worker as workers
 from fleetx.testing import world
 from tests.ps.team import TOKEN, team
 
@@ -65,7 +64,6 @@ def heard(endpoints: list[str], kind: str, index: int | None = None, steps: int 
     roles.stop()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
-        patch.setattr(session, "_session", None)
         try:
             Job(endpoints, index, KINDS[kind][index]).train(steps)
             fleet.stop_worker()

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fleetx.ps import frames, heart
-from fleetx.ps.client import Client
-from fleetx.ps.handshake import receive
-from fleetx.ps.hashing import servers_of
-from fleetx.ps.heart import Heart
-from fleetx.ps.initializers import Constant
-from fleetx.ps.pipes import Pipe
-from fleetx.ps.rules import SGD
-from fleetx.ps.sparse_spec import SparseSpec
+from fleetx.ps.tables.hashing import servers_of
+from fleetx.ps.tables.initializers import Constant
+from fleetx.ps.tables.rules import SGD
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire import frames
+from fleetx.ps.wire.handshake import receive
+from fleetx.ps.wire.pipes import Pipe
+from fleetx.ps.worker import heartbeat
+from fleetx.ps.worker.client import Client
+from fleetx.ps.worker.heartbeat import Heartbeat
 from tests.ps.team import TOKEN, Team, carried, push, rows, table, team
 
 SPEC = SparseSpec(name="t", dim=2, rule=SGD(1.0), initializer=Constant(0.0))
@@ -50,16 +51,16 @@ def right(client: Client, handle: Any) -> bool:
 def test_answers_that_nobody_read_are_not_taken_for_later_ones() -> None:
     with team(2) as here:
         client, handle = filled(here)
-        desk = here.desks[0]
-        pull: Any = desk.pull
+        handler = here.handlers[0]
+        pull: Any = handler.pull
 
         def fails(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        desk.pull = fails  # type: ignore[assignment, method-assign]
+        handler.pull = fails  # type: ignore[assignment, method-assign]
         with pytest.raises(RuntimeError, match="No space left"):
             rows(client, handle, of_both(0, 2))
-        desk.pull = pull  # type: ignore[method-assign]
+        handler.pull = pull  # type: ignore[method-assign]
         assert right(client, handle)
         with pytest.raises(ValueError, match="complete save"):
             client.call_all({"method": "load", "folder": "nowhere", "tables": None})
@@ -71,13 +72,13 @@ def test_an_interrupted_request_is_neither_answered_later_nor_sent_again() -> No
     with team(2) as here:
         client, handle = filled(here)
         seen: list[str] = []
-        call: Any = here.desks[1].call
+        call: Any = here.handlers[1].call
 
         def watched(claim: Any, message: Any) -> Any:
             seen.append(message["method"])
             return call(claim, message)
 
-        here.desks[1].call = watched  # type: ignore[method-assign]
+        here.handlers[1].call = watched  # type: ignore[method-assign]
         answer: Any = client._answer
 
         def interrupted(server: int) -> Any:
@@ -103,7 +104,7 @@ def test_an_answer_must_fit_its_request(change: dict[str, int]) -> None:
         ids = np.array([5, 6])
         head = frames.Frame(frames.Op.PULL, handle.numbers[0], count=2, body=16)
         channel.send(head, ids)
-        channel._asked = channel._asked._replace(**change)
+        channel._request = channel._request._replace(**change)
         with pytest.raises(RuntimeError, match=r"answered .* with ROWS 0 of 2"):
             channel.receive(lambda frame, pipe: None)
         assert right(client, handle)
@@ -114,7 +115,7 @@ def test_what_must_not_be_done_twice_bears_a_number() -> None:
         client = here.client()
         table(client, SPEC)
         said: list[dict[str, Any]] = []
-        call: Any = here.desks[1].call
+        call: Any = here.handlers[1].call
 
         def dying(claim: Any, message: Any) -> Any:
             said.append(message)
@@ -122,7 +123,7 @@ def test_what_must_not_be_done_twice_bears_a_number() -> None:
                 raise ConnectionResetError("a cable was pulled")
             return call(claim, message)
 
-        here.desks[1].call = dying  # type: ignore[method-assign]
+        here.handlers[1].call = dying  # type: ignore[method-assign]
         for _ in range(2):
             client.call_all({"method": "shrink", "threshold": 9, "table": None})
         client.call_all({"method": "heartbeat"})
@@ -132,7 +133,7 @@ def test_what_must_not_be_done_twice_bears_a_number() -> None:
 def test_a_server_may_think_for_longer_than_it_may_be_away() -> None:
     with team(1) as here:
         client = Client(here.endpoints, here.access(patience=0.5))
-        call: Any = here.desks[0].call
+        call: Any = here.handlers[0].call
         times: list[float] = []
 
         def slow(claim: Any, message: Any) -> Any:
@@ -142,7 +143,7 @@ def test_a_server_may_think_for_longer_than_it_may_be_away() -> None:
                 raise ConnectionResetError("gone, and back at once")
             return call(claim, message)
 
-        here.desks[0].call = slow  # type: ignore[method-assign]
+        here.handlers[0].call = slow  # type: ignore[method-assign]
         assert client.call({"method": "heartbeat"}) == {}
         client.close()
     assert len(times) == 2
@@ -181,7 +182,7 @@ def silent() -> Iterator[str]:
             kept.append(sock)
             if len(kept) <= 2:  # one for heartbeats and one for requests; later not even a greeting
                 pipe = Pipe(sock)
-                receive(TOKEN, pipe.exactly, pipe.send)
+                receive(TOKEN, pipe.read_exactly, pipe.send)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -196,12 +197,12 @@ def silent() -> Iterator[str]:
 
 
 def test_waiting_for_a_server_that_has_fallen_silent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heart, "HEARTBEAT", 0.1)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT", 0.1)
     with silent() as endpoint:
         access = Team([], 1).access(patience=0.5)
         client = Client([endpoint], access)
         client.channels[0].send(frames.Frame(frames.Op.READ))
-        beating = Heart([endpoint], access, client.hang_up, prompt=0.2, silence=0.5)
+        beating = Heartbeat([endpoint], access, client.hang_up, answer_timeout=0.2, silence=0.5)
         failure: list[BaseException] = []
 
         def wait() -> None:
@@ -222,18 +223,18 @@ def test_waiting_for_a_server_that_has_fallen_silent_ends(monkeypatch: pytest.Mo
 def test_a_silent_server_keeps_no_sign_of_life_from_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(heart, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT", 0.05)
     beats = threading.Semaphore(0)
     with silent() as endpoint, team(1) as here:
-        call: Any = here.desks[0].call
+        call: Any = here.handlers[0].call
 
         def counted(claim: Any, message: Any) -> Any:
             beats.release()
             return call(claim, message)
 
-        here.desks[0].call = counted  # type: ignore[method-assign]
+        here.handlers[0].call = counted  # type: ignore[method-assign]
         told: list[int] = []
-        beating = Heart([endpoint, *here.endpoints], here.access(), told.append, silence=100)
+        beating = Heartbeat([endpoint, *here.endpoints], here.access(), told.append, silence=100)
         for _ in range(5):
             assert beats.acquire(timeout=60)
         beating.stop()

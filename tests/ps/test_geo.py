@@ -10,23 +10,24 @@ import torch
 from torch import nn
 
 from fleetx.nn import SparseEmbedding
-from fleetx.ps import snapshot
-from fleetx.ps.carrier_geo import GeoCarrier
-from fleetx.ps.client import Batch, Client
-from fleetx.ps.initializers import Constant
-from fleetx.ps.rules import SGD
-from fleetx.ps.served_sparse import ServedSparse
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.terms import Terms
-from fleetx.ps.worker import Worker
+from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
+from fleetx.ps.tables import save_folder
+from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.initializers import Constant
+from fleetx.ps.tables.rules import SGD
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.worker.carrier_geo import GeoCarrier
+from fleetx.ps.worker.carrier_options import CarrierOptions
+from fleetx.ps.worker.client import Client
+from fleetx.ps.worker.worker import Worker
 from tests.ps.team import Team, carried, push, rows, table, team, together
 
 SPEC = SparseSpec(name="t", dim=2, rule=SGD(1.0), initializer=Constant(0.0))
 ONES = np.ones((1, 2), np.float32)
 
 
-def news(client: Client, handle: Any, since: list[int], reader: int) -> list[int] | None:
-    found = client.news(handle, since, reader)
+def changed_ids(client: Client, handle: Any, since: list[int], reader: int) -> list[int] | None:
+    found = client.changed_ids(handle, since, reader)
     return None if found is None else sorted(found.ids.tolist())
 
 
@@ -35,28 +36,28 @@ def test_a_worker_is_told_of_changes_that_are_not_its_own() -> None:
         one, other = here.client(0), here.client(1)
         handle, since = table(one, SPEC), [0, 0, 0]
         table(other, SPEC)
-        assert news(one, handle, since, 7) is None
-        assert news(one, handle, since, 7) == []
+        assert changed_ids(one, handle, since, 7) is None
+        assert changed_ids(one, handle, since, 7) == []
         push(one, handle, range(10), np.ones((10, 2)), delta=True, step=7)
         push(other, handle, range(5, 15), np.ones((10, 2)), delta=True, step=8)
         push(other, handle, [14, 15], np.ones((2, 2)), delta=True, step=8)
         push(other, handle, [16], ONES)  # by the table's rule
         push(other, handle, [17], ONES, rate=0.0)  # which moves nothing
         earlier = [*since]
-        assert news(one, handle, since, 7) == [*range(5, 17)]
-        assert news(one, handle, since, 7) == []
-        assert news(other, handle, earlier, 8) == [*range(10), 16]
+        assert changed_ids(one, handle, since, 7) == [*range(5, 17)]
+        assert changed_ids(one, handle, since, 7) == []
+        assert changed_ids(other, handle, earlier, 8) == [*range(10), 16]
 
 
 def test_news_are_sorted_by_server() -> None:
     with team(3) as here:
         client, since = here.client(), [0, 0, 0]
         handle = table(client, SPEC)
-        client.news(handle, since, 1)
+        client.changed_ids(handle, since, 1)
         push(client, handle, range(100), np.ones((100, 2)), delta=True, step=2)
-        found = client.news(handle, since, 1)
+        found = client.changed_ids(handle, since, 1)
         assert found is not None
-        expected = Batch.of(np.arange(100), 3)
+        expected = IdBatch.of(np.arange(100), 3)
         np.testing.assert_array_equal(found.begins, expected.begins)
         for server in range(3):
             cut = slice(found.begins[server], found.begins[server + 1])
@@ -69,25 +70,25 @@ def test_anything_may_have_changed_after(event: str, tmp_path: Path) -> None:
     with team(folder=tmp_path / "state") as here:
         client = here.client()
         handle = table(client, SPEC)
-        client.news(handle, since, 1)
+        client.changed_ids(handle, since, 1)
         push(client, handle, [1], ONES, delta=True, step=2)
-        assert news(client, handle, [*since], 1) == [1]
+        assert changed_ids(client, handle, [*since], 1) == [1]
         if event == "shrink":
             client.call({"method": "shrink", "threshold": 30, "table": None})
         else:
             client.call({"method": "save", "folder": str(tmp_path / "saved"), "delta": False})
         if event == "load":
             listed = {"tables": ["t"], "servers": 1, "mode": "full"}
-            snapshot.write_json(tmp_path / "saved" / snapshot.MANIFEST, listed)
+            save_folder.write_json(tmp_path / "saved" / save_folder.MANIFEST, listed)
             client.call({"method": "load", "folder": str(tmp_path / "saved"), "tables": None})
         if event != "restart":
-            assert news(client, handle, since, 1) is None
+            assert changed_ids(client, handle, since, 1) is None
             return
     with team(folder=tmp_path / "state") as here:
         client = here.client()
         handle = table(client, SPEC)
         np.testing.assert_array_equal(rows(client, handle, [1]), ONES)
-        assert news(client, handle, since, 1) is None
+        assert changed_ids(client, handle, since, 1) is None
 
 
 def test_nothing_is_remembered_where_nobody_has_copies() -> None:
@@ -95,9 +96,9 @@ def test_nothing_is_remembered_where_nobody_has_copies() -> None:
         client = here.client()
         handle = table(client, SPEC)
         push(client, handle, range(100), np.ones((100, 2)))
-        (served,) = here.desks[0]._tables
-        assert isinstance(served, ServedSparse)
-        assert not served.recent._changes
+        (logged,) = here.handlers[0]._tables
+        assert isinstance(logged, LoggedSparseTable)
+        assert not logged.recent_changes._changes
 
 
 class Rows(nn.Module):
@@ -108,7 +109,9 @@ class Rows(nn.Module):
 
 def geo(worker: Worker, every: int = 1) -> tuple[Rows, GeoCarrier]:
     model = Rows()
-    carrier = carried(model, worker, GeoCarrier, terms=Terms(every=every), lr=1.0)
+    carrier = carried(
+        model, worker, GeoCarrier, carrier_options=CarrierOptions(every=every), lr=1.0
+    )
     assert isinstance(carrier, GeoCarrier)
     return model, carrier
 
@@ -119,7 +122,7 @@ def climb(model: Rows, carrier: GeoCarrier, *ids: int, by: float = 1.0) -> None:
     (-by * model.words(torch.tensor(ids))).sum().backward()
     carrier.collect()
     carrier.optimizer.step()
-    carrier.put_away()
+    carrier.clear_gradients()
 
 
 def held(model: Rows, *ids: int) -> list[float]:
@@ -171,7 +174,7 @@ def test_batches_of_known_rows_ask_for_nothing(monkeypatch: pytest.MonkeyPatch) 
     asked: list[list[int]] = []
     pull = Client.pull
 
-    def counted(self: Client, handle: Any, batch: Batch, *args: Any, **kwargs: Any) -> Any:
+    def counted(self: Client, handle: Any, batch: IdBatch, *args: Any, **kwargs: Any) -> Any:
         asked.append(sorted(batch.ids.tolist()))
         return pull(self, handle, batch, *args, **kwargs)
 

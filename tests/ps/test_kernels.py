@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleetx.ps import kernels_numba, kernels_numpy
+from fleetx.ps.tables.kernels import numba_kernels, numpy_kernels
 
 WIDTHS = [1, 3, 8, 16, 24, 40]
-ENGINES: list[ModuleType] = [kernels_numpy, kernels_numba]
+ENGINES: list[ModuleType] = [numpy_kernels, numba_kernels]
 
 
 def floats(*shape: int) -> Any:
@@ -69,7 +69,7 @@ def test_marks_that_differ_are_found(engine: ModuleType, kind: Any, leave: bool)
     marks = np.arange(50, dtype=kind).reshape(50, 1) % 3
     chosen, out = slots(30, 50), np.empty(30, np.int64)
     expected = np.flatnonzero(chosen % 3 != 2)
-    count = engine.unlike(marks[:, 0], chosen, 2, leave, out)
+    count = engine.find_differing(marks[:, 0], chosen, 2, leave, out)
     np.testing.assert_array_equal(out[:count], expected)
     after = np.arange(50) % 3
     if not leave:

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleetx.ps import snapshot
-from fleetx.ps.dense_table import DenseSpec, DenseTable
-from fleetx.ps.desk import Desk
-from fleetx.ps.entries import CountFilterEntry
-from fleetx.ps.frames import Flag, Frame, Op
-from fleetx.ps.handshake import Claim
-from fleetx.ps.initializers import Constant
-from fleetx.ps.members import Members
-from fleetx.ps.rules import SGD
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.sparse_table import LAST_MARK, SparseTable
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.request_handler import RequestHandler
+from fleetx.ps.tables import save_folder
+from fleetx.ps.tables.dense_table import DenseSpec, DenseTable
+from fleetx.ps.tables.entries import CountFilterEntry
+from fleetx.ps.tables.initializers import Constant
+from fleetx.ps.tables.rules import SGD
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_table import LAST_MARK, SparseTable
+from fleetx.ps.wire.frames import Flag, Frame, Op
+from fleetx.ps.wire.handshake import Claim
 
 ME = Claim(0, 77)
 SPEC = SparseSpec(name="t", dim=2, rule=SGD(1.0), initializer=Constant(0.0))
@@ -27,13 +27,13 @@ class Small:
     """A server with one table, and what a client would ask of it."""
 
     def __init__(self, folder: Path | None = None, spec: SparseSpec = SPEC) -> None:
-        self.desk = Desk(Members(1), folder=folder)
-        self.desk.call(ME, {"method": "create", "kind": "sparse", "spec": spec.form()})
+        self.handler = RequestHandler(Membership(1), folder=folder)
+        self.handler.call(ME, {"method": "create", "kind": "sparse", "spec": spec.to_plain()})
         self._seq = 0
 
     @property
     def table(self) -> SparseTable:
-        return self.desk.sparse(Frame(Op.PULL, 0)).table
+        return self.handler.sparse(Frame(Op.PULL, 0)).table
 
     def up(self, ids: list[int], size: float = 1.0) -> None:
         """Move rows up."""
@@ -41,7 +41,7 @@ class Small:
         n = len(ids)
         body = memoryview(np.array(ids).tobytes() + np.full((n, 2), -size, np.float32).tobytes())
         frame = Frame(Op.PUSH, 0, Flag.UNIQUE, self._seq, n, 2, 0, -1.0, len(body))
-        self.desk.sparse(frame).change(ME, frame, body)
+        self.handler.sparse(frame).change(ME, frame, body)
 
     def rows(self) -> dict[int, float]:
         """The first number of every row."""
@@ -49,7 +49,7 @@ class Small:
         return dict(zip(part.ids.tolist(), part.weights[:, 0].tolist(), strict=True))
 
     def call(self, method: str, **said: Any) -> dict[str, Any]:
-        return self.desk.call(ME, {"method": method, **said})
+        return self.handler.call(ME, {"method": method, **said})
 
     def shrink(self, threshold: int, **said: Any) -> int:
         return int(self.call("shrink", threshold=threshold, table=None, **said)["removed"])
@@ -57,7 +57,7 @@ class Small:
     def save(self, folder: Path, *, delta: bool = False, **said: Any) -> Path:
         answer = self.call("save", folder=str(folder), delta=delta, **said)
         manifest = {"tables": answer["tables"], "servers": 1}
-        snapshot.write_json(folder / snapshot.MANIFEST, manifest)
+        save_folder.write_json(folder / save_folder.MANIFEST, manifest)
         return folder
 
 
@@ -65,7 +65,7 @@ def chained(*folders: Path) -> dict[int, float]:
     """What one gets who loads these one after the other."""
     other = Small()
     for folder in folders:
-        other.desk.load(folder)
+        other.handler.load(folder)
     return other.rows()
 
 
@@ -96,7 +96,7 @@ def test_a_save_without_a_mark_takes_nothing_from_the_next_delta(tmp_path: Path)
     last = here.save(tmp_path / "last", delta=True)
     assert chained(full, delta, last) == here.rows()
     changed = Small()
-    changed.desk.load(last)
+    changed.handler.load(last)
     assert changed.rows() == {2: 4}, "a delta does move the mark"
 
 
@@ -113,7 +113,7 @@ def test_a_save_that_failed_takes_nothing_from_the_next_delta(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fleetx.ps.snapshot.write_json", fail)
+        patch.setattr("fleetx.ps.server.snapshot.write_json", fail)
         with pytest.raises(OSError, match="No space"):
             here.save(tmp_path / "broken", delta=True)
     assert list((tmp_path / "broken" / "t").iterdir()) == [], "what is half done takes no room"
@@ -127,7 +127,7 @@ def test_a_delta_after_a_death_knows_what_was_dropped_before_it(tmp_path: Path) 
     full = here.save(tmp_path / "full")
     here.shrink(1)
     here.up([3])
-    here.desk.checkpoint(force=True)
+    here.handler.checkpoint(force=True)
     back = Small(tmp_path / "state")
     delta = back.save(tmp_path / "delta", delta=True)
     assert chained(full, delta) == here.rows() == {3: 1}
@@ -139,7 +139,7 @@ def test_a_delta_after_a_load_holds_what_was_loaded(tmp_path: Path) -> None:
     full = here.save(tmp_path / "full")
     other = Small()
     other.up([2, 3], 8)
-    here.desk.load(other.save(tmp_path / "other"))
+    here.handler.load(other.save(tmp_path / "other"))
     delta = here.save(tmp_path / "delta", delta=True)
     assert chained(full, delta) == here.rows() == {2: 8, 3: 8}
 
@@ -161,7 +161,7 @@ def test_a_full_save_takes_the_place_of_everything(tmp_path: Path) -> None:
     here.up([1])
     full = here.save(tmp_path / "full")
     here.up([1, 2], 9)
-    here.desk.load(full)
+    here.handler.load(full)
     assert here.rows() == Small(tmp_path / "state").rows() == {1: 1}
     here.up([2])
     assert here.rows() == Small(tmp_path / "state").rows() == {1: 1, 2: 1}
@@ -175,7 +175,7 @@ def test_days_go_on_where_they_were_saved(tmp_path: Path) -> None:
     here.up([2])
     full = here.save(tmp_path / "full")
     other = Small()
-    other.desk.load(full)
+    other.handler.load(full)
     assert other.table.day == 10
     assert [other.shrink(3) for _ in range(3)] == [0, 1, 1], "1 was met a day before 2"
 
@@ -188,9 +188,9 @@ def test_names_of_no_table_are_refused(tmp_path: Path, names: list[str]) -> None
     with pytest.raises(ValueError, match=r"holds no table 'typo'; name some of \['t'\]"):
         here.call("load", folder=str(full), tables=names)
     with pytest.raises(ValueError, match="holds no table 'typo'"):
-        Desk(Members(1)).preload(full, names)
+        RequestHandler(Membership(1)).preload(full, names)
     with pytest.raises(ValueError, match="no model of this job has one of that name"):
-        Desk(Members(1)).load(full, ["t"])
+        RequestHandler(Membership(1)).load(full, ["t"])
     with pytest.raises(ValueError, match=r"there is no table 'typo' of rows; name one of \['t'\]"):
         here.call("shrink", threshold=3, table="typo")
     here.call("load", folder=str(full), tables=["t"])
@@ -204,7 +204,7 @@ def test_a_save_with_a_broken_file_is_refused_before_anything_changes(tmp_path: 
     (path,) = (full / "t").rglob("rows-*")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match="is not a whole safetensors file"):
-        here.desk.load(full)
+        here.handler.load(full)
     assert here.rows() == {1: 2, 2: 1}
 
 
@@ -213,47 +213,47 @@ def dense(blocks: int, optimizer: str = "Adam") -> DenseSpec:
     return DenseSpec(name="d", blocks=cut, optimizer=optimizer, options={"lr": 0.1})
 
 
-def step_dense(desk: Desk, size: int, seq: int, flag: int = 0) -> DenseTable:
+def step_dense(handler: RequestHandler, size: int, seq: int, flag: int = 0) -> DenseTable:
     frame = Frame(Op.WRITE, 0, flag, seq, size, rate=-1.0, body=4 * size)
-    desk.dense(frame).change(ME, frame, memoryview(np.ones(size, np.float32).tobytes()))
-    return desk.dense(frame).table
+    handler.dense(frame).change(ME, frame, memoryview(np.ones(size, np.float32).tobytes()))
+    return handler.dense(frame).table
 
 
-def made_dense(size: int, server: int = 0, servers: int = 1, **spec: Any) -> Desk:
-    desk = Desk(Members(1), server=server, servers=servers)
-    form = dense(size, **spec).form()
-    desk.call(ME, {"method": "create", "kind": "dense", "spec": form})
-    return desk
+def made_dense(size: int, server: int = 0, servers: int = 1, **spec: Any) -> RequestHandler:
+    handler = RequestHandler(Membership(1), server=server, servers=servers)
+    form = dense(size, **spec).to_plain()
+    handler.call(ME, {"method": "create", "kind": "dense", "spec": form})
+    return handler
 
 
 def test_a_server_without_a_part_of_the_parameters_goes_on_after_a_load(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     for server, size in enumerate((3, 0)):
-        desk = made_dense(size, server, 2)
-        step_dense(desk, size, 1, Flag.FIRST)
-        step_dense(desk, size, 2)
-        desk.call(ME, {"method": "save", "folder": str(folder), "delta": False})
-    snapshot.write_json(folder / snapshot.MANIFEST, {"tables": ["d"], "servers": 2})
+        handler = made_dense(size, server, 2)
+        step_dense(handler, size, 1, Flag.INITIAL)
+        step_dense(handler, size, 2)
+        handler.call(ME, {"method": "save", "folder": str(folder), "delta": False})
+    save_folder.write_json(folder / save_folder.MANIFEST, {"tables": ["d"], "servers": 2})
     for server, size in enumerate((3, 0)):
-        desk = made_dense(size, server, 2)
-        desk.load(folder)
-        table = step_dense(desk, size, 3)
+        handler = made_dense(size, server, 2)
+        handler.load(folder)
+        table = step_dense(handler, size, 3)
         assert table.arrays()["state.step"] == 2
 
 
 def test_a_load_undoes_the_state_of_the_optimizer(tmp_path: Path) -> None:
-    desk = made_dense(3)
-    step_dense(desk, 3, 1, Flag.FIRST)
-    desk.call(ME, {"method": "save", "folder": str(tmp_path), "delta": False})
-    snapshot.write_json(tmp_path / snapshot.MANIFEST, {"tables": ["d"], "servers": 1})
-    first = step_dense(desk, 3, 2).values.copy()
+    handler = made_dense(3)
+    step_dense(handler, 3, 1, Flag.INITIAL)
+    handler.call(ME, {"method": "save", "folder": str(tmp_path), "delta": False})
+    save_folder.write_json(tmp_path / save_folder.MANIFEST, {"tables": ["d"], "servers": 1})
+    first = step_dense(handler, 3, 2).values.copy()
     for seq in (3, 4):
-        step_dense(desk, 3, seq)
-    desk.load(tmp_path)
-    assert (step_dense(desk, 3, 5).values == first).all(), "the first step from there once more"
+        step_dense(handler, 3, seq)
+    handler.load(tmp_path)
+    assert (step_dense(handler, 3, 5).values == first).all(), "the first step from there once more"
     for seq in (6, 7):
-        step_dense(desk, 3, seq)
-    desk.call(ME, {"method": "save", "folder": str(tmp_path), "delta": False})
+        step_dense(handler, 3, seq)
+    handler.call(ME, {"method": "save", "folder": str(tmp_path), "delta": False})
     other = made_dense(3, optimizer="Adagrad")
     other.load(tmp_path)
     assert step_dense(other, 3, 1).arrays()["state.step"] == 1, "of Adam nothing but the values"
@@ -261,20 +261,22 @@ def test_a_load_undoes_the_state_of_the_optimizer(tmp_path: Path) -> None:
 
 def test_a_copy_of_dense_numbers_lies_where_there_was_room() -> None:
     """So that a save need not ask for memory while pushes wait."""
-    desk = made_dense(3)
-    step_dense(desk, 3, 1, Flag.FIRST)
-    table = step_dense(desk, 3, 2)
-    room: dict[str, Any] = {n: np.full(shape, 7, np.float32) for n, shape in table.room().items()}
-    copies = table.arrays(room)
+    handler = made_dense(3)
+    step_dense(handler, 3, 1, Flag.INITIAL)
+    table = step_dense(handler, 3, 2)
+    buffers: dict[str, Any] = {
+        n: np.full(shape, 7, np.float32) for n, shape in table.shapes().items()
+    }
+    copies = table.arrays(buffers)
     assert (
-        room.keys()
+        buffers.keys()
         == copies.keys()
         == {"values", "state.step", "state.exp_avg"} | {"state.exp_avg_sq"}
     )
-    assert all(copies[name] is room[name] for name in room)
+    assert all(copies[name] is buffers[name] for name in buffers)
     before = {name: copy.copy() for name, copy in copies.items()}
-    step_dense(desk, 3, 3)
-    assert all((copies[name] == before[name]).all() for name in room), "they are copies"
+    step_dense(handler, 3, 3)
+    assert all((copies[name] == before[name]).all() for name in buffers), "they are copies"
     assert table.arrays({"values": np.empty(9)})["values"].shape == (3,)
 
 
@@ -288,9 +290,9 @@ def test_a_numbered_shrink_ends_one_day_however_often_it_is_sent(tmp_path: Path)
             assert here.shrink(2, call=number) == expected, "the kept answer"
             here = Small(tmp_path)  # and a server that died meanwhile knows it
             assert here.shrink(2, call=number) == expected
-            here.desk.checkpoint(force=True)
+            here.handler.checkpoint(force=True)
     assert (here.table.day, len(here.table)) == (2, 0)
-    assert here.desk.call(Claim(0, 78), {"method": "shrink", "threshold": 2, "call": 1})
+    assert here.handler.call(Claim(0, 78), {"method": "shrink", "threshold": 2, "call": 1})
     assert here.table.day == 3, "another client has numbers of its own"
     here.shrink(2)
     assert here.table.day == 4, "without a number it is always a new one"
@@ -321,7 +323,7 @@ def test_a_call_that_is_sent_again_while_it_runs_waits_for_the_first(
         assert go.wait(30)
         return {"tables": ["t"]}
 
-    monkeypatch.setattr(here.desk, "_save", slow)
+    monkeypatch.setattr(here.handler, "_save", slow)
 
     def ask() -> None:
         answers.append(here.call("save", folder=str(tmp_path), delta=True, call=1))
@@ -343,7 +345,7 @@ def test_those_who_wait_for_a_row_are_saved_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No part is copied with more than its share under the lock, and none is forgotten."""
-    monkeypatch.setattr("fleetx.ps.snapshot.PART_ROWS", 64)
+    monkeypatch.setattr("fleetx.ps.server.snapshot.PART_ROWS", 64)
     spec = SparseSpec(name="t", dim=2, entry=CountFilterEntry(2))
     here, ids = Small(spec=spec), np.arange(5000)
     out = np.empty((5000, 2), np.float32)
@@ -362,7 +364,7 @@ def test_those_who_wait_for_a_row_are_saved_in_parts(
     assert sum(sizes) == 4990
     assert max(sizes) < 200
     other = Small(spec=spec)
-    other.desk.load(folder)
+    other.handler.load(folder)
     assert len(other.table) == 10
     other.table.pull(ids, out, train=True)
     assert len(other.table) == 5000

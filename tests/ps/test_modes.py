@@ -15,16 +15,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from fleetx.nn import CountFilterEntry, ShowClickEntry, SparseEmbedding
-from fleetx.ps import kernels
-from fleetx.ps.carrier import Carrier
-from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
-from fleetx.ps.carrier_geo import GeoCarrier, local_optimizer
-from fleetx.ps.frames import Frame, Op
-from fleetx.ps.layout import Split
-from fleetx.ps.members import PeerLostError
-from fleetx.ps.rules import SGD, Adam
-from fleetx.ps.sparse_spec import Pace, SparseSpec
-from fleetx.ps.terms import Terms
+from fleetx.ps.tables import kernels
+from fleetx.ps.tables.rules import SGD, Adam
+from fleetx.ps.tables.sparse_spec import Pace, SparseSpec
+from fleetx.ps.wire.errors import PeerLostError
+from fleetx.ps.wire.frames import Frame, Op
+from fleetx.ps.worker.carrier import Carrier
+from fleetx.ps.worker.carrier_async import AsyncCarrier, HalfAsyncCarrier
+from fleetx.ps.worker.carrier_geo import GeoCarrier, local_optimizer
+from fleetx.ps.worker.carrier_options import CarrierOptions
+from fleetx.ps.worker.parameter_split import ParameterSplit
 from tests.ps.team import Team, carried, push, rows, table, team, together, train
 
 BATCH, STEPS = 6, 8
@@ -68,7 +68,7 @@ def run(  # noqa: PLR0917
     index: int,
     kind: type[Carrier],
     step: Callable[[Carrier, nn.Module], None],
-    terms: Terms | None = None,
+    chosen: CarrierOptions | None = None,
     optimizer: Any = torch.optim.SGD,
     **options: Any,
 ) -> list[torch.Tensor]:
@@ -80,7 +80,7 @@ def run(  # noqa: PLR0917
         if index:
             model.body, model.head = nn.Linear(12, 64), nn.Linear(64, 1)  # only the first's count
     worker = here.worker(index)
-    carrier = carried(model, worker, kind, optimizer=optimizer, terms=terms, **options)
+    carrier = carried(model, worker, kind, optimizer=optimizer, carrier_options=chosen, **options)
     try:
         step(carrier, model)
         carrier.flush()
@@ -108,11 +108,11 @@ def test_k_workers_are_one_process_on_k_times_the_batch(
 
         return go
 
-    terms = Terms(split=Split(min_block_size=32))
+    chosen = CarrierOptions(split=ParameterSplit(min_block_size=32))
     with team(servers, workers) as here:
         found = together(
             *(
-                lambda i=i: run(here, i, Carrier, steps(i), terms, optimizer, **options)
+                lambda i=i: run(here, i, Carrier, steps(i), chosen, optimizer, **options)
                 for i in range(workers)
             )
         )
@@ -177,7 +177,7 @@ def test_one_worker_that_does_not_wait_learns_what_plain_torch_learns(kind: Any)
                 carrier.flush()
 
     with team(2) as here:
-        found = run(here, 0, kind, go, Terms(every=2), torch.optim.Adagrad, lr=0.1)
+        found = run(here, 0, kind, go, CarrierOptions(every=2), torch.optim.Adagrad, lr=0.1)
     expected = alone(ids[:, 0], targets[:, 0], torch.optim.Adagrad, {"lr": 0.1})
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
@@ -191,8 +191,8 @@ def test_half_async_averages_batches_into_one_push() -> None:
             train(model, carrier, ids[step, 0], targets[step, 0])
 
     with team() as here:
-        found = run(here, 0, HalfAsyncCarrier, go, Terms(merge=2), lr=0.2)
-        report = here.desks[0].call(None, {"method": "describe"})  # type: ignore[arg-type]
+        found = run(here, 0, HalfAsyncCarrier, go, CarrierOptions(merge=2), lr=0.2)
+        report = here.handlers[0].call(None, {"method": "describe"})  # type: ignore[arg-type]
         assert report["tables"]["words"]["updates"] == 2
     both = ids[:4, 0].reshape(2, 2 * BATCH, 3), targets[:4, 0].reshape(2, 2 * BATCH)
     expected = alone(*both, torch.optim.SGD, {"lr": 0.2})
@@ -230,7 +230,7 @@ def test_two_workers_that_do_not_wait_learn(kind: Any) -> None:
         together(
             *(
                 lambda i=i: run(
-                    here, i, kind, steps(i), Terms(every=3), torch.optim.Adagrad, lr=0.05
+                    here, i, kind, steps(i), CarrierOptions(every=3), torch.optim.Adagrad, lr=0.05
                 )
                 for i in range(2)
             )
@@ -254,11 +254,13 @@ def test_staleness_is_measured_and_its_bound_is_held(bound: int) -> None:
 
         return go
 
-    terms = Terms(bound=bound if bound >= 0 else 1000)
+    chosen = CarrierOptions(bound=bound if bound >= 0 else 1000)
     with team(1, 2) as here:
-        together(*(lambda i=i: run(here, i, AsyncCarrier, steps(i), terms, lr=0.1) for i in (0, 1)))
-        lead = here.desks[0].meetings.largest_lead
-        report = here.desks[0].call(None, {"method": "describe"})["tables"]["words"]  # type: ignore[arg-type]
+        together(
+            *(lambda i=i: run(here, i, AsyncCarrier, steps(i), chosen, lr=0.1) for i in (0, 1))
+        )
+        lead = here.handlers[0].barriers.largest_lead
+        report = here.handlers[0].call(None, {"method": "describe"})["tables"]["words"]  # type: ignore[arg-type]
     assert lead == expected
     assert report["updates"] == 2 * STEPS
 
@@ -288,7 +290,7 @@ def test_a_worker_waits_for_its_own_pushes() -> None:
             train(model, carrier, ids[step, 0], targets[step, 0])
 
     with team() as here:
-        run(here, 0, AsyncCarrier, go, Terms(unsent=2), lr=0.1)
+        run(here, 0, AsyncCarrier, go, CarrierOptions(unsent=2), lr=0.1)
     assert under_way[:3] == [0, 1, 2]
     assert max(under_way) == 2
 
@@ -310,8 +312,8 @@ def test_the_learning_rate_falls_with_the_updates_of_all_workers() -> None:
     model = nn.Linear(1, 1, bias=False)
     with team() as here:
         worker = here.worker()
-        terms = Terms(pace=Pace(decay=0.5, every=2))
-        carrier = carried(model, worker, HalfAsyncCarrier, terms=terms, lr=1.0)
+        chosen = CarrierOptions(pace=Pace(decay=0.5, every=2))
+        carrier = carried(model, worker, HalfAsyncCarrier, carrier_options=chosen, lr=1.0)
         start, moved = model.weight.item(), []
         for _ in range(6):
             model.weight.grad = torch.ones(1, 1)
@@ -344,7 +346,7 @@ def test_a_dead_worker_stops_the_others_by_name_when_they_wait_for_it() -> None:
 
         def die() -> None:
             carried(Net(), lost, lr=0.1)
-            lost.heart.stop()
+            lost.heartbeat.stop()
             lost.client.close()
             lost.ahead.close()
 
@@ -359,16 +361,16 @@ def test_a_dead_worker_stops_the_others_by_name_when_they_wait_for_it() -> None:
 
 def test_servers_end_when_the_last_worker_says_so_and_not_when_one_dies() -> None:
     with team(1, 2, grace=0.5) as here:
-        members = here.desks[0].members
+        membership = here.handlers[0].membership
         first, second = here.worker(0), here.worker(1)
         first.stop(finished=False)  # it vanishes
         deadline = time.monotonic() + 60
-        while members.dead() != [0] and time.monotonic() < deadline:
+        while membership.dead() != [0] and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert members.dead() == [0]
-        assert not members.ended.wait(0.6)
+        assert membership.dead() == [0]
+        assert not membership.ended.wait(0.6)
         second.stop()
-        assert members.ended.wait(60)
+        assert membership.ended.wait(60)
 
 
 def test_a_worker_that_is_done_early_is_not_waited_for() -> None:
@@ -390,9 +392,9 @@ def test_a_worker_that_is_done_early_is_not_waited_for() -> None:
     with team(2, 2) as here:
         together(steps(0), steps(1))
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and here.desks[0].sparse(WORDS).version < 4:
+        while time.monotonic() < deadline and here.handlers[0].sparse(WORDS).version < 4:
             time.sleep(0.05)
-        assert here.desks[0].sparse(WORDS).version == 4
+        assert here.handlers[0].sparse(WORDS).version == 4
 
 
 WORDS = Frame(Op.PULL, table=1)
@@ -455,9 +457,9 @@ def test_after_a_rest_every_worker_sees_what_all_have_learned(kind: Any) -> None
         return go
 
     seen: dict[int, list[torch.Tensor]] = {}
-    terms = Terms(bound=3, every=2)
+    chosen = CarrierOptions(bound=3, every=2)
     with team(2, 2) as here:
-        together(*(lambda i=i: run(here, i, kind, steps(i), terms, lr=0.1) for i in (0, 1)))
+        together(*(lambda i=i: run(here, i, kind, steps(i), chosen, lr=0.1) for i in (0, 1)))
     for one, other in zip(seen[0], seen[1], strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
 
@@ -490,7 +492,7 @@ def test_prefetched_rows_are_those_of_the_update_before(early: bool) -> None:
                     loss.backward()
                     carrier.collect()
                     carrier.optimizer.step()
-                    carrier.put_away()
+                    carrier.clear_gradients()
                     carrier.optimizer.zero_grad()
                     found.append(loss.item())
                 else:
@@ -584,7 +586,7 @@ def test_a_batch_never_waits_for_the_update_that_it_is_part_of(merged: int) -> N
                     ((model(ids[part, 0]).squeeze(-1) - targets[part, 0]) ** 2).mean().backward()
                 carrier.collect()
                 carrier.optimizer.step()
-                carrier.put_away()
+                carrier.clear_gradients()
                 carrier.optimizer.zero_grad()
             found = model.words(ids[:4]).detach()
             worker.stop()
@@ -630,7 +632,7 @@ def test_bags_padding_shared_tables_and_other_widths() -> None:
         (user.sum() + bag.sum() + wide.sum()).backward()
         carrier.collect()
         carrier.optimizer.step()
-        carrier.put_away()
+        carrier.clear_gradients()
         model.eval()
         now = model.user(torch.tensor([5, 6, 7, 0]))
         first = SparseEmbedding(3, name="ids").options.initializer.rows(np.array([5, 6, 7]), 3, 0)
@@ -648,7 +650,7 @@ def test_ids_are_counted_where_an_entry_asks_for_it(kind: Any) -> None:
     model = nn.Sequential(SparseEmbedding(2, name="rare", entry=CountFilterEntry(3)))
     with team(2) as here:
         worker = here.worker()
-        carrier = carried(model, worker, kind, terms=Terms(every=2), lr=1.0)
+        carrier = carried(model, worker, kind, carrier_options=CarrierOptions(every=2), lr=1.0)
         for ids in ([1, 1, 2], [1, 1, 2], [1]):
             step(carrier, partial(model, torch.tensor(ids)))
         carrier.flush()
@@ -666,15 +668,15 @@ def test_shows_and_clicks_are_counted_and_decide_who_stays(kind: Any, rule: Any)
     ids, clicks = torch.tensor([1, 1, 2, 3]), torch.tensor([1.0, 0.0, 0.0, 1.0])
     with team(2) as here:
         worker = here.worker()
-        carrier = carried(model, worker, kind, terms=Terms(every=2), lr=1.0)
+        carrier = carried(model, worker, kind, carrier_options=CarrierOptions(every=2), lr=1.0)
         for _ in range(3):
             step(carrier, lambda: model(ids, click=clicks))
         carrier.flush()
         before = rows_of(model)
-        held: Any = [desk._tables[0] for desk in here.desks]
+        held: Any = [handler._tables[0] for handler in here.handlers]
         stats: dict[int, list[float]] = {}
-        for served in held:
-            part = served.table.part(0, 0)
+        for logged in held:
+            part = logged.table.part(0, 0)
             stats |= dict(zip(part.ids.tolist(), part.stats.tolist(), strict=True))
         assert stats == {1: [6, 3], 2: [3, 0], 3: [3, 3]}
         gone = worker.client.call_all({"method": "shrink", "threshold": 30, "table": None})
@@ -696,7 +698,7 @@ def step(carrier: Carrier, forward: Callable[[], torch.Tensor]) -> None:
     forward().sum().backward()
     carrier.collect()
     carrier.optimizer.step()
-    carrier.put_away()
+    carrier.clear_gradients()
 
 
 def test_an_embedding_outside_of_a_job_says_what_it_needs() -> None:

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from fleetx.nn import SparseEmbedding, load_inference_model
-from fleetx.ps.members import GRACE, SILENCE
-from fleetx.ps.server import WATCH
+from fleetx.ps.server.membership import GRACE, SILENCE
+from fleetx.ps.server.server import WATCH
 from fleetx.testing.limits import stretched
 from tests.launch.conftest import Launcher, Outcome
 from tests.programs import behind, python

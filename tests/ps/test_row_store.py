@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fleetx.ps import kernels_numba, kernels_numpy
-from fleetx.ps.row_store import RowStore
-from fleetx.ps.rules import SGD, Adagrad, Adam, Rule
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.sparse_table import SparseTable
+from fleetx.ps.tables.kernels import numba_kernels, numpy_kernels
+from fleetx.ps.tables.row_store import RowStore
+from fleetx.ps.tables.rules import SGD, Adagrad, Adam, Rule
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_table import SparseTable
 
 MADE = {SGD: torch.optim.SGD, Adagrad: torch.optim.Adagrad, Adam: torch.optim.Adam}
 
@@ -36,7 +36,7 @@ def test_rows_that_fill_cache_lines_have_their_state_beside_them(
     assert store.nbytes == 100_000 * 4 * (dim + rule.state_width(dim) + 2)
 
 
-@pytest.mark.parametrize("engine", [kernels_numpy, kernels_numba], ids=["numpy", "numba"])
+@pytest.mark.parametrize("engine", [numpy_kernels, numba_kernels], ids=["numpy", "numba"])
 @pytest.mark.parametrize(
     "rule", [SGD(0.1), Adagrad(0.1), Adam(0.1)], ids=lambda rule: str(rule)[:7]
 )

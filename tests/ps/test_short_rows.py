@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetx.nn import SparseEmbedding
-from fleetx.ps.carrier import Carrier
-from fleetx.ps.carrier_async import AsyncCarrier, HalfAsyncCarrier
-from fleetx.ps.carrier_geo import GeoCarrier
-from fleetx.ps.channel import Channel
-from fleetx.ps.client import Client, Handle
-from fleetx.ps.desk import Desk
-from fleetx.ps.entries import ShowClickEntry
-from fleetx.ps.frames import HEADER, Flag, Frame, Op
-from fleetx.ps.handshake import Claim
-from fleetx.ps.members import Members
-from fleetx.ps.pipes import flat
-from fleetx.ps.rules import SGD, Adagrad
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.terms import Terms
-from fleetx.ps.wire import FORMS, shortened, widened, width_of
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.request_handler import RequestHandler
+from fleetx.ps.tables.entries import ShowClickEntry
+from fleetx.ps.tables.rules import SGD, Adagrad
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.channel import Channel
+from fleetx.ps.wire.frames import HEADER, Flag, Frame, Op
+from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.wire.pipes import byte_view
+from fleetx.ps.wire.short_floats import SHORT_DTYPES, shortened, widened, width_of
+from fleetx.ps.worker.carrier import Carrier
+from fleetx.ps.worker.carrier_async import AsyncCarrier, HalfAsyncCarrier
+from fleetx.ps.worker.carrier_geo import GeoCarrier
+from fleetx.ps.worker.carrier_options import CarrierOptions
+from fleetx.ps.worker.client import Client, TableHandle
 from tests.ps.team import carried, push, rows, team, train
 
 DIM, COUNT = 5, 7
@@ -38,28 +38,28 @@ def rounded(values: np.ndarray, form: str) -> np.ndarray:
     return torch.from_numpy(values).to(DTYPES[form]).float().numpy()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SHORT_DTYPES)
 @given(values=st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=9))
 def test_numbers_are_rounded_as_torch_does(form: str, values: list[float]) -> None:
     given = np.array(values, np.float32)
-    bits = shortened(given, FORMS[form])
-    assert bits.nbytes == width_of(FORMS[form]) * len(given) == 2 * len(given)
+    bits = shortened(given, SHORT_DTYPES[form])
+    assert bits.nbytes == width_of(SHORT_DTYPES[form]) * len(given) == 2 * len(given)
     kept = given if form == "bfloat16" else given.clip(-65504, 65504)
-    np.testing.assert_array_equal(widened(bits, FORMS[form]), rounded(kept, form))
+    np.testing.assert_array_equal(widened(bits, SHORT_DTYPES[form]), rounded(kept, form))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SHORT_DTYPES)
 def test_what_is_no_number_stays_none(form: str) -> None:
     odd = np.array([np.nan, -np.nan], np.float32)
-    assert np.isnan(widened(shortened(odd, FORMS[form]), FORMS[form])).all()
+    assert np.isnan(widened(shortened(odd, SHORT_DTYPES[form]), SHORT_DTYPES[form])).all()
 
 
-def short(client: Client, spec: SparseSpec, form: str | None) -> Handle:
-    flag = FORMS[form] if form else 0
-    return client.create("sparse", [spec.form()] * client.servers, spec.dim, short=flag)
+def short(client: Client, spec: SparseSpec, form: str | None) -> TableHandle:
+    flag = SHORT_DTYPES[form] if form else 0
+    return client.create("sparse", [spec.to_plain()] * client.servers, spec.dim, short=flag)
 
 
-@pytest.mark.parametrize("form", [None, *FORMS])
+@pytest.mark.parametrize("form", [None, *SHORT_DTYPES])
 def test_bytes_are_halved_and_the_table_is_not(
     form: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +67,7 @@ def test_bytes_are_halved_and_the_table_is_not(
     send, answer = Channel.send, Channel._answer
 
     def counted(self: Channel, frame: Frame, *rest: Any) -> None:
-        sent.append(sum(len(flat(part)) for part in (frame.packed(), *rest)))
+        sent.append(sum(len(byte_view(part)) for part in (frame.packed(), *rest)))
         send(self, frame, *rest)
 
     def heard(self: Channel, read: Any) -> Frame:
@@ -80,14 +80,14 @@ def test_bytes_are_halved_and_the_table_is_not(
     with team() as here:
         client = here.client()
         handle = short(client, SparseSpec(name="t", dim=DIM, rule=SGD(1.0)), form)
-        served = here.desks[0].sparse(Frame(Op.PULL, 0))
+        logged = here.handlers[0].sparse(Frame(Op.PULL, 0))
         monkeypatch.setattr(Channel, "send", counted)
         monkeypatch.setattr(Channel, "_answer", heard)
         shown = rows(client, handle, ids, train=True)
         before, after = np.empty((2, COUNT, DIM), np.float32)
-        served.table.pull(ids, before, train=False)
+        logged.table.pull(ids, before, train=False)
         push(client, handle, ids, gradients)
-        served.table.pull(ids, after, train=False)
+        logged.table.pull(ids, after, train=False)
     wide = 2 if form else 4
     assert sent == [HEADER.size + 8 * COUNT, HEADER.size + (8 + wide * DIM) * COUNT]
     assert received == [HEADER.size + wide * DIM * COUNT, HEADER.size]
@@ -97,16 +97,16 @@ def test_bytes_are_halved_and_the_table_is_not(
     assert not form or (shown != before).any()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SHORT_DTYPES)
 def test_the_log_keeps_short_rows_and_applies_them_once(form: str, tmp_path: Path) -> None:
     """With shows and clicks behind them, and sent again after a death."""
     spec = SparseSpec(name="t", dim=DIM, rule=Adagrad(0.1), entry=ShowClickEntry())
-    message = {"method": "create", "kind": "sparse", "spec": spec.form()}
+    message = {"method": "create", "kind": "sparse", "spec": spec.to_plain()}
 
-    def begun(folder: Path | None) -> Desk:
-        desk = Desk(Members(1), folder=folder, patience=60)
-        desk.call(Claim(0, 1), message)
-        return desk
+    def begun(folder: Path | None) -> RequestHandler:
+        handler = RequestHandler(Membership(1), folder=folder, patience=60)
+        handler.call(Claim(0, 1), message)
+        return handler
 
     calm, dying = begun(None), begun(tmp_path)
     chance = np.random.default_rng(1)
@@ -114,15 +114,15 @@ def test_the_log_keeps_short_rows_and_applies_them_once(form: str, tmp_path: Pat
         ids = np.sort(chance.choice(20, COUNT, replace=False)).astype(np.int64)
         values = chance.standard_normal((COUNT, DIM)).astype(np.float32)
         stats = chance.integers(0, 5, (COUNT, 2)).astype(np.float32)
-        parts = [ids, shortened(values, FORMS[form]), stats]
+        parts = [ids, shortened(values, SHORT_DTYPES[form]), stats]
         body = memoryview(b"".join(part.tobytes() for part in parts))
-        flags = Flag.UNIQUE | Flag.COUNTS | FORMS[form]
+        flags = Flag.UNIQUE | Flag.COUNTS | SHORT_DTYPES[form]
         frame = Frame(Op.PUSH, 0, flags, seq, COUNT, DIM, 0, -1.0, len(body))
-        for desk in (calm, dying):
-            desk.sparse(frame).change(Claim(0, 9), frame, body)
-        dying = Desk(Members(1), folder=tmp_path, patience=60)
+        for handler in (calm, dying):
+            handler.sparse(frame).change(Claim(0, 9), frame, body)
+        dying = RequestHandler(Membership(1), folder=tmp_path, patience=60)
         dying.sparse(frame).change(Claim(0, 9), frame, body)
-    ours, theirs = (desk.sparse(Frame(Op.PULL, 0)).table.part(0, 0) for desk in (dying, calm))
+    ours, theirs = (handler.sparse(Frame(Op.PULL, 0)).table.part(0, 0) for handler in (dying, calm))
     for mine, other in zip(vars(ours).values(), vars(theirs).values(), strict=True):
         np.testing.assert_array_equal(mine, other)
     assert dying.sparse(Frame(Op.PULL, 0)).version == 6
@@ -148,20 +148,20 @@ def test_every_way_of_exchanging_learns_nearly_the_same(kind: Any) -> None:
         generator = torch.Generator().manual_seed(5)
         with team(2) as here:
             worker = here.worker()
-            carrier = carried(model, worker, kind, terms=Terms(every=2), lr=0.2)
+            carrier = carried(model, worker, kind, carrier_options=CarrierOptions(every=2), lr=0.2)
             for _ in range(8):
                 ids = torch.randint(0, 20, (6, 3), generator=generator)
                 train(model, carrier, ids, torch.randn(6, generator=generator))
                 if kind is AsyncCarrier:
                     carrier.flush()
             carrier.flush()
-            tables = [desk.sparse(Frame(Op.PULL, 1)).table for desk in here.desks]
+            tables = [handler.sparse(Frame(Op.PULL, 1)).table for handler in here.handlers]
             found = {i: w for t in tables for i, w in zip(*_rows(t), strict=True)}
             worker.stop()
         return torch.tensor([found[i] for i in sorted(found)])
 
     exact = learned(None)
-    for form in FORMS:
+    for form in SHORT_DTYPES:
         ours = learned(form)
         assert not torch.equal(ours, exact), "the option is in force"
         # Eight updates, each with a gradient that is off by a rounding or two.

@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from fleetx.engine.servers import save
+from fleetx.api.table_saves import save
 from fleetx.nn import CountFilterEntry, SparseEmbedding, load_inference_model
-from fleetx.ps import safetensors_file
-from fleetx.ps.client import Batch
-from fleetx.ps.rules import Adagrad
-from fleetx.ps.sparse_spec import SparseSpec
+from fleetx.ps.tables import safetensors_file
+from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.rules import Adagrad
+from fleetx.ps.tables.sparse_spec import SparseSpec
 from tests.ps.team import carried, push, rows, table, team, train
 
 SPEC = SparseSpec(name="t", dim=3, rule=Adagrad(0.1))
@@ -88,8 +88,8 @@ class Net(torch.nn.Module):
 
 
 def test_dense_parameters_are_cut_anew_for_other_servers(tmp_path: Path) -> None:
-    from fleetx.ps.layout import Split
-    from fleetx.ps.terms import Terms
+    from fleetx.ps.worker.carrier_options import CarrierOptions
+    from fleetx.ps.worker.parameter_split import ParameterSplit
 
     torch.manual_seed(0)
     inputs = torch.randint(0, 50, (8, 6, 3))
@@ -98,10 +98,10 @@ def test_dense_parameters_are_cut_anew_for_other_servers(tmp_path: Path) -> None
 
     def run(servers: int, begin: int, end: int, load: bool) -> list[torch.Tensor]:
         torch.manual_seed(1)
-        terms = Terms(split=Split(min_block_size=16))
+        carrier_options = CarrierOptions(split=ParameterSplit(min_block_size=16))
         with team(servers) as here:
             model, worker = Net(), here.worker()
-            carrier = carried(model, worker, terms=terms, **options)  # type: ignore[arg-type]
+            carrier = carried(model, worker, carrier_options=carrier_options, **options)  # type: ignore[arg-type]
             if load:
                 worker.client.call_all({"method": "load", "folder": str(tmp_path / "half")})
                 carrier.refresh(worker, 0)
@@ -128,7 +128,7 @@ def test_ids_that_wait_for_a_row_go_on_waiting_after_a_load(tmp_path: Path) -> N
     with team(2) as here:
         worker = here.worker()
         handle = table(worker.client, spec)
-        batch = Batch.of(np.array([10, 20, 30]), 2)
+        batch = IdBatch.of(np.array([10, 20, 30]), 2)
         worker.client.pull(handle, batch, met=met[np.argsort(batch.place)])
         save(worker, tmp_path, delta=False)
         worker.stop()

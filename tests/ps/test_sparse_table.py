@@ -9,21 +9,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetx.ps import kernels_numba, kernels_numpy
-from fleetx.ps.entries import CountFilterEntry, ProbabilityEntry, ShowClickEntry
-from fleetx.ps.hashing import mixed, servers_of
-from fleetx.ps.index import Index
-from fleetx.ps.initializers import Constant, Normal, Uniform
-from fleetx.ps.rules import SGD, Adagrad, Adam, Rule
-from fleetx.ps.sparse_spec import SparseSpec
-from fleetx.ps.sparse_table import SparseTable
+from fleetx.ps.tables.entries import CountFilterEntry, ProbabilityEntry, ShowClickEntry
+from fleetx.ps.tables.hashing import mixed, servers_of
+from fleetx.ps.tables.index import Index
+from fleetx.ps.tables.initializers import Constant, Normal, Uniform
+from fleetx.ps.tables.kernels import numba_kernels, numpy_kernels
+from fleetx.ps.tables.rules import SGD, Adagrad, Adam, Rule
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_table import SparseTable
 
 EXTREMES = np.array([0, -1, 1, 2**63 - 1, -(2**63), 2**32, -(2**32)], np.int64)
 NO_NAME: Any = 1
 RULES = (SGD(0.1), Adagrad(0.1), Adam(0.1))
 
 
-@pytest.fixture(params=[kernels_numpy, kernels_numba], ids=["numpy", "numba"])
+@pytest.fixture(params=[numpy_kernels, numba_kernels], ids=["numpy", "numba"])
 def engine(request: pytest.FixtureRequest) -> ModuleType:
     module: ModuleType = request.param
     return module
@@ -103,12 +103,14 @@ def test_memory_is_at_most_one_and_a_half_times_the_payload(rows: int, rule: Rul
 def test_the_rules_are_those_of_torch(engine: ModuleType, rule: Rule) -> None:
     ids, generator = random_ids(500), np.random.default_rng(0)
     table = make(engine, dim=6, rule=rule)
-    weight = torch.nn.Parameter(torch.from_numpy(pulled(table, ids)))
+    # In double precision: in single, torch's own Adagrad is off by 3e-5 now and then, depending on
+    # where its tensors lie.
+    weight = torch.nn.Parameter(torch.from_numpy(pulled(table, ids)).double())
     cls = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad, "Adam": torch.optim.Adam}
     optimizer = cls[type(rule).__name__]([weight], lr=0.1)
     for _ in range(5):
         gradient = generator.standard_normal((len(ids), 6)).astype(np.float32)
-        weight.grad = torch.from_numpy(gradient)
+        weight.grad = torch.from_numpy(gradient).double()
         optimizer.step()
         order = generator.permutation(len(ids))
         table.push(ids[order], np.ascontiguousarray(gradient[order]))
@@ -146,25 +148,25 @@ def test_empty_batches_are_fine(engine: ModuleType, rule: Rule) -> None:
     )
 )
 def test_it_is_a_dictionary(  # noqa: C901
-    deeds: list[tuple[str, list[int]]],
+    operations: list[tuple[str, list[int]]],
 ) -> None:
     # Halves are exact, so sums do not depend on their order.
     table, model = make(dim=2, rule=SGD(0.5), initializer=Constant(0.25)), {}
-    for deed, listed in deeds:
+    for operation, listed in operations:
         ids = np.array(listed, np.int64)
         for i in listed:
-            if deed != "drop" and i not in model:
+            if operation != "drop" and i not in model:
                 model[i] = table._first(np.array([i], np.int64))[0]
         ones = np.ones((len(ids), 2), np.float32)
-        if deed == "pull":
+        if operation == "pull":
             assert (pulled(table, ids) == np.reshape([model[i] for i in listed], (-1, 2))).all()
-        elif deed == "drop":
+        elif operation == "drop":
             table.drop(ids)
             for i in listed:
                 model.pop(i, None)
         else:
-            sign = -0.5 if deed == "push" else 1.0
-            table.push(ids, ones) if deed == "push" else table.add(ids, ones)
+            sign = -0.5 if operation == "push" else 1.0
+            table.push(ids, ones) if operation == "push" else table.add(ids, ones)
             for i in listed:
                 model[i] = model[i] + np.float32(sign)
         assert len(table) == len(model)
@@ -195,12 +197,12 @@ def test_both_engines_find_the_same_in_one_index() -> None:
     ids = np.concatenate([np.arange(1, 20_000), EXTREMES])
     ids = np.unique(ids)
     for known in (ids, ids[ids != 0]):
-        index = Index(kernels_numpy)
+        index = Index(numpy_kernels)
         for piece in np.array_split(known, 9):  # it grows meanwhile, and is as full as it may be
             index.insert(piece, np.flatnonzero(np.isin(known, piece)))
         asked = np.concatenate([known, np.array([0]), -known[known > 0] - 7])
         found = []
-        for engine in (kernels_numpy, kernels_numba):
+        for engine in (numpy_kernels, numba_kernels):
             slots = np.full(len(asked), 5)
             missing = engine.find(index._pairs, index._places, asked, slots, -1, 0)
             assert missing == (slots < 0).sum()
@@ -209,14 +211,14 @@ def test_both_engines_find_the_same_in_one_index() -> None:
         assert (found[1][: len(known)] == np.arange(len(known))).all()
         assert (found[1][len(known)] >= 0) == (0 in known)
         places = np.flatnonzero(index._pairs[1::2] >= 0)
-        homes = kernels_numpy.homes(mixed(index._pairs[0::2][places]), index._places)
-        assert (places - homes >= kernels_numpy.PLACES).any(), "some are behind a full line"
+        homes = numpy_kernels.homes(mixed(index._pairs[0::2][places]), index._places)
+        assert (places - homes >= numpy_kernels.PLACES).any(), "some are behind a full line"
 
 
 def test_both_engines_sort_ids_alike() -> None:
     ids = np.random.default_rng(0).integers(-50, 50, 1000)
     for servers in (1, 3):
-        for engine in (kernels_numpy, kernels_numba):
+        for engine in (numpy_kernels, numba_kernels):
             once, begins, place = engine.dedupe(ids, servers)
             assert (once[place] == ids).all()
             assert sorted(once) == sorted(set(ids.tolist()))

@@ -18,10 +18,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetx.ps.channel import Access
-from fleetx.ps.client import Client
-from fleetx.ps.desk import Desk
-from fleetx.ps.frames import (
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.request_handler import RequestHandler
+from fleetx.ps.server.server import Server
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.channel import Access
+from fleetx.ps.wire.frames import (
     HEADER,
     MAX_BODY,
     REPLIES,
@@ -34,11 +36,9 @@ from fleetx.ps.frames import (
     body_bytes,
     unpacked,
 )
-from fleetx.ps.handshake import Claim, RefusedError, greet
-from fleetx.ps.members import Members
-from fleetx.ps.pipes import Pipe
-from fleetx.ps.server import Server
-from fleetx.ps.sparse_spec import SparseSpec
+from fleetx.ps.wire.handshake import Claim, RefusedError, greet
+from fleetx.ps.wire.pipes import Pipe
+from fleetx.ps.worker.client import Client
 from fleetx.roles.secrets import client_tls, job_token, server_tls
 from tests.ps.team import TOKEN, Team, push, rows, table, team
 
@@ -87,7 +87,7 @@ def raw(here: Team) -> socket.socket:
 def inside(here: Team) -> Pipe:
     """A connection that knows the token."""
     pipe = Pipe(raw(here))
-    greet(TOKEN, Claim(0, 77), pipe.exactly, pipe.send)
+    greet(TOKEN, Claim(0, 77), pipe.read_exactly, pipe.send)
     return pipe
 
 
@@ -144,7 +144,7 @@ def test_a_wrong_token_is_refused_on_both_sides() -> None:
         impostor = Client(here.endpoints, Access(b"another token", Claim(0, 0), patience=60))
         with pytest.raises(RefusedError, match="same token"):
             impostor.call({"method": "describe"})
-        assert len(here.desks[0]._tables) == 0
+        assert len(here.handlers[0]._tables) == 0
     false = socket.create_server(("127.0.0.1", 0))
 
     def pretend() -> None:
@@ -177,11 +177,11 @@ BAD = [
     Frame(Op.ROWS, count=0),
     Frame(Op.PULL, flags=128),
     Frame(Op.PULL, flags=SHORT),
-    Frame(Op.READ, flags=Flag.HALF),
-    Frame(Op.PUSH, flags=Flag.HALF, count=3, width=4, body=3 * (8 + 4 * 4)),
-    Frame(Op.NEWS, table=9),
-    Frame(Op.NEWS, flags=Flag.ALL),
-    Frame(Op.NEWS, body=8),
+    Frame(Op.READ, flags=Flag.FLOAT16),
+    Frame(Op.PUSH, flags=Flag.FLOAT16, count=3, width=4, body=3 * (8 + 4 * 4)),
+    Frame(Op.CHANGED_IDS, table=9),
+    Frame(Op.CHANGED_IDS, flags=Flag.ALL),
+    Frame(Op.CHANGED_IDS, body=8),
     Frame(Op.IDS),
     Frame(99),
 ]
@@ -258,10 +258,11 @@ def test_a_client_that_never_reads_and_one_that_never_ends_its_frame() -> None:
 
 def test_a_client_killed_in_the_middle_of_a_push_changes_nothing() -> None:
     code = (
-        "import sys, socket; from fleetx.ps.pipes import Pipe; from fleetx.ps.handshake import *;"
-        "from fleetx.ps.frames import *; import os, signal;"
+        "import sys, socket; from fleetx.ps.wire.pipes import Pipe;"
+        "from fleetx.ps.wire.handshake import *;"
+        "from fleetx.ps.wire.frames import *; import os, signal;"
         "pipe = Pipe(socket.create_connection(('127.0.0.1', int(sys.argv[1]))));"
-        f"greet({TOKEN!r}, Claim(0, 5), pipe.exactly, pipe.send);"
+        f"greet({TOKEN!r}, Claim(0, 5), pipe.read_exactly, pipe.send);"
         "pipe.send(Frame(Op.PUSH, 0, 1, 1, 100, 4, body=2400).packed(), bytes(1200));"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -307,7 +308,7 @@ def test_tables_that_differ_are_refused() -> None:
         with pytest.raises(ValueError, match="table 't' exists already and differs"):
             table(client, SparseSpec(name="t", dim=5))
         with pytest.raises(ValueError, match="cannot be called"):
-            client.create("sparse", [SPEC.form() | {"name": "a/b"}], 4)
+            client.create("sparse", [SPEC.to_plain() | {"name": "a/b"}], 4)
 
 
 def _cipher(client: Client) -> Any:
@@ -319,7 +320,7 @@ def _cipher(client: Client) -> Any:
 
 def test_tls_on_request() -> None:
     environ = {"FLEETX_PS_CERT": str(CERTIFICATE), "FLEETX_PS_KEY": str(KEY)}
-    server = Server(("127.0.0.1", 0), Desk(Members(1)), TOKEN, tls=server_tls(environ))
+    server = Server(("127.0.0.1", 0), RequestHandler(Membership(1)), TOKEN, tls=server_tls(environ))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     endpoint = f"127.0.0.1:{server.server_address[1]}"
@@ -370,4 +371,4 @@ def test_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_header_size_is_part_of_the_protocol() -> None:
     assert HEADER.size == 56
     assert struct.calcsize("<I") == 4
-    assert (Flag.UNIQUE | Flag.TRAIN | Flag.DELTA | Flag.COUNTS | Flag.FIRST) == 31
+    assert (Flag.UNIQUE | Flag.TRAIN | Flag.DELTA | Flag.COUNTS | Flag.INITIAL) == 31

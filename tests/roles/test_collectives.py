@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fleetx.roles as fleet
-from fleetx.roles.collectives import shard
+from fleetx.roles.worker_util import shard
 
 
 @pytest.fixture(autouse=True)

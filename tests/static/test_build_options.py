@@ -15,7 +15,8 @@ import fleetx as fleet
 from fleetx import static
 from fleetx.config.job_options import BuildConfig, ExecutionConfig
 from fleetx.plan.error import PlanError
-from fleetx.static.build_options import Build, read
+from fleetx.static.lower.build_options import Build, read
+from fleetx.static.run.training_run import running
 from fleetx.testing import world
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -113,8 +114,7 @@ def test_in_place_and_fused_updates_change_no_number() -> None:
     static.reset()
     model = trained({"enable_inplace": True, "fuse_all_optimizer_ops": True}, {})
     assert torch.equal(plain, weights(model))
-    run = static.default_main_program().training.run  # type: ignore[union-attr]
-    assert run is not None
+    run = running(static.default_main_program(), torch.device("cpu"))
     assert "torch.relu_(" in inspect.getsource(run.lowered.code)
     assert isinstance(model[1], nn.ReLU)
     assert not model[1].inplace

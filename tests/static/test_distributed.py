@@ -104,7 +104,7 @@ COMBINATIONS: list[Combination] = [
     ({"sync_batch_norm": {}}, torch.optim.SGD, sgd()),
     ({"sync_batch_norm": {}, "recompute": TWO_CUTS}, torch.optim.SGD, sgd()),
     ({"amp": {"init_loss_scaling": 128.0}}, torch.optim.SGD, sgd()),
-    # The table of document 000.
+    # Pairs that the manual of Paddle's Fleet lists.
     ({"amp": BRAIN, "recompute": ONE_CUT}, torch.optim.SGD, sgd()),
     ({"dgc": {"sparsity": [0.75]}, "recompute": ONE_CUT}, torch.optim.SGD, sgd()),
     ({"lars": NO_BIAS, "recompute": ONE_CUT}, torch.optim.SGD, sgd()),

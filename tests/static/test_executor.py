@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from fleetx import static
 from fleetx.static import ProgramError
+from fleetx.static.run.executions import executions
 
 BATCH = {"x": np.ones((3, 4), np.float32)}
 
@@ -132,7 +133,7 @@ def test_forward_programs_keep_no_graph_behind_a_no_grad_region() -> None:
     out = nn.Linear(4, 2)(x / scale)
     (found,) = static.Executor().run(feed=BATCH, fetch_list=[out], return_numpy=False)
     program = static.default_main_program()
-    run = next(iter(program.runs.values()))
+    run = next(iter(executions(program).forward.values()))
     assert torch.is_grad_enabled()
     with torch.no_grad():
         raw = run._lowered((torch.ones(3, 4),))[0]  # type: ignore[attr-defined]

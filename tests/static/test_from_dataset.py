@@ -13,7 +13,7 @@ from torch import nn
 import fleetx as fleet
 from fleetx import static
 from fleetx.data.slots import Slot
-from fleetx.nn.picking import bags_of
+from fleetx.nn.row_outputs import bags_of
 from fleetx.static import ProgramError
 
 

@@ -66,7 +66,7 @@ def test_constants_go_into_every_part_that_needs_them() -> None:
         middle.name = "middle"
         loss = (middle[:, np.array([0, 1])] / np.sqrt(4)).sum()
         static.Optimizer(torch.optim.SGD, lr=0.1).minimize(loss)
-    from fleetx.static.lowered import Lowered
+    from fleetx.static.lower.lowered import Lowered
 
     lowered = Lowered(main, cuts=["middle"])
     lowered.choose(main, [main.find(loss)], device=torch.device("cpu"))

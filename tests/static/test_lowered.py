@@ -13,7 +13,7 @@ import fleetx as fleet
 from fleetx import static
 from fleetx.plan.error import PlanError
 from fleetx.static import ProgramError
-from fleetx.static.lowered import Lowered
+from fleetx.static.lower.lowered import Lowered
 from fleetx.testing import world
 
 CPU = torch.device("cpu")

@@ -112,8 +112,8 @@ def recorded(model: nn.Module, batches: list[np.ndarray]) -> tuple[list[Any], di
     with static.program_guard(main, static.Program()):
         loss = model(static.data("x", [None, WIDTH]))
         static.Optimizer(torch.optim.SGD, lr=0.0).minimize(loss)
-    assert main.training is not None
-    names = list(main.training.trained)
+    assert main.objective is not None
+    names = list(main.objective.trained)
     exe = static.Executor()
     losses = []
     torch.manual_seed(1)

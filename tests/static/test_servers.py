@@ -20,9 +20,9 @@ from typing_extensions import override
 import fleetx as fleet
 from fleetx import roles, static
 from fleetx.data.slots import Slot
-from fleetx.engine import session
 from fleetx.nn import SGD, ShowClickEntry, SparseEmbedding, Uniform
 from fleetx.nn import load_inference_model as load_model
+from fleetx.static.run.training import training_of
 from fleetx.testing import world
 from tests.ps.team import TOKEN, team
 
@@ -245,10 +245,10 @@ def test_a_data_set_is_learned_whole_however_it_is_shared(mode: str, tmp_path: P
         # A round for all of them, a push for each batch, or an exchange now and then.
         assert one["updates"] == {"sync": 3 + 5, "geo": one["updates"]}.get(mode, 10)
         assert len(one["names"]) == 1
-    served(tmp_path / "serve", found[0]["outputs"])
+    logged(tmp_path / "serve", found[0]["outputs"])
 
 
-def served(folder: Path, expected: np.ndarray) -> None:
+def logged(folder: Path, expected: np.ndarray) -> None:
     """Both loaders give the same, for a plain module and for a program."""
     ids, numbers = everybody()
     model = load_model(folder, Net())
@@ -270,14 +270,13 @@ def alone(
     """This process as the only worker of a job, with servers that know nothing or a save."""
     monkeypatch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
     with team(2) as here:
-        for desk in here.desks:
-            desk.preload(began_with, None)
+        for handler in here.handlers:
+            handler.preload(began_with, None)
         try:
             yield kind(here.endpoints)
         finally:
             fleet.stop_worker()
             roles.stop()
-            monkeypatch.setattr(session, "_session", None)
 
 
 def test_tables_are_saved_and_loaded_before_the_first_batch(
@@ -368,8 +367,9 @@ def scheduled(endpoints: list[str], folder: str) -> int:
     for stretch in (0, 1):
         job.exe.train_from_dataset(job.main, share(folder, job.worker, stretch))
     fleet.stop_worker()
-    assert job.main.training is not None
-    return job.main.training.ticks
+    training = training_of(job.main)
+    assert training is not None
+    return training.ticks
 
 
 def test_schedules_go_on_together_where_shares_differ_in_length(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import fleetx as fleet
 from fleetx import static
 from fleetx.plan.error import PlanError
+from fleetx.static.run.training_run import running
 from fleetx.testing import world
 
 STEPS, BATCH = 3, 8
@@ -252,10 +253,8 @@ def numbers_held(flags: dict[str, Any]) -> dict[str, int]:
     """Parameters that train on this worker, and how many of their numbers are here."""
     exe, loss, _ = built(flags, torch.optim.SGD, lr=0.3)
     exe.run(fleet.main_program, batch(0, fleet.data_index()), [loss])
-    training = fleet.main_program.training
-    assert training is not None
-    assert training.run is not None
-    held: dict[str, Any] = dict(training.run.lowered.named_parameters())
+    run = running(fleet.main_program, fleet.device())
+    held: dict[str, Any] = dict(run.lowered.named_parameters())
     return {key: getattr(p, "_local_tensor", p).numel() for key, p in held.items()}
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from fleetx import static
-from fleetx.static import interception
+from fleetx.static.record import interception
+from fleetx.static.run.training import training_of
 
 BATCH = {"x": np.ones((1, 4), np.float32)}
 
@@ -110,5 +111,6 @@ def test_threads_that_train_make_one_optimizer() -> None:
             exe.run(main, BATCH, [])
 
     together(run, run)
-    assert main.training is not None
-    assert main.training.ticks == 100
+    training = training_of(main)
+    assert training is not None
+    assert training.ticks == 100

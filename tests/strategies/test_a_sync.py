@@ -10,9 +10,9 @@ from torch import nn
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.nn import SparseEmbedding
-from fleetx.ps.hashing import Ids
+from fleetx.ps.wire.arrays import Ids
 from tests.ps.team import TOKEN, Team, team
 
 STEPS = 6
@@ -32,23 +32,22 @@ class Net(nn.Module):
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
     """Two servers, and this process as the only worker of their job."""
-    yield from served(2, monkeypatch)
+    yield from logged(2, monkeypatch)
 
 
 @pytest.fixture
 def one(monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
     """The same with one server."""
-    yield from served(1, monkeypatch)
+    yield from logged(1, monkeypatch)
 
 
-def served(servers: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
+def logged(servers: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
     monkeypatch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
     with team(servers) as made:
         yield made
         if roles.started():
             fleet.stop_worker()
             roles.stop()
-            monkeypatch.setattr(session, "_session", None)
 
 
 def init(here: Team, strategy: Any = None) -> None:
@@ -196,7 +195,7 @@ def test_the_other_ways_of_exchanging_are_in_force(here: Team, configs: dict[str
     strategy.a_sync_configs.update(configs)
     trained(here, strategy, lr=0.1)
     fleet.stop_worker()
-    updates = here.desks[0].call(None, {"method": "describe"})["tables"]["words"]["updates"]  # type: ignore[arg-type]
+    updates = here.handlers[0].call(None, {"method": "describe"})["tables"]["words"]["updates"]  # type: ignore[arg-type]
     # Geo sends once more at the end, when there is nothing left.
     assert updates in ((3, 4) if configs["k_steps"] else (STEPS,))
 

@@ -17,16 +17,15 @@ from torch.optim import Optimizer
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.optim import loss_scaling
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.job import Job
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import REGISTRY, Strategy
-from fleetx.strategies import amp
-from fleetx.strategies.amp import Amp
+from fleetx.strategies.amp import Amp, loss_scaling
+from fleetx.strategies.amp import strategy as amp
 from fleetx.testing import world
 from tests.engine.training import OPTIMIZERS, data, net, spread, weights
-from tests.optim.formats import formats
+from tests.strategies.formats import formats
 from tests.strategies.paddle import start
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -161,7 +160,7 @@ def test_workers_agree_even_if_gradients_were_never_mixed() -> None:
     x, y = share()
     before = weights(model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fleetx.strategies.amp.unscale_", spoiled)
+        patch.setattr("fleetx.strategies.amp.strategy.unscale_", spoiled)
         optimizer.backward(F.cross_entropy(model(x), y))
     optimizer.step()
     assert torch.equal(weights(model), before)
@@ -315,7 +314,7 @@ def test_gradients_are_checked_once_per_update(configs: dict[str, Any]) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(REGISTRY, "pairs_for_amp", Pairs)
-        patch.setattr("fleetx.strategies.amp.unscale_", counted)
+        patch.setattr("fleetx.strategies.amp.strategy.unscale_", counted)
         model, optimizer = job(net(), also="pairs_for_amp", **configs)
         start = weights(model)
         after = train(model, optimizer, 4)

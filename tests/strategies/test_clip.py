@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import fleetx as fleet
-from fleetx.optim.clipping import by_global_norm, by_norm, by_value
+from fleetx.strategies.clip.clipping import by_global_norm, by_norm, by_value
 from fleetx.testing import world
 from tests.engine.training import data, net, spread, weights
 from tests.strategies.paddle import check_given, start

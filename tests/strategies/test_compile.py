@@ -14,7 +14,7 @@ from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
 from fleetx.plan.compose import compose
 from fleetx.plan.error import PlanError
-from fleetx.static.alone import LoneMesh
+from fleetx.static.run.single_worker import LoneMesh
 from fleetx.testing import world
 
 Settings = dict[str, Any]

@@ -15,8 +15,7 @@ from fleetx.engine.engine import Engine
 from fleetx.plan.compose import compose
 from fleetx.plan.error import PlanError
 from fleetx.plan.strategy import Strategy
-from fleetx.static.alone import LoneMesh
-from fleetx.strategies import cuda_graph
+from fleetx.static.run.single_worker import LoneMesh
 from fleetx.strategies.cuda_graph import CudaGraph
 from fleetx.testing import world
 from tests.strategies.stand_in_recorder import StandInRecorder
@@ -91,7 +90,7 @@ class Training:
         with pytest.MonkeyPatch.context() as patch:
             if device == "cpu":
                 patch.setattr(CudaGraph, "model", Strategy.model)
-                patch.setattr(cuda_graph, "Recorder", StandInRecorder)
+                patch.setattr("fleetx.strategies.cuda_graph.strategy.Recorder", StandInRecorder)
             self.engine = Engine(
                 self.plan,
                 self.model,

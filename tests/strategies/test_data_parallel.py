@@ -12,7 +12,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
 
 import fleetx as fleet
-from fleetx.comm import collectives
+from fleetx.comm import collective_names
 from fleetx.testing import world
 from tests.engine.training import data, net, plain, spread, weights
 from tests.strategies.paddle import check_two_workers, start
@@ -143,9 +143,9 @@ def levels() -> list[tuple[str, int]]:
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     seen: list[tuple[str, int]] = []
     homes: list[tuple[Any, str]] = [
-        (collectives, "reduce_scatter_single"),
+        (collective_names, "reduce_scatter_single"),
         (dist, "all_reduce"),
-        (collectives, "all_gather_single"),
+        (collective_names, "all_gather_single"),
     ]
     real = {name: getattr(home, name) for home, name in homes}
 

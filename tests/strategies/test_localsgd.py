@@ -9,7 +9,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
 
 import fleetx as fleet
-from fleetx.strategies.adaptive_localsgd import interval
+from fleetx.strategies.localsgd.adaptive import interval
 from fleetx.testing import world
 from tests.engine.training import data, net, spread, weights
 from tests.strategies.paddle import check_two_workers, golden, start

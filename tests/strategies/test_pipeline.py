@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import session
+from fleetx.api import session
 from fleetx.plan.mesh import data_place
 from fleetx.testing import world
 from tests.layouts import transformer

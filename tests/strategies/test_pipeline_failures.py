@@ -69,6 +69,30 @@ def test_a_backward_that_fails_leaves_nobody_waiting(mode: str) -> None:
         assert model.train_batch(DATA).isfinite()
 
 
+CUT = {
+    "tensor_parallel": True,
+    "tensor_parallel_configs": {"tensor_parallel_degree": 2, "column": ["first.always"]},
+}
+
+
+def fails_alone(extras: dict[str, Any], trouble: str) -> None:
+    net, model = begin(extras)
+    model.train_batch(DATA)
+    if dist.get_rank() == 1:
+        net.first.trouble = trouble
+    model.train_batch(DATA)
+
+
+@pytest.mark.parametrize("trouble", ["forward", "backward"])
+@pytest.mark.parametrize("extras", [SHARDED, CUT], ids=["sharding", "tensor_parallel"])
+def test_a_rank_that_fails_inside_a_shared_stage_does_not_go_on(
+    extras: dict[str, Any], trouble: str
+) -> None:
+    """The other rank of its stage waits for its part, and is freed when this process ends."""
+    with pytest.raises(ZeroDivisionError, match=f"in {trouble}"):
+        world(4).run(fails_alone, extras, trouble)
+
+
 @world(4)
 def test_pipelines_beside_one_that_fails_stop_with_it() -> None:
     """Ranks 0 and 2 are one pipeline, 1 and 3 the other, which fails."""

@@ -119,7 +119,7 @@ def test_a_backward_that_is_not_split_is_said(monkeypatch: pytest.MonkeyPatch) -
     strategy.pipeline_configs = {"split": ["layers.2"], "schedule_mode": "zero-bubble"}
     strategy.hybrid_configs = {"pp_degree": 2}
     for splits, said in ((True, False), (False, True)):
-        monkeypatch.setattr("fleetx.graph.stage.SPLITS_BACKWARD", splits)
+        monkeypatch.setattr("fleetx.strategies.pipeline.stage.SPLITS_BACKWARD", splits)
         text = strategy.explain(workers=2)
         assert ("At rest: pipeline_configs['schedule_mode'] = 'zero-bubble'" in text) is said
         assert "pipeline           changes" in text

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.graph import stages
+from fleetx.strategies.pipeline import stages
 from fleetx.testing import world
 
 

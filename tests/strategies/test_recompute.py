@@ -17,11 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.engine import session
-from fleetx.graph.draws import Draws
+from fleetx.api import session
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
-from fleetx.strategies.recompute import Recompute, segments
+from fleetx.strategies.recompute.random_draws import Draws
+from fleetx.strategies.recompute.strategy import Recompute, segments
 from fleetx.testing import world
 from tests.engine.training import spread, weights
 
@@ -264,8 +264,7 @@ def test_replays_count_no_batches() -> None:
 
 def recompute() -> Recompute:
     """The strategy of the model that was distributed last."""
-    assert session._session is not None
-    strategies = session._session.engines[-1].plan.strategies
+    strategies = session.engines()[-1].plan.strategies
     return next(strategy for strategy in strategies if isinstance(strategy, Recompute))
 
 
@@ -379,8 +378,7 @@ def test_the_contexts_of_the_job_are_entered_again() -> None:
             yield
 
     model = segmented(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), checkpoints=["0"])
-    assert session._session is not None
-    job: Job = session._session.engines[-1].job
+    job: Job = session.engines()[-1].job
     seen = []
     first = model.get_submodule("0")
     first.register_forward_hook(lambda module, args, output: seen.append(output.dtype))

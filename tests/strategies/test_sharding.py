@@ -17,12 +17,12 @@ from torch.utils._pytree import tree_leaves
 
 import fleetx as fleet
 from fleetx import roles
+from fleetx.api import session
 from fleetx.comm.local import local
-from fleetx.engine import session
-from fleetx.engine.engine import plain_step
 from fleetx.plan.compose import compose
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
+from fleetx.plan.plain_step import plain_step
 from fleetx.strategies.sharding import Sharding
 from fleetx.testing import world
 from tests.layouts import transformer
@@ -294,8 +294,7 @@ def test_copies_add_up_what_their_ranks_hold() -> None:
 
 
 def units() -> list[list[str]]:
-    assert session._session is not None
-    strategies = session._session.engines[-1].plan.strategies
+    strategies = session.engines()[-1].plan.strategies
     (sharding,) = (strategy for strategy in strategies if isinstance(strategy, Sharding))
     return sharding.units
 

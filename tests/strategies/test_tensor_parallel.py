@@ -22,7 +22,7 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
-from fleetx.strategies.tensor_parallel import TensorParallel, chosen
+from fleetx.strategies.tensor_parallel.strategy import TensorParallel, chosen
 from fleetx.testing import world
 
 WORDS, WIDTH, HEADS, LENGTH = 24, 16, 4, 8
@@ -722,7 +722,7 @@ def test_what_is_cut_is_logged() -> None:
     records: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("fleetx.strategies.tensor_parallel")
+    logger = logging.getLogger("fleetx.strategies.tensor_parallel.strategy")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     start({"plan": "mlp"})

@@ -1,4 +1,8 @@
-"""Files with a sum: fetched beside their place, checked, and only then put there."""
+"""Files with a sum: fetched beside their place, checked, and only then put there.
+
+Why not pooch: it begins a broken download anew, which for a data set of 150 GB never ends, and
+knows no lock between the processes of a machine.
+"""
 
 import hashlib
 import logging

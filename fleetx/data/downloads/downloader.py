@@ -14,7 +14,7 @@ from fleetx.data.downloads.sources import Source, SourceError, source_of
 from fleetx.data.locks import only_one
 from fleetx.data.requirements import require
 from fleetx.roles import identity, started
-from fleetx.roles.collectives import util
+from fleetx.roles.worker_util import util
 
 logger = logging.getLogger(__name__)
 

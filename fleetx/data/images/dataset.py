@@ -13,10 +13,11 @@ from torch.utils.data import Dataset, get_worker_info
 from typing_extensions import override
 
 from fleetx.data.images.decoding import BrokenImageError, Choose, part_of
-from fleetx.data.images.files import LabelledFiles
-from fleetx.data.images.laying import Pixels, lay_pixels, lay_planes
+from fleetx.data.images.labelled import LabelledFiles
+from fleetx.data.images.placement import Pixels, lay_pixels, lay_planes
 from fleetx.data.images.views import View
 from fleetx.data.requirements import require
+from fleetx.torch_internals import shared_storage
 
 logger = logging.getLogger(__name__)
 
@@ -133,5 +134,5 @@ def _room(shape: tuple[int, ...]) -> Tensor:
     """Memory for a batch; a process of a loader writes where its reader reads."""
     if get_worker_info() is None:
         return torch.empty(shape, dtype=torch.uint8)
-    storage = torch.UntypedStorage._new_shared(math.prod(shape))
+    storage = shared_storage(math.prod(shape))
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)

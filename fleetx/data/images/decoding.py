@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fleetx.data.images.jpeg import JpegHeader, is_complete, jpeg_header, without_rows_below
-from fleetx.data.images.laying import Pixels, lay_pixels
+from fleetx.data.images.placement import Pixels, lay_pixels
 from fleetx.data.images.views import Box
 
 Choose = Callable[[int, int], Box]

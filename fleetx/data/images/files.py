@@ -1,50 +1,11 @@
 """Which image files belong to a split and what is on them, whatever the layout of the folder."""
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from fleetx.data.images import flowers, image_lists
+from fleetx.data.images.labelled import LabelledFiles
 
-
-@dataclass(frozen=True)
-class LabelledFiles:
-    """Image files and their labels.
-
-    The paths are bytes of one array: the processes of a loader share its memory, where every look
-    at a list of strings would copy some of it.
-    """
-
-    folder: Path
-    paths: NDArray[np.bytes_]
-    """Relative to the folder."""
-    labels: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, folder: Path, paths: Sequence[str], labels: Any) -> "LabelledFiles":
-        """From ordinary lists."""
-        names = np.array([path.encode() for path in paths], dtype=np.bytes_)
-        return cls(folder, names, np.asarray(labels, np.int64))
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def path(self, index: int) -> Path:
-        """Where one image is."""
-        return self.folder / bytes(self.paths[index]).decode()
-
-    def read(self, index: int) -> bytes:
-        """The bytes of one image; several times as fast as through its path."""
-        with open(b"/".join((os.fsencode(self.folder), self.paths[index])), "rb", 0) as file:
-            return file.read()
-
-    @property
-    def classes(self) -> int:
-        """One more than the largest label."""
-        return int(self.labels.max()) + 1
+__all__ = ["LabelledFiles", "labelled_files"]
 
 
 def labelled_files(folder: str | Path, split: str) -> LabelledFiles:
@@ -54,8 +15,6 @@ def labelled_files(folder: str | Path, split: str) -> LabelledFiles:
         folder: the root of the data set.
         split: "train" or "val", and for Flowers-102 also "test".
     """
-    from fleetx.data.images import flowers, image_lists
-
     root = Path(folder)
     if image_lists.is_there(root, split):
         return image_lists.read(root, split)

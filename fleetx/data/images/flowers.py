@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fleetx.data.images.files import LabelledFiles
+from fleetx.data.images.labelled import LabelledFiles
 from fleetx.data.images.mat_file import read_mat
 from fleetx.data.locks import only_one
 

@@ -1,9 +1,9 @@
-"""The layout of ImageNet in document 001: ``train.txt`` and ``val.txt`` with 'path label' lines."""
+"""ImageNet as lists of files: ``train.txt`` and ``val.txt`` with 'path label' lines."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from fleetx.data.images.files import LabelledFiles
+from fleetx.data.images.labelled import LabelledFiles
 
 
 def is_there(folder: Path, split: str) -> bool:

@@ -1,6 +1,7 @@
 """Arrays of numbers in MATLAB's file format, version 5: all that Flowers-102 needs of it.
 
-Reading two vectors of integers is no reason to install scipy.
+Why not scipy: it takes more than 100 MB to read two vectors of integers. Tests hold this reader
+against it.
 """
 
 import struct

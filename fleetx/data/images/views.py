@@ -10,7 +10,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The options of document 001.
+    """The options of the ImageNet reference job.
 
     A training image is a random part of the file, a validation image its centre. Both are cut and
     brought to size in one step.

@@ -15,8 +15,8 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fleetx data``."""
-    deeds = parser.add_subparsers(dest="deed", required=True, metavar="make")
-    made = deeds.add_parser(
+    commands = parser.add_subparsers(dest="command", required=True, metavar="make")
+    made = commands.add_parser(
         "make",
         help="draw a small data set of flowers",
         description="Draws flowers, one kind for each class, and writes them as JPEG files.",

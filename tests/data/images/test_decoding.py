@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetx.data.images.decoding import BrokenImageError, fill
-from fleetx.data.images.laying import Pixels
+from fleetx.data.images.placement import Pixels
 from fleetx.data.images.views import Box, View, parsed_shape
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fleetx.data.images.decoding import fill
 from fleetx.data.images.jpeg import JpegHeader, jpeg_header, without_rows_below
-from fleetx.data.images.laying import Pixels
+from fleetx.data.images.placement import Pixels
 
 SAMPLINGS = {
     "411": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,

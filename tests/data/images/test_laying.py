@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from fleetx.data.images.laying import Pixels, lay_pixels, lay_planes
+from fleetx.data.images.placement import Pixels, lay_pixels, lay_planes
 
 
 @pytest.mark.parametrize("size", [(20, 30), (20, 200), (200, 30), (150, 170), (64, 48)])

@@ -1,0 +1,1 @@
+"""What a user's script calls: init, distributed_model, distributed_optimizer, servers, weights."""

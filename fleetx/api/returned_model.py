@@ -1,0 +1,84 @@
+"""The class of a module that was distributed: the user's, with words for habits of torch's DDP."""
+
+import copyreg
+from typing import Any
+
+from torch import nn
+from typing_extensions import override
+
+from fleetx.api.wrappers import of_fsdp
+
+_NEW: Any = vars(copyreg)["__newobj__"]
+"""How objects of most classes are made anew."""
+_LOOKS = ("__doc__", "__deepcopy__")
+HABITS = {
+    "module": (
+        "fleet.distributed_model() returns your own module and no wrapper like "
+        "DistributedDataParallel, so there is nothing to unwrap: write model instead of "
+        "model.module"
+    ),
+    "no_sync": (
+        "to add up the gradients of 4 batches and exchange them once, set strategy.gradient_merge "
+        "= True and strategy.gradient_merge_configs = {'k_steps': 4, 'avg': True} before "
+        "fleet.init(strategy=strategy), and call optimizer.minimize(loss) for every batch, without "
+        "no_sync(): each fourth one ends in an update"
+    ),
+}
+"""Attributes of a wrapper that a script asks the module for -> what to write instead."""
+
+
+class Returned:
+    """Stands before the user's class; copies and pickles are of that class alone.
+
+    Compiled code is kept by the class of a module and not by its hooks, so that one class for each
+    distributed module keeps torch.compile from running code that it made for a plain one.
+    """
+
+    @override
+    def __init_subclass__(cls) -> None:
+        """Leave out those of users, which may keep a register of their classes."""
+
+    def __getattr__(self, name: str) -> Any:
+        """What the module itself answers; where it has nothing, words instead of torch's."""
+        try:
+            return super().__getattr__(name)  # type: ignore[misc]
+        except AttributeError as error:
+            if name not in HABITS:
+                raise
+            raise AttributeError(f"{error}; {HABITS[name]}.", name=name, obj=self) from None
+
+    @override
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced, own = super().__reduce_ex__(protocol), type(self)
+        if isinstance(reduced, str) or own.__bases__[0] is not Returned:
+            return reduced
+        make, given, *rest = reduced
+        plain = own.__bases__[1]
+        if make is _NEW:  # for which pickle wants the class that the module has
+            make = plain.__new__
+        given = tuple(plain if value is own else value for value in given)
+        return (plain if make is own else make, given, *rest)
+
+
+def give_words(model: nn.Module) -> None:
+    """Let the module, and no other of its class, answer for what wrappers of torch have."""
+    known = type(model)
+    if issubclass(known, Returned):  # of a job before
+        return
+    # Torch, too, puts a class before the user's, and counts on being the first and the user's next.
+    if known.__bases__[0] in of_fsdp("FSDPModule"):
+        own = _before(known, known.__bases__[0], _own(known.__mro__[2]))
+    else:
+        own = _own(known)
+    object.__setattr__(model, "__class__", own)  # past those of users
+
+
+def _own(plain: type) -> type:
+    return _before(plain, Returned, plain)
+
+
+def _before(like: type, first: type, second: type) -> type:
+    """A class that looks like another; metaclasses of users shall not hear of it."""
+    kept = {name: value for name, value in vars(like).items() if name in _LOOKS}
+    kept |= {"__module__": like.__module__, "__qualname__": like.__qualname__}
+    return type.__new__(type(like), like.__name__, (first, second), kept)

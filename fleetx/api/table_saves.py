@@ -1,0 +1,135 @@
+"""Saving and loading what parameter servers hold."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fleetx import roles
+from fleetx.api import servers, session
+from fleetx.ps.tables import safetensors_file, save_folder
+from fleetx.ps.worker.sparse_module import SparseModule
+from fleetx.ps.worker.worker import Worker
+
+
+def save_persistables(*args: Any, **kwargs: Any) -> None:
+    """Write all tables, while training may go on: ``save_persistables(dirname, mode=0)``.
+
+    ``mode`` 0 or "full" writes everything, 1 or "delta" what changed since the last save. The old
+    form with an executor before the folder is understood. Workers may all call it or only the
+    first one; the first one writes. Loading needs no servers of the same number.
+    """
+    folder, mode = _folder("save_persistables", args, kwargs)
+    connected = servers.connected_worker("save_persistables")
+    _open_before_the_first_batch(connected)
+    if connected.index == 0:
+        save(connected, Path(folder), delta=_is_delta(mode))
+
+
+def _open_before_the_first_batch(connected: Worker) -> None:
+    """All workers make such a call then; later the first may be the only one, and would wait."""
+    if not connected.carriers:
+        servers.open_tables()
+
+
+def save(connected: Worker, folder: Path, *, delta: bool, mark: bool = True) -> None:
+    """Let every server write its share, then the list of them.
+
+    Args:
+        connected: the first worker.
+        folder: where to.
+        delta: only what changed since the last save.
+        mark: whether the next delta begins here.
+    """
+    _open_before_the_first_batch(connected)
+    servers.flush()
+    folder.mkdir(parents=True, exist_ok=True)
+    message = {"method": "save", "folder": str(folder.resolve()), "delta": delta, "mark": mark}
+    answers = connected.client.call_all(message)
+    manifest = {
+        "tables": answers[0]["tables"],
+        "servers": len(answers),
+        "mode": "delta" if delta else "full",
+    }
+    save_folder.write_json(folder / save_folder.MANIFEST, manifest)
+
+
+def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:
+    """Write what serving a model takes: its dense parameters and buffers, and all tables.
+
+    ``dense.safetensors`` holds the former by name, ``tables`` is a save like any other. Workers may
+    all call it or only the first one; the first one writes.
+
+    Args:
+        dirname: the folder.
+        model: which one; the only distributed model if not said.
+    """
+    if _others("save_inference_model"):
+        return
+    held = [engine.job.model for engine in session.engines()]
+    if model is None and len(held) != 1:
+        raise ValueError(
+            f"save_inference_model() found {len(held)} distributed models; pass the one to save"
+        )
+    save_tables(Path(dirname) / "tables")
+    save_dense(model or held[0], Path(dirname))
+
+
+def save_tables(folder: Path | None) -> bool:
+    """Bring dense parameters up to date, and let servers write; whether we are the first worker."""
+    if _others("save_inference_model"):
+        return False
+    if folder is not None:
+        save(servers.connected_worker("save_inference_model"), folder, delta=False, mark=False)
+    else:
+        servers.flush()
+    return True
+
+
+def save_dense(model: nn.Module, folder: Path) -> None:
+    """Write the parameters and buffers of a model that are no rows of a table."""
+    anchors = {id(m.anchor) for m in model.modules() if isinstance(m, SparseModule)}
+    tensors = model.state_dict(keep_vars=True)
+    dense = {name: t.detach().cpu() for name, t in tensors.items() if id(t) not in anchors}
+    whole = {name: t.float() if t.is_floating_point() else t.long() for name, t in dense.items()}
+    safetensors_file.write(
+        folder / "dense.safetensors", {name: t.numpy() for name, t in whole.items()}
+    )
+
+
+def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
+    """Set the tables to a save, after ``distributed_optimizer``; all workers must call it.
+
+    The first one does it, when the others have pushed all that they had learned.
+    """
+    connected = servers.connected_worker("load_persistables")
+    servers.open_tables()
+    servers.flush()
+    connected.agree(0, topic="load")
+    if connected.index == 0:
+        message = {"method": "load", "folder": str(Path(dirname).resolve()), "tables": tables}
+        connected.client.call_all(message)
+    connected.agree(0, topic="loaded")
+    for carrier in servers.carriers():
+        carrier.catch_up()
+
+
+def _others(call: str) -> bool:
+    return roles.identity(call).index != 0
+
+
+def _folder(call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """The folder and the mode, in the old order or the new one."""
+    texts = [value for value in args if isinstance(value, str | Path)]
+    folder = kwargs.get("dirname", texts[0] if texts else None)
+    if folder is None:
+        raise TypeError(f"fleet.{call}() needs a folder; call fleet.{call}('model')")
+    after = args[args.index(folder) + 1 :] if folder in args else ()
+    modes = [value for value in after if isinstance(value, int) and not isinstance(value, bool)]
+    return str(folder), kwargs.get("mode", modes[0] if modes else 0)
+
+
+def _is_delta(mode: Any) -> bool:
+    if mode not in (0, 1, "full", "delta"):
+        raise ValueError(f"mode={mode!r} is not known; use 0 or 'full', 1 or 'delta'")
+    return mode in (1, "delta")

@@ -1,0 +1,33 @@
+"""The hook that begins a batch with the first forward of the model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+
+class BeforeForward:
+    """Begins a batch when the model is called with gradients on; copies of it lose the hook."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self._begin = begin
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        """Begin a batch, unless one has begun."""
+        # Not only in training mode: fine-tuning with frozen statistics runs in eval mode.
+        if torch.is_grad_enabled():
+            self._begin()
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _idle_hook, ()
+
+
+def _idle_hook() -> Callable[[nn.Module, Any], None]:
+    return _do_nothing
+
+
+def _do_nothing(module: nn.Module, args: Any) -> None:
+    pass

@@ -1,0 +1,1 @@
+"""A parameter server: it answers requests, logs changes, and watches its workers."""

@@ -1,0 +1,58 @@
+"""A dense table with a log."""
+
+from pathlib import Path
+
+import numpy as np
+from typing_extensions import override
+
+from fleetx.ps.server.logged_table import Change, LoggedTable
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.tables.dense_table import DenseSpec, DenseTable
+from fleetx.ps.wire.arrays import Floats
+from fleetx.ps.wire.frames import BadFrameError, Flag, Frame
+from fleetx.ps.wire.handshake import Claim
+
+_NONE = np.empty(0, np.int64)
+
+
+class LoggedDenseTable(LoggedTable):
+    """One flat array, which pulls and pushes take as a whole."""
+
+    def __init__(
+        self, spec: DenseSpec, membership: Membership, folder: Path | None, durable: bool = False
+    ) -> None:
+        self.table = DenseTable(spec)
+        super().__init__(self.table, membership, folder, durable)
+
+    def read(self, claim: Claim, frame: Frame, patience: float) -> tuple[Floats, int]:
+        """A copy of all values and its version, once the table has come to the one asked for."""
+        with self.changed:
+            self.await_version(frame.step, patience)
+            self.require_intact()
+            self.staleness.read(claim.worker, self.version)
+            return self.table.values.copy(), self.version
+
+    @override
+    def parsed(self, frame: Frame, body: memoryview) -> Change:
+        if frame.count != self.table.spec.size:
+            raise BadFrameError(
+                f"{frame.count} numbers were pushed to table {self.spec.name!r}, which has "
+                f"{self.table.spec.size}"
+            )
+        return Change(_NONE, np.frombuffer(body, np.float32, frame.count), None)
+
+    @override
+    def apply(self, frame: Frame, change: Change) -> None:
+        if frame.flags & Flag.INITIAL:
+            self.table.fill(change.values)
+        elif frame.flags & Flag.DELTA:
+            self.table.add(change.values)
+        else:
+            self.table.push(change.values, None if frame.rate < 0 else frame.rate)
+
+    @override
+    def merged(self, changes: list[Change]) -> Change:
+        total = changes[0].values.copy()
+        for change in changes[1:]:
+            total += change.values
+        return Change(_NONE, total / np.float32(len(changes)), None)

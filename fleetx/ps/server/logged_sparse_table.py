@@ -1,0 +1,201 @@
+"""A sparse table with a log."""
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from typing_extensions import override
+
+from fleetx.ps.server.logged_table import Change, LoggedTable
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.recent_changes import RecentChanges
+from fleetx.ps.tables import kernels
+from fleetx.ps.tables.hashing import parts_of
+from fleetx.ps.tables.journal import Record
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_table import ONE_SHOW, SparseTable
+from fleetx.ps.wire.arrays import Array, Floats, Ids
+from fleetx.ps.wire.frames import SHORT, BadFrameError, Flag, Frame
+from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.wire.short_floats import widened, width_of
+
+ADMIT, SHRINK = 2, 3
+"""Kinds of records beside pushes."""
+_SHRUNK = struct.Struct("<qQQ")
+
+
+class Call(NamedTuple):
+    """Which request of which client, so that a repeated one is noticed."""
+
+    client: int
+    number: int
+
+
+class LoggedSparseTable(LoggedTable):
+    """Pulls make rows, which needs no log: they follow from the id."""
+
+    def __init__(
+        self, spec: SparseSpec, membership: Membership, folder: Path | None, durable: bool = False
+    ) -> None:
+        self.table = SparseTable(spec)
+        super().__init__(self.table, membership, folder, durable)
+        self.saved_at: Array | None = None
+        """While a log is replayed: the last record that each part of the table knows."""
+        self._saved_mark = 0, 0
+        """Of the last save of the user: rows with this mark or a later one are not in it."""
+        self.removed: list[Ids] = []
+        """Ids dropped since then; some may be back."""
+        self.shrunk: dict[int, tuple[int, int]] = {}
+        """Client -> the number of its last call that ended a day, and how many rows went."""
+        self._replayed = 0
+        self.recent_changes = RecentChanges()
+
+    def pull(self, claim: Claim, frame: Frame, body: memoryview, out: Floats) -> None:
+        """Write the rows of the ids in ``body`` to ``out``."""
+        n = frame.count
+        ids = np.frombuffer(body, np.int64, n)
+        met = np.frombuffer(body, np.uint32, n, 8 * n) if frame.flags & Flag.COUNTS else None
+        train = bool(frame.flags & Flag.TRAIN)
+        with self.table.lock:
+            self.require_intact()
+            try:
+                admitted = self.table.pull(ids, out, met, train=train)
+            except Exception as error:
+                raise self.mark_lost(error) from error
+            if admitted is not None and len(admitted):
+                self._note_admitted(admitted)
+            self.staleness.read(claim.worker, self.version)
+
+    def changed_ids(self, claim: Claim, frame: Frame) -> tuple[int, Ids | None]:
+        """The last change, and what others changed after the one asked about; None if unknown."""
+        with self.table.lock:
+            self.require_intact()
+            last, found = self.recent_changes.since(frame.step, frame.seq)
+            self.staleness.read(claim.worker, self.version)
+        if found is None:
+            return last, None
+        ids = np.concatenate([np.empty(0, np.int64), *found])
+        return last, ids if len(found) < 2 else kernels.active.dedupe(ids, 1)[0]
+
+    def _note_admitted(self, ids: Ids) -> None:
+        if self.journal is not None:
+            try:
+                self.journal.append(ADMIT, [ids])
+            except OSError:
+                self.table.drop(ids)  # a row that no log knows would not come back
+                raise
+
+    @override
+    def parsed(self, frame: Frame, body: memoryview) -> Change:
+        n, width = frame.count, frame.width
+        if width != self.table.spec.dim:
+            raise BadFrameError(
+                f"rows of {width} floats were pushed to table {self.spec.name!r}, which has "
+                f"{self.table.spec.dim}"
+            )
+        ids = np.frombuffer(body, np.int64, n)
+        if short := frame.flags & SHORT:
+            values = widened(np.frombuffer(body, np.int16, n * width, 8 * n), short)
+        else:
+            values = np.frombuffer(body, np.float32, n * width, 8 * n)
+        values = values.reshape(n, width)
+        if not frame.flags & Flag.COUNTS:
+            return Change(ids, values, None)
+        end = 8 * n + width_of(short) * n * width
+        stats = np.frombuffer(body[end:].tobytes() if short else body[end:], np.float32, 2 * n)
+        return Change(ids, values, stats.reshape(n, 2))
+
+    @override
+    def apply(self, frame: Frame, change: Change) -> None:
+        if self.saved_at is not None:
+            change = self._unsaved(change)
+        unique = bool(frame.flags & Flag.UNIQUE)
+        if frame.flags & Flag.DELTA:
+            self.table.add(change.ids, change.values, unique=unique)
+            self.recent_changes.note(change.ids, frame.step)
+        else:
+            rate = None if frame.rate < 0 else frame.rate
+            self.table.push(change.ids, change.values, rate, unique=unique, stats=change.stats)
+            if frame.rate != 0:
+                self.recent_changes.note(change.ids, 0)
+
+    @override
+    def merged(self, changes: list[Change]) -> Change:
+        """The sum over workers divided by their number; ids of several workers come twice."""
+        ids = np.concatenate([change.ids for change in changes])
+        share = np.float32(1 / len(changes))
+        values = np.concatenate([change.values for change in changes]) * share
+        return Change(*self.table.summed(ids, values, _all_stats(changes)))
+
+    def shrink(self, threshold: int, call: Call | None = None) -> int:
+        """End a day, once for each call that has a number; returns how many rows were dropped."""
+        with self.changed:
+            self.require_intact()
+            if call is not None and call.number <= self.shrunk.get(call.client, (0, 0))[0]:
+                return self.shrunk[call.client][1]
+            gone, call = self.table.leaving(threshold), call or Call(0, 0)
+            head = _SHRUNK.pack(self.table.day + 1, call.client, call.number)
+            self.log_and_apply(SHRINK, [head, gone], lambda: self.table.end_day(gone, threshold))
+            self._note_shrunk(call, gone)
+            self.recent_changes.forget()
+            return len(gone)
+
+    def _note_shrunk(self, call: Call, gone: Ids) -> None:
+        self.removed.append(gone)
+        if call.number:
+            self.shrunk[call.client] = call.number, len(gone)
+
+    def unsaved_since(self) -> int:
+        """The mark of the oldest changes that no save of the user holds; 0 if all rows count."""
+        era, mark = self._saved_mark
+        return mark if era == self.table.era else 0
+
+    def mark_saved(self, era: int, mark: int, removed: int) -> None:
+        """A save that began with this mark is complete, and names so many of the lists dropped."""
+        with self.changed:
+            self._saved_mark = era, mark
+            del self.removed[:removed]
+
+    @override
+    def replay_record(self, record: Record) -> None:
+        self._replayed = record.number
+        if record.kind == ADMIT:
+            ids: Ids = np.frombuffer(record.data, np.int64)
+            self.table.admit(ids[self._not_in_save(ids)])
+        elif record.kind == SHRINK:
+            self._replay_shrink(record.data)
+        else:
+            super().replay_record(record)
+
+    def _replay_shrink(self, data: memoryview) -> None:
+        day, client, number = _SHRUNK.unpack(data[: _SHRUNK.size])
+        gone: Ids = np.frombuffer(data[_SHRUNK.size :], np.int64)
+        self.table.begin_day(max(day, self.table.day))
+        everyone = self.table.ids()
+        self.table.decay(everyone[self._not_in_save(everyone)])
+        self.table.drop(gone[self._not_in_save(gone)])
+        self._note_shrunk(Call(client, number), gone)
+
+    def _unsaved(self, change: Change) -> Change:
+        """What a change does to those parts of the table that were saved before it."""
+        late = self._not_in_save(change.ids)
+        stats = None if change.stats is None else change.stats[late]
+        return Change(change.ids[late], np.ascontiguousarray(change.values[late]), stats)
+
+    def _not_in_save(self, ids: Ids) -> Array:
+        """Whether the part of each id was saved before the record that is being redone."""
+        if self.saved_at is None:
+            return np.ones(len(ids), bool)
+        bits = len(self.saved_at).bit_length() - 1
+        parts = parts_of(ids, bits) if bits else np.zeros(len(ids), np.int64)
+        late: Array = self.saved_at[parts] < self._replayed
+        return late
+
+
+def _all_stats(changes: list[Change]) -> Floats | None:
+    """Shows and clicks of all ids, as far as any worker knows them: else an id was shown once."""
+    if all(change.stats is None for change in changes):
+        return None
+    each = [np.tile(ONE_SHOW, (len(c.ids), 1)) if c.stats is None else c.stats for c in changes]
+    return np.concatenate(each)

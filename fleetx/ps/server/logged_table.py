@@ -1,0 +1,278 @@
+"""A table with a log: each change is applied once, in rounds or as it comes."""
+
+import contextlib
+import logging
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.staleness import Staleness
+from fleetx.ps.tables.dense_table import DenseTable
+from fleetx.ps.tables.journal import Journal, Record
+from fleetx.ps.tables.sparse_table import SparseTable
+from fleetx.ps.wire.arrays import Array, Floats, Ids
+from fleetx.ps.wire.frames import HEADER, REQUESTS, Flag, Frame, unpacked
+from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.wire.pipes import Bytes
+
+logger = logging.getLogger(__name__)
+
+CHANGE, INCOMPLETE_ROUND = 1, 4
+"""Kinds of records: a push, and the end of a round that lacks some."""
+POLL = 0.5
+
+
+class TableLostError(RuntimeError):
+    """A change failed half way: what the table holds is neither the old nor the new."""
+
+
+class Change(NamedTuple):
+    """One push, taken apart."""
+
+    ids: Ids
+    values: Floats
+    stats: Floats | None
+
+
+class LoggedTable(ABC):
+    """One table with its log; subclasses know what a change is."""
+
+    def __init__(
+        self,
+        table: SparseTable | DenseTable,
+        membership: Membership,
+        folder: Path | None,
+        durable: bool,
+    ) -> None:
+        self.spec = table.spec
+        self.membership = membership
+        self.changed = threading.Condition(table.lock)
+        self.journal = Journal(folder, durable=durable) if folder else None
+        self.seen: dict[int, int] = {}
+        """Client -> the number of its last change."""
+        self.staleness = Staleness()
+        self._rounds: dict[int, dict[int, tuple[Frame, Change]]] = {}
+        """Version -> worker -> its push, for updates that wait for the other workers."""
+        self._waiting_since: dict[int, int] = {}
+        """Version -> the number of the first record of its round."""
+        self._table = table
+        self._lost = ""
+        self._rate_conflict = ""
+        """What is wrong with the open round: workers want different learning rates."""
+
+    @property
+    def version(self) -> int:
+        """Updates so far."""
+        return self._table.updates
+
+    def change(self, claim: Claim, frame: Frame, body: memoryview) -> None:
+        """Apply a push once, however often it is sent; on return it is in the log."""
+        change = self.parsed(frame, body)
+        with self._table.lock:
+            self.require_intact()
+            if frame.seq <= self.seen.get(claim.client, 0):
+                return
+            self._check_step(claim.worker, frame)
+            self._check_rate(claim.worker, frame)
+            parts: list[Bytes | Array] = []
+            if self.journal is not None:
+                parts = [claim.packed(), frame.packed(), body]
+            self.log_and_apply(CHANGE, parts, lambda: self._accept(claim.worker, frame, change))
+            self.seen[claim.client] = frame.seq
+            if self._rounds:
+                self.try_close_incomplete_rounds()
+
+    @property
+    def lost(self) -> bool:
+        """Whether a change has failed half way."""
+        return bool(self._lost)
+
+    def require_intact(self) -> None:
+        """Raise when a change has failed half way."""
+        if self._lost:
+            raise TableLostError(self._lost)
+
+    def log_and_apply(
+        self, kind: int, parts: list[Bytes | Array], change: Callable[[], object]
+    ) -> None:
+        """Log a change, and make it; one that fails is not acknowledged and not repeated."""
+        if self.journal is not None:
+            self.journal.append(kind, parts)
+        try:
+            change()
+        except Exception as error:
+            if self.journal is not None:
+                with contextlib.suppress(OSError):  # then the log takes no more records
+                    self.journal.take_back()
+            raise self.mark_lost(error) from error
+
+    @contextlib.contextmanager
+    def lost_on_failure(self) -> Iterator[None]:
+        """Inside, a failure leaves the table in an unknown state: it serves nobody any more."""
+        try:
+            yield
+        except Exception as error:
+            raise self.mark_lost(error) from error
+
+    def mark_lost(self, error: Exception) -> TableLostError:
+        """Serve nothing any more: a change has failed half way."""
+        logger.exception("table %s is lost", self.spec.name)
+        self._lost = (
+            f"table {self.spec.name!r} is lost, for a change of it failed half way "
+            f"({type(error).__name__}: {error}); mend the cause and start this server again: "
+            "it comes back with all that was acknowledged before"
+        )
+        return TableLostError(self._lost)
+
+    def _check_step(self, worker: int, frame: Frame) -> None:
+        """Pushes that were sent twice are known by their numbers; another old one is a mistake."""
+        if self._waits(frame) and frame.step < self.version:
+            raise ValueError(
+                f"worker {worker} pushed update {frame.step} of table {self.spec.name!r}, which "
+                f"has seen {self.version}: another model of this job trains the same table, or "
+                "this worker was started again and the others were not; give each model tables of "
+                "its own, or start all workers and servers anew"
+            )
+
+    def _check_rate(self, worker: int, frame: Frame) -> None:
+        """An update for which all workers wait is one step, so it has one learning rate."""
+        if not self._waits(frame):
+            return
+        for other, (theirs, _) in self._rounds.get(frame.step, {}).items():
+            if other != worker and not math.isclose(theirs.rate, frame.rate, rel_tol=1e-6):
+                self._rate_conflict = (
+                    f"workers {other} and {worker} have drifted apart: at update {frame.step + 1} "
+                    f"of table {self.spec.name!r} the learning rate is {theirs.rate:.6g} on worker "
+                    f"{other} and {frame.rate:.6g} on worker {worker}, and an update that waits "
+                    "for all workers has one rate. What changes it must be the same on every "
+                    "worker: step schedulers on all of them, and between stretches of data (after "
+                    "fleet.settle_workers()) where shares differ in length; or set "
+                    "strategy.a_sync = True, where each push has the rate of its worker"
+                )
+                raise ValueError(self._rate_conflict)
+
+    def _require_one_rate(self) -> None:
+        if self._rate_conflict:
+            raise ValueError(self._rate_conflict)
+
+    def _waits(self, frame: Frame) -> bool:
+        """Whether a push is one of a round."""
+        return self.spec.pace.workers > 0 and not frame.flags & Flag.INITIAL
+
+    def _accept(self, worker: int, frame: Frame, change: Change) -> None:
+        if self._waits(frame):
+            if frame.step >= self.version:  # older ones in a log are in the save before it
+                self._add_to_round(worker, frame, change)
+            return
+        if not frame.flags & Flag.INITIAL:
+            self.staleness.pushed(worker, self.version)
+        self.apply(frame, change)
+        self.changed.notify_all()
+
+    def _add_to_round(self, worker: int, frame: Frame, change: Change) -> None:
+        """Keep a push for its round, and end the rounds that are complete."""
+        # What was parsed lies in a buffer of the connection, which the next frame overwrites.
+        stats = None if change.stats is None else change.stats.copy()
+        copied = Change(change.ids.copy(), change.values.copy(), stats)
+        self._rounds.setdefault(frame.step, {})[worker] = (frame, copied)
+        number = self.journal.number if self.journal else 0
+        self._waiting_since.setdefault(frame.step, number)
+        while len(self._rounds.get(self.version, ())) == self.spec.pace.workers:
+            self._finish_round()
+
+    def _finish_round(self) -> None:
+        done = self.version
+        pushes = self._rounds.pop(done)
+        self._waiting_since.pop(done)
+        # Added up in the order of the workers, so that a job repeats itself to the last bit.
+        ordered = [pushes[worker] for worker in sorted(pushes)]
+        self.apply(ordered[0][0], self.merged([change for _, change in ordered]))
+        assert self.version == done + 1, "a round is one update"
+        self._rate_conflict = ""
+        self.changed.notify_all()
+
+    def close_incomplete_rounds(self) -> None:
+        """End rounds that only lack workers which have no data, for ever or for now."""
+        while self.version in self._rounds and not {*self._missing()} - {*self.membership.idle()}:
+            self.require_intact()
+            self.log_and_apply(
+                INCOMPLETE_ROUND, [np.array([self.version], np.int64)], self._finish_round
+            )
+
+    def try_close_incomplete_rounds(self) -> None:
+        """The same where nobody can do anything about a full disk: the server looks again soon."""
+        try:
+            self.close_incomplete_rounds()
+        except OSError as error:
+            logger.warning("a round of table %s stays open: %s", self.spec.name, error)
+
+    def oldest_needed(self) -> int:
+        """The last record that no open round needs."""
+        assert self.journal is not None
+        return min([number - 1 for number in self._waiting_since.values()] + [self.journal.number])
+
+    def await_version(self, version: int, patience: float) -> None:
+        """Wait, under the lock, until the table has seen so many updates."""
+
+        def ready() -> bool:
+            return self.version >= version
+
+        waited = 0.0
+        while not self.changed.wait_for(ready, POLL):
+            self.require_intact()
+            self._require_one_rate()
+            self.membership.require_alive()
+            self.try_close_incomplete_rounds()
+            waited += POLL
+            if waited > patience:
+                raise TimeoutError(
+                    f"waited {patience:.0f} s for update {version} of table {self.spec.name!r}; "
+                    f"workers {self._missing()} have not pushed (set FLEETX_TIMEOUT, in seconds, "
+                    "if they are only slow)"
+                )
+
+    def _missing(self) -> list[int]:
+        here = self._rounds.get(self.version, {})
+        return [worker for worker in range(self.membership.workers) if worker not in here]
+
+    def replay(self, after: int) -> None:
+        """Take in the records behind a number."""
+        assert self.journal is not None
+        with self.changed:
+            for record in self.journal.records(after):
+                self.replay_record(record)
+
+    def replay_record(self, record: Record) -> None:
+        """Repeat what a record says."""
+        if record.kind == INCOMPLETE_ROUND:
+            (version,) = np.frombuffer(record.data, np.int64)
+            if version >= self.version:  # else the save knows it; another round may be open
+                self._finish_round()
+            return
+        assert record.kind == CHANGE, f"record {record.number} is of kind {record.kind}"
+        claim, rest = Claim.unpacked(record.data)
+        frame = unpacked(rest[: HEADER.size], REQUESTS)
+        self.seen[claim.client] = max(frame.seq, self.seen.get(claim.client, 0))
+        self._accept(claim.worker, frame, self.parsed(frame, rest[HEADER.size :]))
+
+    @abstractmethod
+    def parsed(self, frame: Frame, body: memoryview) -> Change:
+        """The arrays of a push."""
+
+    @abstractmethod
+    def apply(self, frame: Frame, change: Change) -> None:
+        """Make a change."""
+
+    @abstractmethod
+    def merged(self, changes: list[Change]) -> Change:
+        """The mean of several changes."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a person may want to know."""
+        return self._table.describe() | {"staleness": self.staleness.describe()}

@@ -1,0 +1,210 @@
+"""What a server does for each request, apart from sockets."""
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from fleetx.ps.server.logged_dense_table import LoggedDenseTable
+from fleetx.ps.server.logged_sparse_table import Call, LoggedSparseTable
+from fleetx.ps.server.logged_table import LoggedTable
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.repeated_requests import RepeatedRequests
+from fleetx.ps.server.table_store import LOG_LIMIT, StorageOptions, TableStore
+from fleetx.ps.server.worker_barriers import WorkerBarriers
+from fleetx.ps.wire.arrays import Floats
+from fleetx.ps.wire.frames import BadFrameError, Frame
+from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.wire.messages import Message
+
+logger = logging.getLogger(__name__)
+
+
+class RequestHandler:
+    """Answers the requests of all workers; its methods are called by many threads."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        *,
+        server: int = 0,
+        servers: int = 1,
+        folder: Path | None = None,
+        patience: float = 300.0,
+        durable: bool = False,
+        log_limit: int = LOG_LIMIT,
+    ) -> None:
+        self.membership = membership
+        self.patience = patience
+        membership.patience = patience
+        storage = StorageOptions(folder=folder, durable=durable, log_limit=log_limit)
+        # The name of the folder is part of the format on the disk.
+        self._folder = None if folder is None else folder / "meetings"
+        self._store = TableStore(membership, server, servers, storage)
+        self._tables = self._store.tables
+        self._repeated = RepeatedRequests()
+        self.barriers = WorkerBarriers(membership, self._folder)
+        if membership.job_over:
+            logger.warning(
+                "the job whose state is in %s is over: this server ends, and empties the folder, "
+                "so that the next job begins anew",
+                folder,
+            )
+        self._calls: dict[str, Callable[[Claim, Message], Message]] = {
+            "agree": self._agree,
+            "await": self._await,
+            "began": lambda claim, message: {"saved": self._store.preloads},
+            "create": self._create,
+            "describe": self._describe,
+            "finish": self._finish,
+            "first_said": self._first_facts,
+            "heartbeat": lambda claim, message: {},
+            "load": lambda claim, message: self._only_once(claim, message, self._load),
+            "rest": self._rest,
+            "save": lambda claim, message: self._only_once(claim, message, self._save),
+            "shrink": lambda claim, message: self._only_once(claim, message, self._shrink),
+            "tick": self._tick,
+        }
+
+    def preload(self, folder: Path | None, tables: list[str] | None) -> None:
+        """Let tables begin with what a save holds; those that came back from death do not."""
+        self._store.preload(folder, tables)
+
+    def call(self, claim: Claim, message: Message) -> Message:
+        """Answer one of the rare requests."""
+        method = self._calls.get(str(message.get("method")))
+        if method is None:
+            raise BadFrameError(f"there is no method {message.get('method')!r}")
+        try:
+            return method(claim, message)
+        except (KeyError, TypeError) as error:
+            raise BadFrameError(f"{message.get('method')} was asked wrongly ({error!r})") from None
+
+    def sparse(self, frame: Frame) -> LoggedSparseTable:
+        """The sparse table that a frame names."""
+        found = self._found(frame.table)
+        if not isinstance(found, LoggedSparseTable):
+            raise BadFrameError(f"table {frame.table} is dense")
+        return found
+
+    def dense(self, frame: Frame) -> LoggedDenseTable:
+        """The dense table that a frame names."""
+        found = self._found(frame.table)
+        if not isinstance(found, LoggedDenseTable):
+            raise BadFrameError(f"table {frame.table} is sparse")
+        return found
+
+    def _found(self, number: int) -> LoggedTable:
+        if number >= len(self._tables):
+            raise BadFrameError(f"there is no table {number}")
+        return self._tables[number]
+
+    def pull(
+        self, logged: LoggedSparseTable, claim: Claim, frame: Frame, body: memoryview, out: Floats
+    ) -> None:
+        """Rows for ids, once the table has come to the version asked for."""
+        if frame.step > logged.version:
+            with logged.changed:
+                logged.await_version(frame.step, self.patience)
+        logged.pull(claim, frame, body, out)
+
+    def _create(self, claim: Claim, message: Message) -> Message:
+        number, logged = self._store.create(str(message["kind"]), message["spec"], claim.worker)
+        return {"table": number, "version": logged.version}
+
+    def checkpoint(self, *, force: bool = False) -> None:
+        """Save tables whose log has become long, and begin their logs anew."""
+        self._store.checkpoint(force=force)
+
+    def clear(self) -> None:
+        """After a job that came to its end: the next one in this folder begins anew."""
+        if self._folder is not None and self.membership.job_over:
+            self._store.clear()
+            # What says that the job is over goes last, for a server that dies here.
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _agree(self, claim: Claim, message: Message) -> Message:
+        value = self.barriers.agree(
+            str(message["topic"]),
+            int(message["number"]),
+            claim.worker,
+            float(message["value"]),
+            strict=bool(message["strict"]),
+            patience=self.patience,
+        )
+        return {"value": value}
+
+    def _await(self, claim: Claim, message: Message) -> Message:
+        for logged in self._tables:
+            if logged.spec.name == message["table"]:
+                with logged.changed:
+                    logged.await_version(int(message["version"]), self.patience)
+        return {}
+
+    def tidy(self) -> None:
+        """What nobody asks for: rounds that wait for workers which are done, and long logs."""
+        for logged in self._tables:
+            with logged.changed:
+                if not logged.lost:
+                    logged.try_close_incomplete_rounds()
+        self.checkpoint()
+
+    def _tick(self, claim: Claim, message: Message) -> Message:
+        step, bound, done = (int(message[name]) for name in ("step", "bound", "done"))
+        return {"lead": self.barriers.tick(claim.worker, step, bound, done)}
+
+    def _finish(self, claim: Claim, message: Message) -> Message:
+        self.barriers.finish(claim.worker)
+        return {}
+
+    def _first_facts(self, claim: Claim, message: Message) -> Message:
+        facts = {str(name): str(value) for name, value in message["facts"].items()}
+        worker, facts = self.barriers.first_facts(str(message["topic"]), claim.worker, facts)
+        return {"worker": worker, "facts": facts}
+
+    def _rest(self, claim: Claim, message: Message) -> Message:
+        self.barriers.rest(claim.worker, bool(message["resting"]))
+        for logged in self._tables:
+            with logged.changed:
+                logged.try_close_incomplete_rounds()
+        return {}
+
+    def _describe(self, claim: Claim, message: Message) -> Message:
+        tables = {logged.spec.name: logged.describe() for logged in self._tables}
+        return {
+            "tables": tables,
+            "largest_lead": self.barriers.largest_lead,
+            "dead": self.membership.dead(),
+        }
+
+    def _only_once(
+        self, claim: Claim, message: Message, work: Callable[[Claim, Message], Message]
+    ) -> Message:
+        number = message.get("call")
+        number = None if number is None else int(number)
+        return self._repeated.answer(claim.client, number, lambda: work(claim, message))
+
+    def _shrink(self, claim: Claim, message: Message) -> Message:
+        number = message.get("call")
+        call = None if number is None else Call(claim.client, int(number))
+        tables = {
+            each.spec.name: each for each in self._tables if isinstance(each, LoggedSparseTable)
+        }
+        if (name := message.get("table")) is not None:
+            if name not in tables:
+                raise ValueError(f"there is no table {name!r} of rows; name one of {[*tables]}")
+            tables = {name: tables[name]}
+        gone = [logged.shrink(int(message["threshold"]), call) for logged in tables.values()]
+        return {"removed": sum(gone)}
+
+    def _save(self, claim: Claim, message: Message) -> Message:
+        folder, mark = Path(str(message["folder"])), bool(message.get("mark", True))
+        return {"tables": self._store.save(folder, delta=bool(message["delta"]), mark=mark)}
+
+    def _load(self, claim: Claim, message: Message) -> Message:
+        self.load(Path(str(message["folder"])), message.get("tables"))
+        return {}
+
+    def load(self, root: Path, tables: list[str] | None = None) -> None:
+        """Set the tables that exist to this server's share of a save."""
+        self._store.load(root, tables)

@@ -1,0 +1,205 @@
+"""Loading tables: a server's own save after its death, or a save of any number of servers."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fleetx.ps.server.logged_dense_table import LoggedDenseTable
+from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
+from fleetx.ps.server.logged_table import LoggedTable
+from fleetx.ps.tables import safetensors_file, save_folder
+from fleetx.ps.tables.dense_table import Block
+from fleetx.ps.tables.hashing import servers_of
+from fleetx.ps.tables.row_store import Rows
+from fleetx.ps.tables.save_folder import MANIFEST, read_json
+from fleetx.ps.tables.sparse_table import SparseTable
+from fleetx.ps.wire.arrays import Array, Ids
+
+logger = logging.getLogger(__name__)
+
+
+def recover(logged: LoggedTable, folder: Path) -> None:
+    """Take back this server's own last save and every change logged after it."""
+    after, folder = 0, save_folder.found(folder)
+    if (folder / MANIFEST).exists():
+        manifest = read_json(folder / MANIFEST)
+        after = manifest["after"]
+        logged.seen = {int(client): seq for client, seq in manifest["seen"].items()}
+        _restore(logged, folder, manifest)
+    if logged.journal is not None:
+        logged.replay(after)
+    if isinstance(logged, LoggedSparseTable):
+        logged.saved_at = None
+
+
+def _restore(logged: LoggedTable, folder: Path, manifest: dict[str, Any]) -> None:
+    if isinstance(logged, LoggedSparseTable):
+        logged.table.reserve(manifest["rows"])
+        for name in manifest["files"]:
+            logged.table.put(_rows(folder / name))
+        if "waiting" in manifest:
+            logged.table.put_waiting(*_waiting(folder, manifest))
+        if "removed" in manifest:
+            logged.removed = [_removed(folder, manifest)]
+        logged.table.updates, logged.table.day = manifest["updates"], manifest["day"]
+        logged.saved_at = np.array(manifest["saved_at"], np.int64)
+        shrunk = manifest["shrunk"].items()
+        logged.shrunk = {int(client): (call, gone) for client, (call, gone) in shrunk}
+    elif isinstance(logged, LoggedDenseTable):
+        if manifest["filled"]:
+            logged.table.put(safetensors_file.read(folder / manifest["files"][0]))
+        logged.table.updates = manifest["updates"]
+
+
+def _removed(folder: Path, manifest: dict[str, Any]) -> Ids:
+    ids: Ids = safetensors_file.read(folder / manifest["removed"])["ids"]
+    return ids
+
+
+def _waiting(folder: Path, manifest: dict[str, Any]) -> tuple[Array, Array, Array]:
+    arrays = safetensors_file.read(folder / manifest["waiting"])
+    return arrays["ids"], arrays["counts"], arrays["days"]
+
+
+def _rows(path: Path) -> Rows:
+    arrays = safetensors_file.read(path)
+    n = len(arrays["ids"])
+    none = np.empty((n, 0), np.float32)
+    return Rows(
+        arrays["ids"],
+        arrays["rows"],
+        arrays.get("state", none),
+        arrays.get("stats", none),
+        arrays.get("days", np.zeros(n, np.int32)),
+    )
+
+
+def load_sparse(logged: LoggedSparseTable, folders: list[Path], server: int, servers: int) -> int:
+    """Set a table to this server's share of a save; returns how many rows there were.
+
+    A full save takes the place of all rows. What a delta dropped goes before its rows come: an id
+    may have been met again after that.
+    """
+    manifests = [read_json(folder / MANIFEST) for folder in folders]
+    _check(logged.table, folders, manifests)
+    count, share = 0, sum(manifest["rows"] for manifest in manifests) // servers
+    ours = _share(server, servers)
+    with logged.lost_on_failure():
+        _make_room(logged, manifests, share)
+        for folder, manifest in zip(folders, manifests, strict=True):
+            if "removed" in manifest:
+                _drop(logged, _removed(folder, manifest))
+            for name in manifest["files"]:
+                count += _load(logged, folder / name, ours)
+            if "waiting" in manifest:
+                _load_waiting(logged, _waiting(folder, manifest), ours)
+    return count
+
+
+def _check(table: SparseTable, folders: list[Path], manifests: list[dict[str, Any]]) -> None:
+    """Refuse what cannot be loaded before anything is changed."""
+    for folder, manifest in zip(folders, manifests, strict=True):
+        if (width := manifest["spec"]["dim"]) != table.spec.dim:
+            raise ValueError(
+                f"{folder} holds rows of {width} floats, and table {table.spec.name!r} has "
+                f"{table.spec.dim}; load it into a table of the same width"
+            )
+        more = [manifest[key] for key in ("waiting", "removed") if key in manifest]
+        for name in [*manifest["files"], *more]:
+            safetensors_file.check(folder / name)
+
+
+def _make_room(logged: LoggedSparseTable, manifests: list[dict[str, Any]], share: int) -> None:
+    day = max(manifest["day"] for manifest in manifests)
+    with logged.changed:
+        logged.recent_changes.forget()
+        if all(manifest["mode"] == "full" for manifest in manifests):
+            logged.removed.append(logged.table.ids())
+            logged.table.clear()
+            logged.table.begin_day(day)
+        else:
+            logged.table.begin_day(max(day, logged.table.day))
+        logged.table.reserve(max(len(logged.table), share))
+
+
+def _drop(logged: LoggedSparseTable, ids: Ids) -> None:
+    with logged.changed:
+        logged.table.drop(ids)
+        logged.removed.append(ids)
+
+
+def _share(server: int, servers: int) -> Callable[[Ids], Array]:
+    return lambda ids: servers_of(ids, servers) == server
+
+
+def _load_waiting(
+    logged: LoggedSparseTable, found: tuple[Array, Array, Array], ours: Callable[[Ids], Array]
+) -> None:
+    mine = ours(found[0])
+    with logged.changed:
+        logged.table.put_waiting(*(array[mine] for array in found))
+
+
+def _load(logged: LoggedSparseTable, path: Path, ours: Callable[[Ids], Array]) -> int:
+    rows = _rows(path)
+    mine = ours(rows.ids)
+    chosen = Rows(*(array[mine] for array in vars(rows).values()))
+    with logged.changed:
+        logged.table.put(chosen)
+    return len(chosen)
+
+
+def load_dense(logged: LoggedDenseTable, folders: list[Path]) -> None:
+    """Take this server's share, however the parameters were cut when they were saved."""
+    whole: dict[str, dict[str, Array]] = {}
+    for folder in folders:
+        manifest = read_json(folder / MANIFEST)
+        if manifest["filled"]:
+            arrays = safetensors_file.read(folder / manifest["files"][0])
+            if (rule := manifest["spec"]["optimizer"]) != logged.table.spec.optimizer:
+                logger.warning("%s holds state of %s, which is not taken", folder, rule)
+                arrays = {"values": arrays["values"]}
+            _collect(whole, manifest["spec"]["blocks"], arrays)
+    wanted = logged.table.spec.blocks
+    if missing := {name for name, _, _ in wanted} - whole.keys():
+        raise ValueError(
+            f"{folders[0].parent} holds no parameter {min(missing)!r}; load it into the model "
+            "that was saved"
+        )
+    keys = {key for arrays in whole.values() for key in arrays}
+    cut = {key: _cut(whole, wanted, key) for key in keys}
+    with logged.changed, logged.lost_on_failure():
+        logged.table.put(cut)
+
+
+def _collect(
+    whole: dict[str, dict[str, Array]], blocks: list[Block], arrays: dict[str, Array]
+) -> None:
+    """Put the blocks of one server where they belong in the flat parameters."""
+    at = 0
+    for name, begin, end in blocks:
+        held = whole.setdefault(name, {})
+        for key, array in arrays.items():
+            if array.ndim == 0:
+                held[key] = array
+                continue
+            old = held.get(key, np.empty(0, np.float32))
+            if len(old) < end:
+                old = np.concatenate([old, np.zeros(end - len(old), np.float32)])
+            old[begin:end] = array[at : at + end - begin]
+            held[key] = old
+        at += end - begin
+
+
+def _cut(whole: dict[str, dict[str, Array]], blocks: tuple[Block, ...], key: str) -> Array:
+    # A number beside the parameters, such as how many updates there were, is the same for all; a
+    # server without a block needs it too.
+    example = next(arrays[key] for arrays in whole.values() if key in arrays)
+    if example.ndim == 0:
+        return example
+    pieces = [whole[name][key] for name, _, _ in blocks]
+    cut = [piece[begin:end] for piece, (_, begin, end) in zip(pieces, blocks, strict=True)]
+    return np.concatenate(cut) if cut else np.empty(0, np.float32)

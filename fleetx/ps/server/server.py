@@ -1,0 +1,231 @@
+"""A parameter server: one thread for each connection, over one request handler."""
+
+import logging
+import socket
+import socketserver
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from fleetx.ps.server.logged_table import TableLostError
+from fleetx.ps.server.request_handler import RequestHandler
+from fleetx.ps.wire.arrays import Array
+from fleetx.ps.wire.errors import PeerLostError
+from fleetx.ps.wire.frames import HEADER, REQUESTS, SHORT, BadFrameError, Flag, Frame, Op, unpacked
+from fleetx.ps.wire.handshake import Claim, RefusedError, receive
+from fleetx.ps.wire.messages import from_json, to_json
+from fleetx.ps.wire.pipes import LARGE, EndedError, Pipe
+from fleetx.ps.wire.shared_memory_server import ROWS_AT, SharedReplyWriter
+from fleetx.ps.wire.short_floats import shortened
+
+logger = logging.getLogger(__name__)
+
+MOST_CONNECTIONS = 1024
+HANDSHAKE = 5.0
+WATCH = 0.5
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """Listens on one address until the last worker is done."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        handler: RequestHandler,
+        token: bytes,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        self.handler, self.token, self.tls = handler, token, tls
+        self.open_connections = 0
+        self._count = threading.Lock()
+        self._trouble = ""
+        super().__init__(address, Connection)
+
+    def run(self) -> None:
+        """Serve until all workers are done."""
+        watch = threading.Thread(target=self._watch, name="watch", daemon=True)
+        watch.start()
+        self.serve_forever(poll_interval=0.1)
+        watch.join()
+        self.handler.clear()
+
+    def _watch(self) -> None:
+        while not self.handler.membership.ended.wait(WATCH):
+            self._try(self.handler.membership.find_dead)
+            self._try(self.handler.tidy)
+        self._try(self.handler.tidy)
+        self.shutdown()
+
+    def _try(self, task: Callable[[], object]) -> None:
+        """A full disk must not end the watch: nobody would notice dead workers, or the end."""
+        try:
+            task()
+        except Exception as error:
+            if str(error) != self._trouble:  # it comes twice a second
+                self._trouble = str(error)
+                logger.exception("the watch goes on")
+
+    def count(self, change: int) -> int:
+        """Note that a connection opened or closed."""
+        with self._count:
+            self.open_connections += change
+            return self.open_connections
+
+    @override
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        if self.open_connections < MOST_CONNECTIONS:
+            return True
+        logger.warning("%s was turned away: too many connections", client_address)
+        return False
+
+    @override
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.exception("a connection from %s failed", client_address)
+
+
+class Connection(socketserver.BaseRequestHandler):
+    """One client's requests, one after the other."""
+
+    server: Server
+
+    @override
+    def handle(self) -> None:
+        self.server.count(+1)
+        try:
+            pipe = self._pipe()
+            claim = receive(self.server.token, pipe.read_exactly, pipe.send)
+            self._known(Pipe(pipe.socket, corks=True), claim)
+        except EndedError:
+            logger.debug("%s left", self.client_address)
+        except (BadFrameError, RefusedError, OSError) as error:
+            logger.warning("connection from %s closed: %s", self.client_address, error)
+        finally:
+            self.server.count(-1)
+
+    def _pipe(self) -> Pipe:
+        sock = self.request
+        sock.settimeout(HANDSHAKE)
+        if self.server.tls is not None:
+            # Here and not where connections are accepted: a slow caller keeps nobody else waiting.
+            sock = self.server.tls.wrap_socket(sock, server_side=True)
+            self.request = sock
+        return Pipe(sock, stall=HANDSHAKE)
+
+    def _known(self, pipe: Pipe, claim: Claim) -> None:
+        membership = self.server.handler.membership
+        if claim.worker >= membership.workers:
+            raise BadFrameError(f"there is no worker {claim.worker} in this job")
+        membership.connected(claim.worker)
+        loop = _RequestLoop(self.server.handler, pipe, claim)
+        try:
+            while True:
+                loop.serve_one()
+        except BadFrameError as error:
+            loop.refuse(error)
+            raise
+        finally:
+            loop.close()
+            membership.disconnected(claim.worker)
+
+
+class _RequestLoop:
+    """Reads a request, answers it; buffers are kept from one to the next."""
+
+    def __init__(self, handler: RequestHandler, pipe: Pipe, claim: Claim) -> None:
+        self._handler, self._pipe, self._claim = handler, pipe, claim
+        self._head = memoryview(bytearray(HEADER.size))
+        self._body = memoryview(bytearray(1 << 16))
+        self._replies = SharedReplyWriter(pipe)
+
+    def serve_one(self) -> None:
+        self._pipe.read(self._head, idle=True)
+        frame = unpacked(self._head, REQUESTS)
+        if frame.body > len(self._body):
+            self._body = memoryview(bytearray(frame.body))
+        body = self._body[: frame.body]
+        self._pipe.read(body)
+        self._handler.membership.heard(self._claim.worker)
+        try:
+            self._answer(frame, body)
+        except (ValueError, TimeoutError, PeerLostError, TableLostError, OSError) as error:
+            if isinstance(error, ConnectionError):
+                raise
+            self.refuse(error)
+
+    def close(self) -> None:
+        """Give the memory for replies back."""
+        self._replies.close()
+
+    def refuse(self, error: Exception) -> None:
+        """Tell the client what was wrong."""
+        self._message(Op.ERROR, {"error": type(error).__name__, "text": str(error)})
+
+    def _answer(self, frame: Frame, body: memoryview) -> None:
+        op = frame.op
+        if op == Op.PULL:
+            self._pull(frame, body)
+        elif op == Op.PUSH:
+            logged = self._handler.sparse(frame)
+            logged.change(self._claim, frame, body)
+            self._pipe.send(Frame(Op.DONE, seq=frame.seq, step=logged.version).packed())
+        elif op == Op.WRITE:
+            dense = self._handler.dense(frame)
+            dense.change(self._claim, frame, body)
+            self._pipe.send(Frame(Op.DONE, seq=frame.seq, step=dense.version).packed())
+        elif op == Op.READ:
+            dense = self._handler.dense(frame)
+            values, version = dense.read(self._claim, frame, self._handler.patience)
+            self._reply(Frame(Op.VALUES, count=len(values), step=version), values)
+        elif op == Op.CHANGED_IDS:
+            self._send_changed_ids(frame)
+        elif op == Op.SHARED_MEMORY:
+            self._message(Op.ANSWER, self._replies.offer())
+        else:
+            self._message(Op.ANSWER, self._handler.call(self._claim, from_json(body)))
+
+    def _pull(self, frame: Frame, body: memoryview) -> None:
+        logged = self._handler.sparse(frame)
+        width = logged.table.spec.dim
+        end = ROWS_AT + 4 * frame.count * width
+        self._replies.reserve(end)
+        out = self._replies.bytes[ROWS_AT:end].view(np.float32).reshape(frame.count, width)
+        self._handler.pull(logged, self._claim, frame, body, out)
+        if short := frame.flags & SHORT:
+            reply = Frame(Op.ROWS, flags=short, count=frame.count, width=width)
+            self._reply(reply, shortened(out, short))
+        else:
+            self._rows(Frame(Op.ROWS, count=frame.count, width=width, body=out.nbytes), end)
+
+    def _rows(self, head: Frame, end: int) -> None:
+        if self._replies.offered and head.body > LARGE:
+            self._pipe.send(head._replace(flags=Flag.SHARED).packed())
+        else:
+            begin = ROWS_AT - HEADER.size
+            head.write(self._replies.bytes, begin)
+            self._replies.send(begin, end)
+
+    def _send_changed_ids(self, frame: Frame) -> None:
+        last, ids = self._handler.sparse(frame).changed_ids(self._claim, frame)
+        reply = Frame(Op.IDS, seq=frame.seq, step=last)
+        if ids is None:
+            self._pipe.send(reply._replace(flags=Flag.ALL).packed())
+        else:
+            self._reply(reply._replace(count=len(ids)), ids)
+
+    def _reply(self, frame: Frame, array: Array) -> None:
+        self._pipe.send(frame._replace(body=array.nbytes).packed(), array)
+
+    def _message(self, op: int, content: dict[str, Any]) -> None:
+        data = to_json(content)
+        self._pipe.send(Frame(op, body=len(data)).packed(), data)

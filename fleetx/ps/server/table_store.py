@@ -1,0 +1,227 @@
+"""The tables of one server, and what of them is on the disk."""
+
+import logging
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleetx.ps.server import restoring, snapshot
+from fleetx.ps.server.logged_dense_table import LoggedDenseTable
+from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
+from fleetx.ps.server.logged_table import LoggedTable
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.tables import save_folder
+from fleetx.ps.tables.dense_table import DenseSpec
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.messages import Message
+
+logger = logging.getLogger(__name__)
+
+LOG_LIMIT = 1 << 30
+"""Bytes of log of one table after which the table is saved and the log begins anew."""
+LONGEST = 120
+"""Characters of a value that a complaint shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageOptions:
+    """How tables are kept."""
+
+    folder: Path | None = None
+    """For recovery; without it nothing is logged."""
+    durable: bool = False
+    log_limit: int = LOG_LIMIT
+
+
+class TableStore:
+    """Makes tables, brings them back, saves and loads them."""
+
+    def __init__(
+        self, membership: Membership, server: int, servers: int, storage: StorageOptions
+    ) -> None:
+        self._membership = membership
+        self._server, self._servers, self._storage = server, servers, storage
+        self.tables: list[LoggedTable] = []
+        self._makers: list[int] = []
+        """For each table, the worker that asked for it first."""
+        self._lock, self._saving = threading.Lock(), threading.Lock()
+        self._preload: Path | None = None
+        self._preloaded: list[str] | None = None
+        if storage.folder is not None:
+            self._recover(storage.folder)
+
+    def preload(self, folder: Path | None, tables: list[str] | None) -> None:
+        """Let tables begin with what a save holds; those that came back from death do not."""
+        if folder is not None:
+            _check_names(
+                tables, folder, save_folder.read_json(folder / save_folder.MANIFEST)["tables"]
+            )
+        self._preload, self._preloaded = folder, tables
+
+    @property
+    def preloads(self) -> bool:
+        """Whether tables begin with what a save holds."""
+        return self._preload is not None
+
+    def create(self, kind: str, plain: Message, worker: int) -> tuple[int, LoggedTable]:
+        """The table of this name and its number, made at the first call."""
+        with self._lock:
+            for number, logged in enumerate(self.tables):
+                if logged.spec.name == plain["name"]:
+                    _same(logged, self._makers[number], plain, worker)
+                    return number, logged
+            number = len(self.tables)
+            self.tables.append(self._made(number, kind, plain, worker))
+            self._makers.append(worker)
+            return number, self.tables[number]
+
+    def _made(self, number: int, kind: str, plain: Message, worker: int) -> LoggedTable:
+        """A new table; recovery knows of it when all that it begins with is on the disk."""
+        place = self._place(number)
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)  # of a server that died just here
+            place.mkdir(parents=True)
+        made = self._make(kind, plain, place)
+        if self._preload is not None and self._fill(made, self._preload, self._preloaded):
+            self._write_down(number, made)  # what was loaded is in no log
+        if place is not None:
+            kept = {"kind": kind, "spec": plain, "worker": worker}
+            save_folder.write_json(place / "spec.json", kept)
+        return made
+
+    def _place(self, number: int) -> Path | None:
+        folder = self._storage.folder
+        return None if folder is None else folder / f"{number:04d}"
+
+    def _make(self, kind: str, plain: Message, place: Path | None) -> LoggedTable:
+        log, durable = place / "log" if place else None, self._storage.durable
+        if kind == "sparse":
+            return LoggedSparseTable(SparseSpec.from_plain(plain), self._membership, log, durable)
+        return LoggedDenseTable(DenseSpec.from_plain(plain), self._membership, log, durable)
+
+    def _recover(self, folder: Path) -> None:
+        for path in sorted(folder.glob("[0-9]*/spec.json")):
+            kept = save_folder.read_json(path)
+            logged = self._make(kept["kind"], kept["spec"], path.parent)
+            restoring.recover(logged, path.parent / "saved")
+            self.tables.append(logged)
+            self._makers.append(kept["worker"])
+            logger.warning("table %s is back with %s", logged.spec.name, logged.describe())
+
+    def checkpoint(self, *, force: bool = False) -> None:
+        """Save tables whose log has become long, and begin their logs anew."""
+        if self._storage.folder is None or not self._saving.acquire(blocking=force):
+            return  # whoever saves now takes long; the next look is soon
+        try:
+            for number, logged in enumerate(self.tables):
+                assert logged.journal is not None
+                long = force or logged.journal.bytes > self._storage.log_limit
+                if long and not logged.lost:
+                    self._write_down(number, logged)
+        finally:
+            self._saving.release()
+
+    def _write_down(self, number: int, logged: LoggedTable) -> None:
+        place = self._place(number)
+        if place is None:
+            return
+        assert logged.journal is not None
+        with logged.changed:
+            logged.journal.cut()
+        manifest = snapshot.save(logged, place / "saved", mark=False)
+        logged.journal.forget(manifest["after"])
+
+    def clear(self) -> None:
+        """Remove what recovery would find."""
+        for logged in self.tables:
+            if logged.journal is not None:
+                logged.journal.close()
+        if self._storage.folder is not None:
+            for place in sorted(self._storage.folder.glob("[0-9]*")):
+                shutil.rmtree(place, ignore_errors=True)
+
+    def save(self, root: Path, *, delta: bool, mark: bool) -> list[str]:
+        """Write this server's share of a save of the user; returns the names of the tables."""
+        with self._saving:
+            for logged in self.tables:
+                place = root / logged.spec.name / f"server-{self._server}"
+                snapshot.save(logged, place, delta=delta, mark=mark)
+            return [logged.spec.name for logged in self.tables]
+
+    def load(self, root: Path, tables: list[str] | None = None) -> None:
+        """Set the tables that exist to this server's share of a save."""
+        held = save_folder.read_json(root / save_folder.MANIFEST)["tables"]
+        _check_names(tables, root, held, [logged.spec.name for logged in self.tables])
+        with self._saving:
+            for number, logged in enumerate(self.tables):
+                logged.require_intact()
+                if self._fill(logged, root, tables):
+                    with logged.lost_on_failure():
+                        self._write_down(number, logged)  # what was loaded is in no log
+
+    def _fill(self, logged: LoggedTable, root: Path, tables: list[str] | None) -> bool:
+        """Load a table, if a save holds it and it is wanted; whether that is so."""
+        manifest, name = save_folder.read_json(root / save_folder.MANIFEST), logged.spec.name
+        if name not in manifest["tables"] or (tables is not None and name not in tables):
+            return False
+        folders = [
+            save_folder.found(root / name / f"server-{i}") for i in range(manifest["servers"])
+        ]
+        if isinstance(logged, LoggedSparseTable):
+            restoring.load_sparse(logged, folders, self._server, self._servers)
+        elif isinstance(logged, LoggedDenseTable):
+            restoring.load_dense(logged, folders)
+        return True
+
+
+def _check_names(
+    wanted: list[str] | None, root: Path, held: list[str], made: list[str] | None = None
+) -> None:
+    """Refuse names of tables that a save, or this job, does not have."""
+    for name in wanted or ():
+        if name not in held:
+            raise ValueError(f"{root} holds no table {name!r}; name some of {sorted(held)}")
+        if made is not None and name not in made:
+            raise ValueError(
+                f"table {name!r} of {root} cannot be loaded, for no model of this job has one of "
+                f"that name; name some of {sorted(set(held) & set(made))}"
+            )
+
+
+def _same(logged: LoggedTable, maker: int, plain: Message, worker: int) -> None:
+    """Workers must agree on what a table is."""
+    sparse = isinstance(logged, LoggedSparseTable)
+    if sparse == ("blocks" in plain):
+        raise ValueError(
+            f"table {logged.spec.name!r} holds {'rows' if sparse else 'dense parameters'} for "
+            f"worker {maker}, and worker {worker} asks for the other; give them names of their own"
+        )
+    asked = SparseSpec.from_plain(plain) if sparse else DenseSpec.from_plain(plain)
+    if asked != logged.spec:
+        known, wanted = _flat(logged.spec.to_plain()), _flat(asked.to_plain())
+        apart = [name for name in known | wanted if known.get(name) != wanted.get(name)]
+        told = "; ".join(
+            f"{name} is {known.get(name, 'not set')} for worker {maker}, which came first, and "
+            f"{wanted.get(name, 'not set')} for worker {worker}"
+            for name in apart
+        )
+        raise ValueError(
+            f"table {asked.name!r} exists already and differs: {told}; give one of them another "
+            "name, or the same options on every worker"
+        )
+
+
+def _flat(plain: Message, before: str = "") -> dict[str, str]:
+    """The values of a nested description by their dotted names."""
+    found: dict[str, str] = {}
+    for name, value in plain.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = _brief(repr(value))
+    return found
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)"

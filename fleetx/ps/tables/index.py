@@ -1,0 +1,140 @@
+"""From ids to rows: open addressing in one array, in the order of the hashes."""
+
+from types import ModuleType
+
+import numpy as np
+
+from fleetx.ps.tables.arena import Arena
+from fleetx.ps.tables.hashing import mixed
+from fleetx.ps.tables.kernels.numpy_kernels import PLACES, SLOT, SLOT_BITS, homes
+from fleetx.ps.wire.arrays import Array, Ids
+
+LOAD = 0.6
+"""The share of places that may be taken; beyond it probes become long."""
+GROWTH = 1.2
+"""Small steps keep the index small, and moving it is one pass through memory in order.
+
+Both together make at most 32 bytes an id: half of the smallest usual row, 16 floats without state.
+"""
+SLACK = 1024
+"""Places behind the last home, so that a probe never has to wrap around."""
+SMALLEST = 1 << 12
+
+DAY_BITS, DAY_SHIFT = 13, SLOT_BITS
+MARK_BITS, MARK_SHIFT = 16, SLOT_BITS + DAY_BITS
+DAY = ((1 << DAY_BITS) - 1) << DAY_SHIFT
+MARK = ((1 << MARK_BITS) - 1) << MARK_SHIFT
+"""Stamps beside the row: the day on which an id was last met, the last save before it changed."""
+
+
+class Index:
+    """The words of all ids: row, day and mark."""
+
+    def __init__(self, kernels: ModuleType, ids: int = 0) -> None:
+        self._kernels = kernels
+        self.size = 0
+        self._allocate(max(SMALLEST, int(ids / LOAD)))
+
+    def _allocate(self, places: int) -> None:
+        places = -(-places // PLACES) * PLACES
+        self._places = places
+        self._arena = Arena(2, np.int64, places + SLACK)
+        self._pairs: Ids = self._arena.array[: places + SLACK].reshape(-1)
+        self._pairs[1::2] = -1
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in use."""
+        return int(self._pairs.nbytes)
+
+    def find(self, ids: Ids, keep: int = -1, stamp: int = 0) -> tuple[Ids, int]:
+        """The row of each id, -1 where there is none, and how many have none."""
+        slots = np.empty(len(ids), np.int64)
+        missing: int = self._kernels.find(self._pairs, self._places, ids, slots, keep, stamp)
+        return slots, missing
+
+    def reserve(self, ids: int) -> None:
+        """Make room for so many ids at once.
+
+        Needed before ids come in the order of their hashes: an index that is still small would be
+        overfull in one place and empty in all others.
+        """
+        places = int(ids / LOAD) + 1
+        if places > self._places:
+            old = self._pairs
+            self._allocate(places)
+            while not self._kernels.rebuild(old, self._pairs, self._places):
+                self._allocate(int(self._places * GROWTH))
+
+    def insert(self, ids: Ids, words: Ids) -> None:
+        """Add ids, all different and none of them known."""
+        while self.size + len(ids) > self._places * LOAD:
+            self._grow()
+        done = 0
+        while done < len(ids):
+            done += self._insert(ids[done:], words[done:])
+        self.size += len(ids)
+
+    def _insert(self, ids: Ids, words: Ids) -> int:
+        fitted: int = self._kernels.insert(self._pairs, self._places, ids, words)
+        if fitted == len(ids):
+            return fitted
+        # The end was reached. Some may have been added: the larger index tells which ones.
+        self._grow()
+        slots, _ = self.find(ids)
+        left = slots < 0
+        return len(ids) if not left.any() else self._rest(ids[left], words[left], len(ids))
+
+    def _rest(self, ids: Ids, words: Ids, total: int) -> int:
+        done = 0
+        while done < len(ids):
+            done += self._insert(ids[done:], words[done:])
+        return total
+
+    def _grow(self) -> None:
+        old, places = self._pairs, self._places
+        while True:
+            places = int(places * GROWTH) + 1
+            self._allocate(places)
+            if self._kernels.rebuild(old, self._pairs, self._places):
+                return
+
+    def words(self) -> tuple[Ids, Ids]:
+        """All ids and their words, as copies."""
+        live = self._pairs[1::2] >= 0
+        return self._pairs[0::2][live], self._pairs[1::2][live]
+
+    def replace(self, ids: Ids, words: Ids) -> None:
+        """Hold these ids and no others."""
+        self.size = 0
+        self._allocate(max(SMALLEST, int(len(ids) / LOAD) + 1))
+        self.insert(ids, words)
+
+    def part(self, number: int, bits: int) -> tuple[Ids, Ids]:
+        """Ids and words in one of ``2**bits`` equal parts of the hash range, as copies."""
+        shift = np.uint64(64 - bits)
+        low = np.array([number], np.uint64) << shift
+        begin = int(homes(low, self._places)[0])
+        last = number + 1 == 1 << bits
+        end = (
+            self._places
+            if last
+            else int(homes(np.array([number + 1], np.uint64) << shift, self._places)[0])
+        )
+        words = self._pairs[1::2]
+        while words[end] >= 0:  # the last place is always free
+            end += 1
+        chosen = np.flatnonzero(words[begin:end] >= 0) + begin
+        ids = self._pairs[0::2][chosen]
+        inside = (mixed(ids) >> shift) == np.uint64(number)
+        return ids[inside], words[chosen[inside]]
+
+
+def rows_of(words: Ids) -> Ids:
+    """The rows that the words speak of."""
+    return words & SLOT
+
+
+def stamped(rows: Array, day: int, mark: int) -> Ids:
+    """Words for rows that were met on this day and changed after this save."""
+    return rows.astype(np.int64) | (day << DAY_SHIFT) | (mark << MARK_SHIFT)

@@ -1,0 +1,34 @@
+"""The inner loops of tables compiled by numba; ``numpy_kernels`` says what each of them does."""
+
+from fleetx.ps.tables.kernels.numba_batches import dedupe, pick, pool_rows, sum_rows
+from fleetx.ps.tables.kernels.numba_index import find, insert, rebuild
+from fleetx.ps.tables.kernels.numba_rows import (
+    adagrad,
+    adam,
+    add,
+    clear,
+    differences,
+    find_differing,
+    gather,
+    renew,
+    sgd,
+)
+
+__all__ = [
+    "adagrad",
+    "adam",
+    "add",
+    "clear",
+    "dedupe",
+    "differences",
+    "find",
+    "find_differing",
+    "gather",
+    "insert",
+    "pick",
+    "pool_rows",
+    "rebuild",
+    "renew",
+    "sgd",
+    "sum_rows",
+]

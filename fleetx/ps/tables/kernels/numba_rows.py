@@ -1,0 +1,191 @@
+"""Rows of a table, compiled: reading, updating; ``numpy_kernels`` says what each does.
+
+All arrays must be contiguous, which those of an arena and those that came in a frame are.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from fleetx.ps.tables.kernels.numba_base import AHEAD, LINE, compiled, inlined, prefetch
+from fleetx.ps.wire.arrays import Array, Floats, Ids
+
+NEAR = 8
+"""Like AHEAD, for updates that take longer for a row and hold twice as many cache lines."""
+
+
+@compiled
+def _gather(rows: Floats, slots: Ids, out: Floats) -> None:
+    n, d = out.shape
+    flat, wide = rows.reshape(-1), rows.shape[1]
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, d, LINE):
+                prefetch(flat, slots[i + AHEAD] * wide + k)
+        # Views of single rows: the compiler sees that indexes are in order and uses vectors.
+        row, to = rows[slots[i]], out[i]
+        for j in range(d):
+            to[j] = row[j]
+
+
+@inlined
+def _copy_line(source: Any, at: Any, target: Any, to: Any) -> None:
+    a, b = source[at], source[at + np.uint64(1)]
+    c, d = source[at + np.uint64(2)], source[at + np.uint64(3)]
+    e, f = source[at + np.uint64(4)], source[at + np.uint64(5)]
+    g, h = source[at + np.uint64(6)], source[at + np.uint64(7)]
+    target[to], target[to + np.uint64(1)] = a, b
+    target[to + np.uint64(2)], target[to + np.uint64(3)] = c, d
+    target[to + np.uint64(4)], target[to + np.uint64(5)] = e, f
+    target[to + np.uint64(6)], target[to + np.uint64(7)] = g, h
+
+
+@compiled
+def _gather_lines(rows: Floats, slots: Ids, out: Floats) -> None:
+    # Two floats at a time, as one number that nobody computes with. Both arrays begin where eight
+    # bytes begin: an arena at a page, a reply at a cache line, other arrays where numpy puts them.
+    n, words, wide = out.shape[0], out.shape[1] // 2, rows.shape[1] // 2
+    source, target = rows.reshape(-1).view(np.int64), out.reshape(-1).view(np.int64)
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, words, LINE // 2):
+                prefetch(source, slots[i + AHEAD] * wide + k)
+        at, to = np.uint64(max(slots[i], 0) * wide), np.uint64(i * words)
+        for k in range(0, words, LINE // 2):
+            _copy_line(source, at + np.uint64(k), target, to + np.uint64(k))
+
+
+@compiled
+def clear(slots: Ids, out: Floats) -> None:
+    for i in range(slots.shape[0]):
+        if slots[i] < 0:
+            out[i] = np.float32(0)
+
+
+@compiled
+def gather(rows: Floats, slots: Ids, out: Floats) -> None:
+    # -1 reads some row, which costs less than asking: the first one by lines, else the last one.
+    # A table without rows has memory for some, so there is one to read; ``clear`` wipes it.
+    if out.shape[1] % LINE == 0 and rows.shape[1] % 2 == 0:
+        _gather_lines(rows, slots, out)
+    else:
+        _gather(rows, slots, out)
+
+
+@compiled
+def add(rows: Floats, slots: Ids, delta: Floats) -> None:
+    sgd(rows, slots, delta, -1.0)
+
+
+@compiled
+def find_differing(marks: Array, slots: Ids, value: int, leave: bool, out: Ids) -> int:
+    count = 0
+    for i in range(slots.shape[0]):
+        if marks[slots[i]] != value:
+            if not leave:
+                marks[slots[i]] = value
+            out[count] = i
+            count += 1
+    return count
+
+
+@compiled
+def differences(rows: Floats, before: Floats, slots: Ids, share: float, out: Floats) -> None:
+    n, d = out.shape
+    factor = np.float32(share)
+    for i in range(n):
+        row, base, to = rows[slots[i]], before[slots[i]], out[i]
+        for j in range(d):
+            to[j] = (row[j] - base[j]) * factor
+
+
+@compiled
+def renew(rows: Floats, before: Floats, slots: Ids, weights: Floats) -> None:
+    n, d = weights.shape
+    for i in range(n):
+        row, base, new = rows[slots[i]], before[slots[i]], weights[i]
+        for j in range(d):
+            row[j] += new[j] - base[j]
+            base[j] = new[j]
+
+
+# These reach rows by places in one long array, which costs half of making a view of each row. The
+# places have no sign: it would be looked at for each number, and no vectors would be used. So a
+# slot of -1 would be a place far outside of the array: callers leave out ids that have no row.
+
+
+@compiled
+def sgd(rows: Floats, slots: Ids, gradients: Floats, rate: float) -> None:
+    n, d = gradients.shape
+    flat, given, wide, r = rows.reshape(-1), gradients.reshape(-1), rows.shape[1], np.float32(rate)
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, d, LINE):
+                prefetch(flat, slots[i + AHEAD] * wide + k)
+        w, g = np.uint64(slots[i] * wide), np.uint64(i * d)
+        for j in range(np.uint64(d)):
+            flat[w + j] -= r * given[g + j]
+
+
+@compiled
+def adagrad(
+    rows: Floats,
+    state: Floats,
+    begin: int,
+    slots: Ids,
+    gradients: Floats,
+    rate: float,
+    eps: float,
+) -> None:
+    n, d = gradients.shape
+    flat, totals, given = rows.reshape(-1), state.reshape(-1), gradients.reshape(-1)
+    wide, far = rows.shape[1], state.shape[1]
+    r, e = np.float32(rate), np.float32(eps)
+    for i in range(n):
+        if i + NEAR < n:
+            for k in range(0, d, LINE):
+                prefetch(flat, slots[i + NEAR] * wide + k)
+                prefetch(totals, slots[i + NEAR] * far + begin + k)
+        w, s, g = np.uint64(slots[i] * wide), np.uint64(slots[i] * far + begin), np.uint64(i * d)
+        for j in range(np.uint64(d)):
+            gradient = given[g + j]
+            total = totals[s + j] + gradient * gradient
+            totals[s + j] = total
+            flat[w + j] -= r * gradient / (np.sqrt(total) + e)
+
+
+@compiled
+def adam(
+    rows: Floats,
+    state: Floats,
+    begin: int,
+    slots: Ids,
+    gradients: Floats,
+    rate: float,
+    first: float,
+    second: float,
+    eps: float,
+) -> None:
+    n, d = gradients.shape
+    flat, moments = rows.reshape(-1), state.reshape(-1)
+    wide, far = rows.shape[1], state.shape[1]
+    b1, b2, e = np.float32(first), np.float32(second), np.float32(eps)
+    c1, c2 = np.float32(1 - first), np.float32(1 - second)
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, d, LINE):
+                prefetch(flat, slots[i + AHEAD] * wide + k)
+            for k in range(0, 2 * d + 1, LINE):
+                prefetch(moments, slots[i + AHEAD] * far + begin + k)
+        w, g, s = rows[slots[i]], gradients[i], state[slots[i]][begin:]
+        means, squares = s[:d], s[d : 2 * d]
+        step = s[2 * d] + np.float32(1)
+        s[2 * d] = step
+        short = np.float32(rate / (1 - first ** np.float64(step)))
+        root = np.float32(np.sqrt(1 - second ** np.float64(step)))
+        for j in range(d):
+            mean = b1 * means[j] + c1 * g[j]
+            square = b2 * squares[j] + c2 * g[j] * g[j]
+            means[j] = mean
+            squares[j] = square
+            w[j] -= short * mean / (np.sqrt(square) / root + e)

@@ -1,0 +1,208 @@
+"""The inner loops of tables in numpy, for machines without numba.
+
+A table's index is a flat array of pairs (id, word); a negative word marks a free place. Places are
+probed one after the other from an id's home, and the last place is always free, so no probe leaves
+the array. Homes grow with the hash: a range of hashes is a range of places. Every home is the first
+place of a cache line, in which most probes end.
+"""
+
+import numpy as np
+
+from fleetx.ps.tables.hashing import mixed, servers_of
+from fleetx.ps.wire.arrays import Array, Floats, Ids, Words
+
+SLOT_BITS = 34
+SLOT = (1 << SLOT_BITS) - 1
+"""The bits of a word that say in which row the id lives; the others are stamps."""
+PLACES = 4
+"""Pairs in a cache line."""
+
+
+def homes(hashes: Words, places: int) -> Ids:
+    """The place where the search for each hash begins."""
+    high, lines = hashes >> np.uint64(32), np.uint64(places // PLACES)
+    return ((high * lines) >> np.uint64(32)).astype(np.int64) * PLACES
+
+
+def find(pairs: Ids, places: int, ids: Ids, slots: Ids, keep: int, stamp: int) -> int:
+    """Fill in the row of each id, or -1; returns how many are missing.
+
+    Args:
+        pairs: the index.
+        places: the range of homes.
+        ids: what to look for.
+        slots: where the rows are written to.
+        keep: the bits of a found word that stay.
+        stamp: the bits that are set in it.
+    """
+    keys, words = pairs[0::2], pairs[1::2]
+    at = homes(mixed(ids), places)
+    slots[:] = -1
+    open_ = np.arange(len(ids))
+    while len(open_):
+        where = at[open_]
+        word = words[where]
+        hit = (word >= 0) & (keys[where] == ids[open_])
+        found = open_[hit]
+        slots[found] = word[hit] & SLOT
+        words[where[hit]] = (word[hit] & keep) | stamp
+        open_ = open_[~hit & (word >= 0)]
+        at[open_] += 1
+    return int((slots < 0).sum())
+
+
+def insert(pairs: Ids, places: int, ids: Ids, words: Ids) -> int:
+    """Add ids that are not in the index; returns how many fitted before its end was reached."""
+    keys, held = pairs[0::2], pairs[1::2]
+    at = homes(mixed(ids), places)
+    open_ = np.arange(len(ids))
+    while len(open_):
+        if at[open_].max() >= len(keys) - 1:
+            return len(ids) - len(open_)
+        settled = held[at[open_]] < 0
+        free = open_[settled]
+        # Of several ids that want one place the last write wins; the others go on.
+        held[at[free]] = words[free]
+        won = held[at[free]] == words[free]
+        keys[at[free[won]]] = ids[free[won]]
+        settled[settled] = won
+        open_ = open_[~settled]
+        at[open_] += 1
+    return len(ids)
+
+
+def rebuild(old: Ids, pairs: Ids, places: int) -> bool:
+    """Move every pair of an index into an empty one; False when its end was reached."""
+    live = np.flatnonzero(old[1::2] >= 0)
+    return insert(pairs, places, old[0::2][live], old[1::2][live]) == len(live)
+
+
+def gather(rows: Floats, slots: Ids, out: Floats) -> None:
+    """Copy the beginnings of rows to ``out``; for -1 there is some row, which ``clear`` wipes."""
+    if rows.shape[1] == out.shape[1]:
+        np.take(rows, slots, axis=0, out=out, mode="clip")  # other modes buffer the output
+    else:
+        out[:] = rows[slots, : out.shape[1]]
+
+
+def clear(slots: Ids, out: Floats) -> None:
+    """Set what belongs to -1 to zero."""
+    out[slots < 0] = 0
+
+
+def find_differing(marks: Array, slots: Ids, value: int, leave: bool, out: Ids) -> int:
+    """Places of slots, all different, that bear another mark; they get this one, unless left."""
+    found = np.flatnonzero(marks[slots] != value)
+    out[: len(found)] = found
+    if not leave:
+        marks[slots[found]] = value
+    return len(found)
+
+
+def differences(rows: Floats, before: Floats, slots: Ids, share: float, out: Floats) -> None:
+    """How far rows have come, times a factor."""
+    out[...] = (rows[slots, : out.shape[1]] - before[slots]) * np.float32(share)
+
+
+def renew(rows: Floats, before: Floats, slots: Ids, weights: Floats) -> None:
+    """Move different rows by how far others have come, which is remembered."""
+    rows[slots, : weights.shape[1]] += weights - before[slots]
+    before[slots] = weights
+
+
+def add(rows: Floats, slots: Ids, delta: Floats) -> None:
+    """``w += delta`` for rows that are all different."""
+    rows[:, : delta.shape[1]][slots] += delta
+
+
+def sgd(rows: Floats, slots: Ids, gradients: Floats, rate: float) -> None:
+    """``w -= rate * g`` for rows that are all different; weights are at their beginning."""
+    rows[:, : gradients.shape[1]][slots] -= np.float32(rate) * gradients
+
+
+def adagrad(
+    rows: Floats,
+    state: Floats,
+    begin: int,
+    slots: Ids,
+    gradients: Floats,
+    rate: float,
+    eps: float,
+) -> None:
+    """``s += g*g; w -= rate * g / (sqrt(s) + eps)``, in pieces that stay in the cache.
+
+    Args:
+        rows: weights are at their beginning.
+        state: the same rows, or others.
+        begin: where the state begins in them.
+        slots: which rows, all different.
+        gradients: one for each of them.
+        rate: how far they move.
+        eps: what keeps them from moving too far.
+    """
+    d = gradients.shape[1]
+    weights, state = rows[:, :d], state[:, begin : begin + d]
+    for first in range(0, len(slots), 1024):
+        piece = slots[first : first + 1024]
+        g = gradients[first : first + 1024]
+        total = state[piece] + g * g
+        state[piece] = total
+        weights[piece] -= np.float32(rate) * g / (np.sqrt(total) + np.float32(eps))
+
+
+def adam(
+    rows: Floats,
+    state: Floats,
+    begin: int,
+    slots: Ids,
+    gradients: Floats,
+    rate: float,
+    first: float,
+    second: float,
+    eps: float,
+) -> None:
+    """Adam with a step count for each row, kept behind its two moments."""
+    d = gradients.shape[1]
+    weights, state = rows[:, :d], state[:, begin : begin + 2 * d + 1]
+    b1, b2 = np.float32(first), np.float32(second)
+    c1, c2 = np.float32(1 - first), np.float32(1 - second)  # not from the rounded b1 and b2
+    for start in range(0, len(slots), 1024):
+        piece = slots[start : start + 1024]
+        g = gradients[start : start + 1024]
+        s = state[piece]
+        step = s[:, 2 * d] + 1
+        s[:, :d] = b1 * s[:, :d] + c1 * g
+        s[:, d : 2 * d] = b2 * s[:, d : 2 * d] + c2 * g * g
+        s[:, 2 * d] = step
+        state[piece] = s
+        short = (rate / (1 - first ** step.astype(np.float64))).astype(np.float32)
+        root = np.sqrt(1 - second ** step.astype(np.float64)).astype(np.float32)
+        spread = np.sqrt(s[:, d : 2 * d]) / root[:, None] + np.float32(eps)
+        weights[piece] -= short[:, None] * s[:, :d] / spread
+
+
+def dedupe(ids: Ids, servers: int) -> tuple[Ids, Ids, Ids]:
+    """Each id once, those of one server together; where each server begins; where each id went."""
+    unique, inverse = np.unique(ids, return_inverse=True)
+    route = servers_of(unique, servers)
+    order = np.argsort(route, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    begins = np.zeros(servers + 1, np.int64)
+    begins[1:] = np.cumsum(np.bincount(route, minlength=servers))
+    return unique[order], begins, place[inverse.reshape(-1)]
+
+
+def sum_rows(rows: Floats, targets: Ids, out: Floats) -> None:
+    """``out[targets[i]] += rows[i]``."""
+    np.add.at(out, targets, rows)
+
+
+def pick(rows: Floats, places: Ids, out: Floats) -> None:
+    """``out = rows[places]``, for few rows and many places."""
+    np.take(rows, places, 0, out)
+
+
+def pool_rows(rows: Floats, sources: Ids, targets: Ids, out: Floats) -> None:
+    """``out[targets[i]] += rows[sources[i]]``."""
+    np.add.at(out, targets, rows[sources])

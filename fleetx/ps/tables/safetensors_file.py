@@ -1,0 +1,73 @@
+"""Arrays in safetensors files, written all or nothing and read without holding up other threads.
+
+The package does both halves of the work; what it does not do is added here. ``save_file`` does not
+wait for the disk, and some versions write under the final name at once, so a server that dies
+meanwhile would leave half a file. ``load_file`` keeps the interpreter's lock for the whole of an
+array, which may be a gigabyte: meanwhile a server would hear no heartbeat, and take its workers for
+dead.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from fleetx.ps.wire.arrays import Array
+
+PIECE = 1 << 24
+"""Bytes that are read at once; other threads come in between."""
+
+
+def write(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write all of it or nothing: a reader never sees half a file under this name."""
+    partial = path.with_name(f"{path.name}.partial")
+    # The package takes the address of an array and believes its rows to be neighbours. A plain
+    # array even of a single number, for a numpy scalar has no address.
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    try:
+        save_file(plain, partial)
+    except SafetensorError as error:  # a full disk, which callers know as what it is
+        raise OSError(f"{partial} cannot be written ({error})") from error
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())  # all of the file, whoever wrote it
+    os.replace(partial, path)
+
+
+def read(path: Path) -> dict[str, Array]:
+    """All arrays of a file, as copies; ``ValueError`` when it is damaged."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return {name: _read(file, name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, error) from None
+
+
+def check(path: Path) -> None:
+    """Raise ``ValueError`` where ``read`` would; costs no more than reading the header."""
+    try:
+        with safe_open(path, framework="np"):
+            pass
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path} is not a whole safetensors file ({error})")
+
+
+def _read(file: Any, name: str) -> Array:
+    found = file.get_slice(name)
+    shape = found.get_shape()
+    if not shape or 0 in shape:
+        whole: Array = file.get_tensor(name)
+        return whole
+    array: Array = np.empty(shape, found[:1].dtype)
+    rows = max(1, PIECE // array[:1].nbytes)
+    for begin in range(0, len(array), rows):
+        end = min(begin + rows, len(array))
+        array[begin:end] = found[begin:end]
+    return array

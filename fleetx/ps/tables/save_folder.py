@@ -1,0 +1,77 @@
+"""Folders of a save, which appear complete or not at all, and the JSON files in them."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+"""What is written last, so that a folder without it is not complete."""
+
+
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[Path]:
+    """An empty folder to fill, which gets this name when that has succeeded."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        _put_in_place(partial, folder)
+    except Exception:
+        shutil.rmtree(partial, ignore_errors=True)  # the disk may be full because of it
+        raise
+
+
+def _put_in_place(partial: Path, folder: Path) -> None:
+    """Let a complete folder take the place of another; killed at any point, one of them is found.
+
+    A folder cannot be replaced in one step as a file can, so the old one steps aside.
+    """
+    old = _old(folder)
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(folder, old)
+    os.replace(partial, folder)
+    _sync(folder.parent)  # a log that this folder stands for may be removed next
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def found(folder: Path) -> Path:
+    """Where the contents of a folder are: there, or beside it if a dying process got that far."""
+    old = _old(folder)
+    return old if not folder.exists() and (old / MANIFEST).is_file() else folder
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.old")
+
+
+def _sync(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """All of it or nothing."""
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The inverse of ``write_json``."""
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); is this a complete save?") from None
+    return value

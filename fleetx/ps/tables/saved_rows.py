@@ -1,0 +1,109 @@
+"""Rows of a save without its servers: for computing outputs, not for training."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fleetx.ps.tables import safetensors_file, save_folder
+from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.row_source import TableOptions
+from fleetx.ps.tables.row_store import Rows
+from fleetx.ps.tables.rules import SGD
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_table import SparseTable
+from fleetx.ps.wire.arrays import Array, Floats, Ids
+
+T = TypeVar("T")
+
+
+class SavedRows:
+    """Gives rows to layers without servers; tables are read at their first use."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._manifest = save_folder.read_json(folder / save_folder.MANIFEST)
+        self._tables: dict[str, SparseTable] = {}
+
+    @property
+    def exact_prefetch(self) -> bool:
+        """Saved rows do not change."""
+        return True
+
+    def sort_ids(self, ids: Ids) -> IdBatch:
+        """The batch of these ids."""
+        return IdBatch.of(ids, servers=1)
+
+    def look_up(
+        self,
+        table: TableOptions,
+        batch: IdBatch,
+        met: Array | None,
+        *,
+        train: bool,
+        versions: list[int] | None = None,
+    ) -> Floats:
+        """The rows of a batch; ids that were never trained show what they would begin with."""
+        if train:
+            raise _untrainable(table)
+        if table.name not in self._tables:
+            self._tables[table.name] = self._read(table.name, table.dim)
+        out = np.empty((len(batch.ids), table.dim), np.float32)
+        self._tables[table.name].pull(batch.ids, out, train=False)
+        return out
+
+    def fetch_ahead(self, fetch: Callable[..., T], *args: Any) -> Future[T]:
+        """Never called: ``next_versions`` comes before it."""
+        raise NotImplementedError
+
+    def next_versions(self, table: TableOptions) -> list[int]:
+        """Refused, for only training fetches ahead."""
+        raise _untrainable(table)
+
+    def outdated(self, table: TableOptions, versions: list[int]) -> bool:
+        """Saved rows do not change."""
+        return False
+
+    def refreshed(self, table: TableOptions, batch: IdBatch, rows: Floats) -> Floats:
+        """Saved rows do not change."""
+        return rows
+
+    def _read(self, name: str, dim: int) -> SparseTable:
+        if name not in self._manifest["tables"]:
+            raise ValueError(
+                f"{self._folder} holds no table {name!r}, only {self._manifest['tables']}; give "
+                "the layer the name that it was trained with"
+            )
+        folders = [
+            save_folder.found(self._folder / name / f"server-{i}")
+            for i in range(self._manifest["servers"])
+        ]
+        manifests = [save_folder.read_json(folder / save_folder.MANIFEST) for folder in folders]
+        spec = SparseSpec.from_plain(manifests[0]["spec"])
+        if spec.dim != dim:
+            raise ValueError(
+                f"table {name!r} was saved with rows of {spec.dim} floats, and the layer asks for "
+                f"{dim}; make it SparseEmbedding({spec.dim}, name={name!r})"
+            )
+        table = SparseTable(replace(spec, rule=SGD()))  # which needs no room for its state
+        table.reserve(sum(manifest["rows"] for manifest in manifests))
+        for folder, manifest in zip(folders, manifests, strict=True):
+            for file in manifest["files"]:
+                table.put(_plain(safetensors_file.read(folder / file)))
+        return table
+
+
+def _plain(arrays: dict[str, Any]) -> Rows:
+    count = len(arrays["ids"])
+    none = np.empty((count, 0), np.float32)
+    return Rows(arrays["ids"], arrays["rows"], none, none, np.zeros(count, np.int32))
+
+
+def _untrainable(table: TableOptions) -> RuntimeError:
+    return RuntimeError(
+        f"table {table.name!r} was loaded to compute outputs and cannot be trained; call "
+        "model.eval(), or load the save in a job with servers: fleet.init_server(folder)"
+    )

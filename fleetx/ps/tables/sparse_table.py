@@ -1,0 +1,297 @@
+"""A sparse table: rows for ids, made when an id is first met."""
+
+import threading
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fleetx.ps.tables import kernels
+from fleetx.ps.tables.candidates import Candidates
+from fleetx.ps.tables.entries import ShowClickEntry
+from fleetx.ps.tables.index import DAY, DAY_SHIFT, MARK, MARK_SHIFT, Index, rows_of, stamped
+from fleetx.ps.tables.row_store import Rows, RowStore
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.arrays import Array, Floats, Ids
+
+LAST_DAY = 1 << 13
+LAST_MARK = 1 << 16
+ONE_SHOW: Floats = np.array([1, 0], np.float32)
+"""What is counted for an id that came without shows and clicks."""
+
+
+class SparseTable:
+    """Weights, the rule's state, and the index that finds both. ``lock`` guards every call."""
+
+    def __init__(self, spec: SparseSpec, engine: ModuleType | None = None) -> None:
+        self.spec, self.lock = spec, threading.RLock()
+        self._kernels = engine or kernels.active
+        self._index = Index(self._kernels)
+        self._counted = isinstance(spec.entry, ShowClickEntry)
+        self._rows = RowStore(spec.dim, spec.rule, counted=self._counted)
+        filtered = spec.entry is not None and not self._counted
+        self._candidates = Candidates(self._kernels) if filtered else None
+        self.updates = 0
+        """Updates so far; the version of the table."""
+        self.day, self.mark = 0, 1
+        self.era = 0
+        """Marks are compared within an era; they begin anew with the next one."""
+
+    def __len__(self) -> int:
+        return self._index.size
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the rows that exist, and of the index."""
+        waiting = self._candidates.nbytes if self._candidates else 0
+        return self._rows.nbytes + self._index.nbytes + waiting
+
+    def pull(self, ids: Ids, out: Floats, met: Array | None = None, *, train: bool) -> Ids | None:
+        """Write the rows of the ids to ``out``.
+
+        Args:
+            ids: any ids, in any order.
+            out: one row for each of them.
+            met: how often each id occurred, 1 if not said; for tables that admit by it.
+            train: make rows that do not exist yet; else show what they would begin with.
+
+        Returns:
+            The ids that were admitted by an entry, which a log must remember.
+        """
+        day = self.day << DAY_SHIFT
+        slots, missing = self._index.find(ids, ~DAY, day) if train else self._index.find(ids)
+        admitted = None
+        if missing and train:
+            admitted = self._make(ids, slots, met)
+        self._kernels.gather(self._rows.tables[0], slots, out)
+        if missing:
+            self._kernels.clear(slots, out)
+        if missing and not train and self._candidates is None:
+            unknown = slots < 0
+            out[unknown] = self._first(ids[unknown])
+        return admitted
+
+    def _first(self, ids: Ids) -> Floats:
+        return self.spec.initializer.rows(ids, self.spec.dim, self.spec.seed)
+
+    def _make(self, ids: Ids, slots: Ids, met: Array | None) -> Ids | None:
+        """Give rows to unknown ids that are admitted, and fill in their slots."""
+        unknown = np.flatnonzero(slots < 0)
+        if self._candidates is None:
+            new, back = np.unique(ids[unknown], return_inverse=True)
+            slots[unknown] = self._add(new)[back.reshape(-1)]
+            return None
+        times = np.ones(len(unknown), np.int64) if met is None else met[unknown]
+        assert self.spec.entry is not None
+        new = self._candidates.meet(ids[unknown], times, self.spec.entry, self.day)
+        self._add(new)
+        slots[unknown], _ = self._index.find(ids[unknown])
+        return new
+
+    def admit(self, ids: Ids) -> None:
+        """Make rows for those of the ids that have none, whatever the entry says."""
+        _, missing = self._index.find(ids)
+        if missing:
+            slots, _ = self._index.find(ids)
+            self._add(np.unique(ids[slots < 0]))
+
+    def _add(self, ids: Ids) -> Ids:
+        """New rows for ids that are all different and unknown; returns their slots."""
+        slots = self._add_empty(ids)
+        self._rows.weights.array[slots] = self._first(ids)
+        return slots
+
+    def _add_empty(self, ids: Ids) -> Ids:
+        """The same, but their weights are still to be written."""
+        slots = self._rows.take(len(ids))
+        self._index.insert(ids, stamped(slots, self.day, self.mark))
+        return slots
+
+    def push(
+        self,
+        ids: Ids,
+        gradients: Floats,
+        rate: float | None = None,
+        *,
+        unique: bool = False,
+        stats: Floats | None = None,
+    ) -> None:
+        """One update by the table's rule; gradients of an id that comes twice are added up.
+
+        Args:
+            ids: the rows to move.
+            gradients: one for each of them.
+            rate: the learning rate; the rule's own if not said.
+            unique: the caller knows that no id comes twice.
+            stats: shows and clicks of each id, one show if not said.
+        """
+        self.updates += 1
+        if not unique:
+            ids, gradients, stats = self.summed(ids, gradients, stats)
+        slots = self._touch(ids)
+        if self._candidates is not None:  # who has no row yet is not trained
+            kept = slots >= 0
+            slots, gradients = slots[kept], np.ascontiguousarray(gradients[kept])
+            stats = None if stats is None else stats[kept]
+        base = self.spec.rule.lr if rate is None else rate
+        rate = self.spec.pace.rate(base, self.updates - 1)
+        self.spec.rule.apply(self._kernels, self._rows.tables, slots, gradients, rate)
+        if self._counted:
+            self._rows.stats.array[slots] += ONE_SHOW if stats is None else stats
+
+    def add(self, ids: Ids, delta: Floats, *, unique: bool = False) -> None:
+        """``w += delta``, for workers that train copies of their own."""
+        self.updates += 1
+        if not unique:
+            ids, delta, _ = self.summed(ids, delta, None)
+        slots = self._touch(ids)
+        kept = slots >= 0
+        self._kernels.add(self._rows.tables[0], slots[kept], np.ascontiguousarray(delta[kept]))
+
+    def _touch(self, ids: Ids) -> Ids:
+        stamp = (self.day << DAY_SHIFT) | (self.mark << MARK_SHIFT)
+        slots, missing = self._index.find(ids, ~(DAY | MARK), stamp)
+        if missing and self._candidates is None:
+            self._make(ids, slots, None)
+        return slots
+
+    def summed(
+        self, ids: Ids, gradients: Floats, stats: Floats | None
+    ) -> tuple[Ids, Floats, Floats | None]:
+        """Each id once, with the sums of what came with it."""
+        once, _, place = self._kernels.dedupe(ids, 1)
+        if len(once) == len(ids):
+            return ids, gradients, stats
+        totals = np.zeros((len(once), self.spec.dim), np.float32)
+        self._kernels.sum_rows(np.ascontiguousarray(gradients), place, totals)
+        if self._counted:
+            each = np.tile(ONE_SHOW, (len(ids), 1)) if stats is None else stats
+            stats = np.zeros((len(once), 2), np.float32)
+            self._kernels.sum_rows(np.ascontiguousarray(each), place, stats)
+        return once, totals, stats
+
+    def shrink(self, threshold: int) -> Ids:
+        """End a day: drop rows that were not met for so many days, or score too low."""
+        gone = self.leaving(threshold)
+        self.end_day(gone, threshold)
+        return gone
+
+    def leaving(self, threshold: int) -> Ids:
+        """The ids that ``shrink`` would drop."""
+        ids, words = self._index.words()
+        gone = self.day + 1 - ((words & DAY) >> DAY_SHIFT) >= threshold
+        if isinstance(self.spec.entry, ShowClickEntry):
+            counted = self._rows.stats.array[rows_of(words)] * np.float32(self.spec.entry.decay)
+            gone |= self.spec.entry.scores(counted) < self.spec.entry.lowest
+        leaving: Ids = ids[gone]
+        return leaving
+
+    def end_day(self, gone: Ids, threshold: int) -> None:
+        """Begin the next day without these ids."""
+        self.begin_day(self.day + 1)
+        if self._counted:
+            self.decay(self.ids())
+        if len(gone):
+            self.drop(gone)
+        if self._candidates is not None:
+            self._candidates.shrink(self.day, threshold)
+
+    def begin_day(self, day: int) -> None:
+        """Rows that are met from now on are met on this day."""
+        self.day = day
+        if self.day == LAST_DAY - 1:
+            self._renumber()
+
+    def decay(self, ids: Ids) -> None:
+        """Let the counts of these rows fade, as at the end of a day."""
+        if isinstance(self.spec.entry, ShowClickEntry):
+            slots, _ = self._index.find(ids)
+            self._rows.stats.array[slots[slots >= 0]] *= np.float32(self.spec.entry.decay)
+
+    def knows(self, ids: Ids) -> Array:
+        """Whether each id has a row."""
+        slots, _ = self._index.find(ids)
+        return slots >= 0
+
+    def ids(self) -> Ids:
+        """Every id that has a row."""
+        return self._index.words()[0]
+
+    def drop(self, ids: Ids) -> None:
+        """Forget these ids."""
+        known, words = self._index.words()
+        gone = np.isin(known, ids)
+        self._rows.give_back(rows_of(words[gone]))
+        self._index.replace(known[~gone], words[~gone])
+
+    def begin_mark(self) -> int:
+        """Changes from now on bear a new mark; returns the one they bear."""
+        if self.mark == LAST_MARK - 1:
+            self._renumber()
+        self.mark += 1
+        return self.mark
+
+    def _renumber(self) -> None:
+        """Begin days and marks anew before their bits are full; all rows count as changed."""
+        ids, words = self._index.words()
+        half = LAST_DAY // 2
+        days = np.maximum(((words & DAY) >> DAY_SHIFT) - half, 0) if self.day > half else 0
+        self.day = self.day - half if self.day > half else self.day
+        self.mark, self.era = 1, self.era + 1
+        self._index.replace(ids, rows_of(words) | (days << DAY_SHIFT) | (1 << MARK_SHIFT))
+
+    def part(self, number: int, bits: int, since: int = 0) -> Rows:
+        """Copies of the rows in one part of the hash range that changed after a mark."""
+        ids, words = self._index.part(number, bits)
+        if since:
+            changed = ((words & MARK) >> MARK_SHIFT) >= since
+            ids, words = ids[changed], words[changed]
+        slots = rows_of(words)
+        weights, state, stats = (column.array[slots] for column in self._rows.columns)
+        return Rows(ids, weights, state, stats, ((words & DAY) >> DAY_SHIFT).astype(np.int32))
+
+    def clear(self) -> None:
+        """Forget all rows, and who waits for one; the count of updates and the marks go on."""
+        self._index = Index(self._kernels)
+        self._rows = RowStore(self.spec.dim, self.spec.rule, counted=self._counted)
+        if self._candidates is not None:
+            self._candidates = Candidates(self._kernels)
+
+    def reserve(self, rows: int) -> None:
+        """Make room for so many rows; before many are ``put``."""
+        self._index.reserve(rows)
+
+    def put(self, rows: Rows) -> None:
+        """Take rows that ``part`` gave, here or on another server."""
+        if len(rows) == 0:
+            return
+        slots, missing = self._index.find(rows.ids)
+        if missing:
+            self._add_empty(np.unique(rows.ids[slots < 0]))
+            slots, _ = self._index.find(rows.ids)
+        self._rows.weights.array[slots] = rows.weights
+        for column, given in ((self._rows.state, rows.state), (self._rows.stats, rows.stats)):
+            if given.shape[1] == column.width:
+                column.array[slots] = given
+        for day in np.unique(rows.days):
+            stamp = (int(day) << DAY_SHIFT) | (self.mark << MARK_SHIFT)
+            self._index.find(rows.ids[rows.days == day], ~(DAY | MARK), stamp)
+
+    @property
+    def largest(self) -> int:
+        """Rows, or ids that wait for one, if those are more: what the parts of a save are for."""
+        return max(len(self), 0 if self._candidates is None else len(self._candidates))
+
+    def waiting_part(self, number: int, bits: int) -> tuple[Ids, Ids, Ids] | None:
+        """Ids that were met but have no row yet, their counts and days; None if all are let in."""
+        return None if self._candidates is None else self._candidates.part(number, bits)
+
+    def put_waiting(self, ids: Ids, counts: Ids, days: Ids) -> None:
+        """Take what ``waiting_part`` gave; ids that have a row here wait no more."""
+        if self._candidates is not None:
+            new = ~self.knows(ids)
+            self._candidates.put(ids[new], counts[new], days[new])
+
+    def describe(self) -> dict[str, Any]:
+        """What a person may want to know."""
+        return {"rows": len(self), "bytes": self.nbytes, "updates": self.updates, "day": self.day}

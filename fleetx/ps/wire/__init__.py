@@ -1,0 +1,1 @@
+"""How requests and replies travel: frames, sockets, the handshake and shared memory."""

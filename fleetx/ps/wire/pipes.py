@@ -1,0 +1,117 @@
+"""Whole messages over a socket, with or without TLS, and never waiting for ever in the middle."""
+
+import contextlib
+import os
+import socket
+import ssl
+import struct
+
+import numpy as np
+
+from fleetx.ps.wire.arrays import Array
+
+STALL = 30
+"""Seconds that may pass within a message."""
+LARGE = 1 << 16
+"""Bytes that more than one packet takes."""
+Bytes = bytes | bytearray | memoryview
+
+
+def byte_view(part: Bytes | Array) -> memoryview:
+    """The bytes of something, not copied."""
+    return (part.data if isinstance(part, np.ndarray) else memoryview(part)).cast("B")
+
+
+class EndedError(ConnectionError):
+    """The other end closed the connection between two messages."""
+
+
+class Pipe:
+    """A connected socket."""
+
+    def __init__(self, sock: socket.socket, *, stall: float = STALL, corks: bool = False) -> None:
+        """Take over a socket.
+
+        Args:
+            sock: connected, and encrypted if it shall be.
+            stall: seconds that may pass within a message.
+            corks: send encrypted records, which are short, in large packets: that costs less here
+                but the other end gets them later.
+        """
+        self.socket = sock
+        self._corks = corks and hasattr(socket, "TCP_CORK")
+        self.secure = isinstance(sock, ssl.SSLSocket)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self.secure:
+            sock.settimeout(stall)
+        else:
+            # By the kernel: Python's own time-outs cost a poll before every call.
+            sock.settimeout(None)
+            limit = struct.pack("ll", int(stall), int(stall % 1 * 1e6))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def read(self, view: memoryview, *, idle: bool = False) -> None:
+        """Fill ``view``; before its first byte there is no hurry when ``idle`` is said."""
+        got, size = 0, len(view)
+        flags = 0 if self.secure else socket.MSG_WAITALL
+        while got < size:
+            try:
+                count = self.socket.recv_into(view[got:], 0, flags)
+            except (BlockingIOError, TimeoutError):
+                if idle and got == 0:
+                    continue
+                raise ConnectionError(f"{size - got} of {size} bytes did not come") from None
+            if count == 0:
+                raise EndedError("the connection was closed")
+            got += count
+
+    def read_exactly(self, count: int) -> bytes:
+        """So many bytes."""
+        data = bytearray(count)
+        self.read(memoryview(data))
+        return bytes(data)
+
+    def send(self, *parts: Bytes | Array) -> None:
+        """Send all parts, one behind the other."""
+        try:
+            if len(parts) == 1 and not self.secure:
+                self.socket.sendall(byte_view(parts[0]))
+                return
+            views = [byte_view(part) for part in parts if len(part)]
+            if self.secure:
+                self._send_sealed(views)
+                return
+            while views:
+                sent = self.socket.sendmsg(views)
+                while views and sent >= len(views[0]):
+                    sent -= len(views.pop(0))
+                if views:
+                    views[0] = views[0][sent:]
+        except (BlockingIOError, TimeoutError):
+            raise ConnectionError("the other end does not read") from None
+
+    def send_file(self, file: int, begin: int, end: int) -> None:
+        """Send a part of a file, which takes no copy."""
+        assert not self.secure, "a file would not be encrypted"
+        try:
+            while begin < end:
+                begin += os.sendfile(self.socket.fileno(), file, begin, end - begin)
+        except (BlockingIOError, TimeoutError):
+            raise ConnectionError("the other end does not read") from None
+
+    def _send_sealed(self, views: list[memoryview]) -> None:
+        corks = self._corks and sum(map(len, views)) > LARGE
+        if corks:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        for view in views:
+            self.socket.sendall(view)
+        if corks:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+
+    def close(self) -> None:
+        """End the connection."""
+        with contextlib.suppress(OSError):  # it was closed by the other end
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()

@@ -1,0 +1,1 @@
+"""The side of the workers: connections to the servers, and what carries gradients there."""

@@ -1,0 +1,203 @@
+"""Carries gradients to the servers and fresh parameters back, in step with all other workers."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.row_source import TableOptions
+from fleetx.ps.wire.arrays import Array, Floats, Ids
+from fleetx.ps.worker.client import TableHandle
+from fleetx.ps.worker.row_gradients import RowGradients, joined
+from fleetx.ps.worker.sparse_module import SparseModule
+from fleetx.ps.worker.table_setup import TableSetup
+from fleetx.ps.worker.worker import Worker
+
+T = TypeVar("T")
+
+
+class Carrier(TableSetup):
+    """Every update waits for all workers: k of them on batches of b are one on batches of k * b."""
+
+    exact_prefetch = True
+    """Whether training is the same with and without rows that were fetched ahead."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gathered: dict[SparseModule, RowGradients] = {}
+        """What layers show of their rows' gradients."""
+        self._earlier: dict[SparseModule, RowGradients] = {}
+        """What they showed before another backward of the same batch."""
+        self.step = 0
+        """Updates of this model."""
+
+    def begin(self) -> None:
+        """Before a forward."""
+        worker = self.worker
+        if self.options.bound >= 0:
+            step, bound = worker.step, self.options.bound
+            done = step - self.undelivered()
+            worker.client.call({"method": "tick", "step": step, "done": done, "bound": bound})
+
+    def undelivered(self) -> int:
+        """Batches whose gradients the servers do not have yet."""
+        return 0
+
+    def collect(self) -> None:
+        """After the backward: show the gradients of rows to whoever looks at gradients."""
+        servers = self.worker.client.servers
+        for module in self.modules.values():
+            gathered = module.gather(servers)
+            if (earlier := self._earlier.pop(module, None)) is not None:
+                gathered = joined([earlier, gathered], servers, module.options.dim)
+            self.gathered[module] = gathered
+            module.lend(gathered)
+
+    def keep_gradients(self) -> None:
+        """Before another backward of the same batch: what was shown will be shown with the rest."""
+        for module, gathered in self.gathered.items():
+            if module.anchor.grad is not None:  # it was not cleared
+                shown = RowGradients(gathered.batch, module.take_back(), gathered.stats)
+                self._earlier[module] = shown
+        self.gathered.clear()
+
+    def clear_gradients(self) -> None:
+        """After an update that may have been skipped: rows have no gradients any more."""
+        for module in self.gathered:
+            if module.anchor.grad is not None:
+                module.take_back()
+        self.gathered.clear()
+
+    def deliver(self) -> None:
+        """Hand over the gradients of one update and fetch what it led to."""
+        worker = self.worker
+        self.push(worker, self._dense(), self._sparse())
+        self.count(worker)
+        self.refresh(worker)
+
+    def count(self, worker: Worker) -> None:
+        """Note an update."""
+        self.step += 1
+        worker.step += 1
+
+    def _dense(self) -> list[list[Floats]]:
+        self.check_options()
+        return [group.gradients() for group, _ in self.groups]
+
+    def _sparse(self) -> dict[str, RowGradients]:
+        """Table -> its gradients; layers of one table are one."""
+        taken: dict[str, list[RowGradients]] = {}
+        for module, gathered in self.gathered.items():
+            changed = RowGradients(gathered.batch, module.take_back(), gathered.stats)
+            taken.setdefault(module.options.name, []).append(changed)
+        self.gathered.clear()
+        servers = self.worker.client.servers
+        return {
+            name: joined(each, servers, self.tables[name].options.dim)
+            for name, each in taken.items()
+        }
+
+    def push(
+        self, worker: Worker, dense: list[list[Floats]], sparse: Mapping[str, RowGradients]
+    ) -> None:
+        """Send gradients to the servers."""
+        rounds, pushed = worker.pace.workers > 0, list[TableHandle]()
+        for (group, options), values in zip(self.groups, dense, strict=True):
+            rate, handle = float(options["lr"]), group.table
+            worker.client.write(handle, values, rate=rate, step=handle.versions)
+            pushed.append(handle)
+        for name, gathered in sparse.items():
+            handle = worker.table(self.tables[name].options)
+            worker.client.push(
+                handle,
+                gathered.batch,
+                gathered.gradients,
+                rate=self.rate(name),
+                step=handle.versions,
+                everywhere=rounds,
+                stats=gathered.stats,
+            )
+            pushed.append(handle)
+        if rounds:
+            for handle in pushed:
+                handle.advance()
+
+    def rate(self, table: str) -> float:
+        """The learning rate of a table: the job's, unless the table has a rule of its own."""
+        module = self.tables[table]
+        if module.options.rule is not None:
+            return -1.0
+        for group in self.optimizer.param_groups:
+            if any(p is module.anchor for p in group["params"]):
+                return float(group["lr"])
+        raise AssertionError("only tables of the optimizer are moved")
+
+    def agree(self, flag: Tensor) -> Tensor:
+        """The largest flag of all workers that update together."""
+        worker = self.worker
+        found = worker.agree(float(flag.item()), topic="agree")
+        return torch.full_like(flag, found)
+
+    def look_up(
+        self,
+        table: TableOptions,
+        batch: IdBatch,
+        met: Array | None,
+        *,
+        train: bool,
+        versions: list[int] | None = None,
+    ) -> Floats:
+        """The rows that a forward needs; ``versions`` are those that a later batch waits for."""
+        worker = self.worker
+        handle = worker.table(table)
+        if versions is not None:
+            return worker.ahead.pull(handle, batch, train=train, step=versions, met=met)
+        return worker.client.pull(handle, batch, train=train, step=handle.versions, met=met)
+
+    def sort_ids(self, ids: Ids) -> IdBatch:
+        """The batch of these ids, which several tables may share."""
+        return self.worker.sort_ids(ids)
+
+    def fetch_ahead(self, fetch: Callable[..., T], *args: Any) -> Future[T]:
+        """Run a fetch for a later batch beside the computation of this one."""
+        return self.worker.fetch_ahead(fetch, *args)
+
+    def next_versions(self, table: TableOptions) -> list[int]:
+        """The versions of a table that rows for the batch after this one wait for."""
+        handle = self.worker.table(table)
+        return handle.after() if self.worker.pace.workers else [*handle.versions]
+
+    def outdated(self, table: TableOptions, versions: list[int]) -> bool:
+        """Whether rows that were fetched for these versions are not those of the batch at hand.
+
+        They may wait for gradients that are still to come, or lack some that came meanwhile.
+        """
+        return versions != self.worker.table(table).versions
+
+    def refreshed(self, table: TableOptions, batch: IdBatch, rows: Floats) -> Floats:
+        """Rows that were fetched ahead, as they are now that their batch is trained."""
+        return rows
+
+    def flush(self) -> None:
+        """Let servers know all that was learned here; nothing is left open when it returns."""
+        worker = self.worker
+        for name, module in self.tables.items():
+            versions = worker.table(module.options).versions
+            worker.client.call_all(
+                [{"method": "await", "table": name, "version": version} for version in versions]
+            )
+
+    def catch_up(self) -> None:
+        """Take over what the servers hold, whatever this worker knew or was about to use."""
+        for module in self.modules.values():
+            module.forget_ahead()
+        self.refresh(self.worker)
+
+    def close(self) -> None:
+        """Before the worker leaves."""
+        if self._worker is not None:
+            self.flush()
+        self._worker, self._number, self._offered = None, 0, False

@@ -1,0 +1,308 @@
+"""What a worker asks of its servers: rows, values, changes and a few rare things."""
+
+import secrets
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.wire.arrays import Array, Floats, Ids
+from fleetx.ps.wire.channel import Access, Channel, Fill
+from fleetx.ps.wire.frames import Flag, Frame, Op
+from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.wire.messages import Message, from_json, to_json
+from fleetx.ps.wire.pipes import byte_view
+from fleetx.ps.wire.short_floats import shortened, widened
+
+_ONCE = ("load", "save", "shrink")
+"""Methods that must not happen twice."""
+Steps = int | list[int]
+"""A version of a table: the same on all servers, or each server's own."""
+
+
+@dataclass(frozen=True)
+class TableHandle:
+    """A table as a client knows it: its number on each server."""
+
+    name: str
+    numbers: tuple[int, ...]
+    width: int
+    short: int = 0
+    """The flag of the dtype in which rows travel; 0 for float32."""
+    versions: list[int] = field(default_factory=list, compare=False)
+    """For updates in rounds: the version of each server's share that our next push is based on.
+
+    Models of a worker that share a table share its rounds, so they are counted here. Zero where
+    pushes are applied as they come.
+    """
+
+    def advance(self) -> None:
+        """Note that we have pushed to a round."""
+        self.versions[:] = self.after()
+
+    def after(self) -> list[int]:
+        """The versions that our next push leads to."""
+        return [version + 1 for version in self.versions]
+
+
+class Client:
+    """One connection to each server; calls from several threads take turns."""
+
+    def __init__(
+        self, endpoints: Sequence[str], access: Access, *, answer_timeout: float | None = None
+    ) -> None:
+        claim = Claim(access.claim.worker, secrets.randbits(63))
+        # Each client numbers its own changes, so it needs a name of its own.
+        named = replace(access, claim=claim)
+        self.channels = [
+            Channel(endpoint, named, answer_timeout=answer_timeout) for endpoint in endpoints
+        ]
+        self._lock = threading.Lock()
+        self._calls = count(1)
+
+    @property
+    def servers(self) -> int:
+        """How many there are."""
+        return len(self.channels)
+
+    def call(self, message: Message, server: int = 0) -> Message:
+        """One of the rare requests to one server."""
+        with self._lock:
+            self._ask(server, self._numbered(message))
+            return self._answer(server)
+
+    def call_all(self, messages: Message | Sequence[Message]) -> list[Message]:
+        """The same to all servers at once, or to each its own."""
+        with self._lock:
+            if isinstance(messages, dict):
+                each = [self._numbered(messages)] * self.servers
+            else:
+                each = [self._numbered(message) for message in messages]
+            for server, message in enumerate(each):
+                self._ask(server, message)
+            return [self._answer(server) for server in range(self.servers)]
+
+    def _numbered(self, message: Message) -> Message:
+        """A request that must not be done twice bears a number: it may have to be sent twice."""
+        return message | {"call": next(self._calls)} if message["method"] in _ONCE else message
+
+    def _ask(self, server: int, message: Message) -> None:
+        data = to_json(message)
+        self.channels[server].send(Frame(Op.CALL, body=len(data)), data)
+
+    def _answer(self, server: int) -> Message:
+        found: list[Message] = []
+
+        def read(frame: Frame, fill: Fill) -> None:
+            data = bytearray(frame.body)
+            fill(memoryview(data))
+            found.append(from_json(data))
+
+        self.channels[server].receive(read)
+        return found[0]
+
+    def create(
+        self, kind: str, specs: Sequence[Message], width: int, *, short: int = 0
+    ) -> TableHandle:
+        """Make a table on all servers, or find the one that another worker made."""
+        asked = [{"method": "create", "kind": kind, "spec": spec} for spec in specs]
+        numbers = tuple(int(answer["table"]) for answer in self.call_all(asked))
+        return TableHandle(specs[0]["name"], numbers, width, short, [0] * self.servers)
+
+    def pull(
+        self,
+        table: TableHandle,
+        batch: IdBatch,
+        out: Floats | None = None,
+        *,
+        train: bool = True,
+        step: Steps = 0,
+        met: Array | None = None,
+    ) -> Floats:
+        """The rows of a batch, in its order."""
+        if out is None:
+            out = np.empty((len(batch.ids), table.width), np.float32)
+        flags = (Flag.TRAIN if train else Flag.NONE) | (Flag.COUNTS if met is not None else 0)
+        flags |= table.short
+        with self._lock:
+            asked = [server for server in range(self.servers) if self._count(batch, server)]
+            for server in asked:
+                cut = slice(batch.begins[server], batch.begins[server + 1])
+                ids, size = batch.ids[cut], self._count(batch, server)
+                counts = [] if met is None else [np.ascontiguousarray(met[cut], np.uint32)]
+                body = 8 * size + sum(array.nbytes for array in counts)
+                number = table.numbers[server]
+                least = _of(step, server)
+                head = Frame(Op.PULL, number, flags, count=size, step=least, body=body)
+                self.channels[server].send(head, ids, *counts)
+            for server in asked:
+                rows = out[batch.begins[server] : batch.begins[server + 1]]
+                self.channels[server].receive(_into(rows, table.short))
+        return out
+
+    @staticmethod
+    def _count(batch: IdBatch, server: int) -> int:
+        return int(batch.begins[server + 1] - batch.begins[server])
+
+    def push(
+        self,
+        table: TableHandle,
+        batch: IdBatch,
+        values: Array,
+        *,
+        rate: float = -1.0,
+        step: Steps = 0,
+        delta: bool = False,
+        everywhere: bool = False,
+        stats: Floats | None = None,
+    ) -> int:
+        """Send gradients (or differences) for a batch; returns the version it led to.
+
+        Args:
+            table: where to.
+            batch: which rows.
+            values: one for each id of the batch.
+            rate: the learning rate; negative for the table's own.
+            step: the version that it is based on, for updates in rounds.
+            delta: add to the weights, past the rule.
+            everywhere: also to servers that have none of the rows, which wait for all workers.
+            stats: shows and clicks of each id.
+        """
+        flags = (
+            Flag.UNIQUE | (Flag.DELTA if delta else 0) | (Flag.COUNTS if stats is not None else 0)
+        )
+        flags |= table.short
+        values = shortened(values, table.short)
+        version = 0
+        with self._lock:
+            asked = [s for s in range(self.servers) if everywhere or self._count(batch, s)]
+            for server in asked:
+                cut = slice(batch.begins[server], batch.begins[server + 1])
+                arrays: list[Array] = [batch.ids[cut], values[cut]]
+                arrays += [] if stats is None else [stats[cut]]
+                head = Frame(
+                    Op.PUSH,
+                    table.numbers[server],
+                    flags,
+                    self.channels[server].next_seq(),
+                    self._count(batch, server),
+                    table.width,
+                    _of(step, server),
+                    rate,
+                    sum(array.nbytes for array in arrays),
+                )
+                self.channels[server].send(head, *arrays)
+            for server in asked:
+                version = self.channels[server].receive(_nothing).step
+        return version
+
+    def changed_ids(self, table: TableHandle, since: list[int], reader: int) -> IdBatch | None:
+        """Ids of rows that others than the reader have changed; None if any row may be.
+
+        Args:
+            table: of the rows.
+            since: the last change on each server that is no news; set to the last one there now.
+            reader: what it calls itself in the ``step`` of its pushes.
+        """
+        found: list[Ids] = []
+        with self._lock:
+            for server, channel in enumerate(self.channels):
+                number, last = table.numbers[server], since[server]
+                channel.send(Frame(Op.CHANGED_IDS, number, seq=reader, step=last))
+            replies = [channel.receive(_ids_to(found)) for channel in self.channels]
+        since[:] = [reply.step for reply in replies]
+        if any(reply.flags & Flag.ALL for reply in replies):
+            return None
+        begins = np.cumsum([0, *map(len, found)])
+        return IdBatch(np.concatenate(found), begins, np.arange(begins[-1]))
+
+    def read(self, table: TableHandle, out: Sequence[Floats], *, step: Steps = 0) -> int:
+        """All values of a dense table, one array for each server; returns the lowest version."""
+        with self._lock:
+            for server, channel in enumerate(self.channels):
+                number, least = table.numbers[server], _of(step, server)
+                channel.send(Frame(Op.READ, number, step=least))
+            versions = [
+                channel.receive(_into(values)).step
+                for channel, values in zip(self.channels, out, strict=True)
+            ]
+        return min(versions)
+
+    def write(
+        self,
+        table: TableHandle,
+        values: Sequence[Floats],
+        *,
+        rate: float = -1.0,
+        step: Steps = 0,
+        flag: int = Flag.NONE,
+    ) -> None:
+        """Gradients, differences or first values of a dense table, an array for each server."""
+        with self._lock:
+            for server, (channel, array) in enumerate(zip(self.channels, values, strict=True)):
+                head = Frame(
+                    Op.WRITE,
+                    table.numbers[server],
+                    flag,
+                    channel.next_seq(),
+                    len(array),
+                    step=_of(step, server),
+                    rate=rate,
+                    body=array.nbytes,
+                )
+                channel.send(head, array)
+            for channel in self.channels:
+                channel.receive(_nothing)
+
+    def hang_up(self, server: int) -> None:
+        """Let those who wait for a server that is silent try to reach it anew."""
+        self.channels[server].hang_up()
+
+    def end(self) -> None:
+        """End all connections for good, also under a thread that still waits for an answer."""
+        for channel in self.channels:
+            channel.end()
+
+    def close(self) -> None:
+        """End all connections."""
+        for channel in self.channels:
+            channel.close()
+
+
+def _of(step: Steps, server: int) -> int:
+    return step if isinstance(step, int) else step[server]
+
+
+def _nothing(frame: Frame, fill: Fill) -> None:
+    """A reply without a body."""
+
+
+def _ids_to(found: list[Ids]) -> Any:
+    """Reads a reply of ids into an array of its own."""
+
+    def read(frame: Frame, fill: Fill) -> None:
+        ids = np.empty(frame.count, np.int64)
+        if frame.body:
+            fill(byte_view(ids))
+        found.append(ids)
+
+    return read
+
+
+def _into(array: Floats, short: int = 0) -> Any:
+    """Reads a reply right into an array, or beside it when its numbers are short."""
+
+    def read(frame: Frame, fill: Fill) -> None:
+        target: Array = np.empty(array.shape, np.int16) if short else array
+        if frame.body != target.nbytes:
+            raise RuntimeError(f"{frame.body} bytes came where {target.nbytes} were expected")
+        if frame.body:
+            fill(byte_view(target))
+        if short:
+            array[...] = widened(target, short)
+
+    return read

@@ -1,0 +1,112 @@
+"""The parameters of one group of an optimizer, as flat arrays for their servers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fleetx.ps.tables.dense_table import OPTIMIZERS, Block, DenseSpec
+from fleetx.ps.tables.sparse_spec import Pace
+from fleetx.ps.wire import frames
+from fleetx.ps.wire.arrays import Floats
+from fleetx.ps.worker.client import Client, TableHandle
+from fleetx.ps.worker.parameter_split import ParameterSplit
+
+_OPTIONS = {
+    "SGD": ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"),
+    "Adagrad": ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize"),
+    "Adam": ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"),
+    "AdamW": ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"),
+    "RMSprop": ("lr", "alpha", "eps", "weight_decay", "momentum", "centered", "maximize"),
+}
+"""What changes the mathematics; the other options of torch choose among implementations."""
+
+
+class DenseGroup:
+    """Copies between parameters and the arrays that travel."""
+
+    def __init__(
+        self, name: str, parameters: Mapping[str, Tensor], split: ParameterSplit, servers: int
+    ) -> None:
+        self.name, self._parameters = name, dict(parameters)
+        shapes = {key: tuple(p.shape) for key, p in parameters.items()}
+        self.blocks: list[tuple[Block, ...]] = split.over(shapes, servers)
+        self._handle: TableHandle | None = None
+
+    @property
+    def table(self) -> TableHandle:
+        """Where the parameters are, once it was made."""
+        assert self._handle is not None, "made when the worker joins"
+        return self._handle
+
+    def create(self, client: Client, rule: str, options: Mapping[str, Any], pace: Pace) -> None:
+        """Make the table on the servers."""
+        assert rule in OPTIMIZERS, "checked when the plan was made"
+        plain = {key: _plain(options[key]) for key in _OPTIONS[rule] if key in options}
+        self._check_size()
+        specs = [
+            DenseSpec(
+                name=self.name, blocks=held, optimizer=rule, options=plain, pace=pace
+            ).to_plain()
+            for held in self.blocks
+        ]
+        self._handle = client.create("dense", specs, 0)
+
+    def _check_size(self) -> None:
+        """A share travels whole, in one message."""
+        largest = max(_size(held) for held in self.blocks)
+        if 4 * largest > frames.MAX_BODY:
+            raise ValueError(
+                f"{len(self._parameters)} dense parameters of one group of the optimizer give a "
+                f"server {largest:,} numbers, and a message carries {frames.MAX_BODY // 4:,}; "
+                "start more servers (fleetrun --server_num), leave slice_var_up = True, or give "
+                "the optimizer several groups of parameters"
+            )
+
+    def arrays(self) -> list[Floats]:
+        """Room for each server's share."""
+        return [torch.zeros(_size(held)).numpy() for held in self.blocks]
+
+    def values(self) -> list[Floats]:
+        """Copies of the parameters."""
+        return self._flattened({name: p.detach() for name, p in self._parameters.items()})
+
+    def gradients(self) -> list[Floats]:
+        """Copies of the gradients; zero where there is none."""
+        return self._flattened({name: p.grad for name, p in self._parameters.items()})
+
+    def _flattened(self, tensors: Mapping[str, Tensor | None]) -> list[Floats]:
+        arrays = self.arrays()
+        for array, held in zip(arrays, self.blocks, strict=True):
+            flat, at = torch.from_numpy(array), 0
+            for name, begin, end in held:
+                tensor = tensors[name]
+                if tensor is not None:
+                    flat[at : at + end - begin].copy_(tensor.reshape(-1)[begin:end])
+                at += end - begin
+        return arrays
+
+    @torch.no_grad()
+    def put(self, arrays: Sequence[Floats], *, add: bool = False) -> None:
+        """Set the parameters to what came from the servers, or move them by it."""
+        for array, held in zip(arrays, self.blocks, strict=True):
+            flat, at = torch.from_numpy(array), 0
+            for name, begin, end in held:
+                target = self._parameters[name].detach().view(-1)[begin:end]
+                source = flat[at : at + end - begin].to(target.device, target.dtype)
+                if add:
+                    target += source
+                else:
+                    target.copy_(source)
+                at += end - begin
+
+
+def _size(blocks: Sequence[Block]) -> int:
+    return sum(end - begin for _, begin, end in blocks)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,195 @@
+"""Before the first batch: servers make the tables, and all workers begin with the same values."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fleetx.ps.tables.rules import Rule
+from fleetx.ps.tables.sparse_spec import Pace
+from fleetx.ps.wire.frames import Flag
+from fleetx.ps.worker.carrier_options import CarrierOptions
+from fleetx.ps.worker.dense_group import DenseGroup
+from fleetx.ps.worker.remote_optimizer import sparse_rule
+from fleetx.ps.worker.sparse_module import SparseModule
+from fleetx.ps.worker.worker import Worker, running
+
+
+class TableSetup:
+    """The part of every carrier that makes tables and agrees on their first values."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        names: Mapping[Tensor, str],
+        modules: list[SparseModule],
+        rule: str,
+        options: CarrierOptions,
+        *,
+        before_setup: Callable[[Worker, int], None] | None = None,
+    ) -> None:
+        self._before_setup = before_setup
+        """Told the worker and the number of this model before its tables are made."""
+        self.optimizer, self.names, self.options, self._rule = optimizer, names, options, rule
+        self.modules = {module.anchor: module for module in modules}
+        self.tables = {module.options.name: module for module in reversed(modules)}
+        """Table -> the first layer over it."""
+        self.groups: list[tuple[DenseGroup, dict[str, Any]]] = []
+        self._worker: Worker | None = None
+        self._number = 0
+        """Of this model among those of its worker, from 1; zero before its tables are made."""
+        self._offered = False
+        self._initial_options: list[dict[str, Any]] = []
+        """The options of the groups with which tables were made."""
+        self._opening = threading.Lock()
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        """Refuse what rows cannot do now, and not when the tables are made."""
+        for group in self.optimizer.param_groups:
+            for module in self._modules_of(group):
+                if module.options.rule is None:
+                    sparse_rule(self._rule, group)
+
+    def _modules_of(self, group: Mapping[str, Any]) -> list[SparseModule]:
+        return [self.modules[p] for p in group["params"] if p in self.modules]
+
+    @property
+    def worker(self) -> Worker:
+        """The connections of this process, joined at the first use."""
+        return self._worker or self.join()
+
+    def join(self) -> Worker:
+        """Make the tables now; all workers meet there, also one that has no batch."""
+        with self._opening:  # a batch may be fetched ahead by another thread
+            if self._worker is None:
+                found = self._connected()
+                self.open(found)
+                self._worker = found
+            return self._worker
+
+    @property
+    def joined(self) -> bool:
+        """Whether it has met the other workers."""
+        return self._worker is not None
+
+    def prepare(self) -> None:
+        """Make the tables without waiting for anybody, before this worker rests."""
+        with self._opening:
+            if self._worker is None:
+                self._prepare(self._connected())
+
+    @staticmethod
+    def _connected() -> Worker:
+        found = running()
+        if found is None:
+            raise RuntimeError(
+                "this is a worker of a parameter-server job that is not connected to its servers; "
+                "call fleet.init_worker() before the first batch"
+            )
+        return found
+
+    def open(self, worker: Worker) -> None:
+        """Make the tables; worker 0's parameters are those with which all begin."""
+        self._prepare(worker)
+        offered = worker.agree(float(worker.index == 0), topic="opened", number=self._number)
+        if not offered:
+            # Worker 0 is gone, or rests. Whoever comes first takes its place if it gave nothing.
+            self._offer(worker)
+        worker.learn_versions()
+        self.refresh(worker)
+
+    def _prepare(self, worker: Worker) -> None:
+        if not self._number:
+            self._make(worker)
+        if worker.index == 0 and not self._offered:
+            self._offer(worker)
+            self._offered = True
+
+    def _make(self, worker: Worker) -> None:
+        if self._before_setup is not None:
+            self._before_setup(worker, len(worker.carriers) + 1)
+        worker.pace = self.pace(worker)
+        groups: list[tuple[DenseGroup, dict[str, Any]]] = []
+        for group in self.optimizer.param_groups:
+            dense = {self.names[p]: p for p in group["params"] if p not in self.modules}
+            if dense:
+                name = f"dense-{worker.dense_tables}"
+                worker.dense_tables += 1
+                made = DenseGroup(name, dense, self.options.split, worker.client.servers)
+                rule, options = self.dense_rule(group)
+                made.create(worker.client, rule, initial_options(options), worker.pace)
+                groups.append((made, group))
+            self._open_sparse(worker, group)
+        self.groups = groups
+        self._initial_options = [_fixed(group) for group in self.optimizer.param_groups]
+        worker.carriers.append(self)
+        self._number = len(worker.carriers)
+
+    def check_options(self) -> None:
+        """Refuse options that changed since the servers were told: pushes bring rates alone."""
+        for at, group in enumerate(self.optimizer.param_groups):
+            if not self.is_remote(group):
+                continue
+            now = _fixed(group)
+            for name, before in self._initial_options[at].items():
+                if now.get(name) != before:
+                    raise ValueError(
+                        f"{name} of group {at} of the optimizer was {before!r} when the servers "
+                        f"made their tables and is {now.get(name)!r} now, and a push tells them "
+                        f"the learning rate and nothing else; leave {name} as it is, in "
+                        "schedulers that cycle it with cycle_momentum=False"
+                    )
+
+    def is_remote(self, group: Mapping[str, Any]) -> bool:
+        """Whether servers run the rule of a group."""
+        return True
+
+    def _offer(self, worker: Worker) -> None:
+        """Give the values with which all begin; servers keep those that come first."""
+        for group, _ in self.groups:
+            worker.client.write(group.table, group.values(), flag=Flag.INITIAL)
+
+    def _open_sparse(self, worker: Worker, group: Mapping[str, Any]) -> None:
+        for module in self._modules_of(group):
+            worker.table(module.options, self.rule(module, group))
+
+    def rule(self, module: SparseModule, group: Mapping[str, Any]) -> Rule:
+        """How the rows of a table move."""
+        return module.options.rule or sparse_rule(self._rule, initial_options(group))
+
+    def pace(self, worker: Worker) -> Pace:
+        """When pushes become updates on the servers."""
+        return Pace(workers=worker.workers)
+
+    def dense_rule(self, group: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """The optimizer that servers run on dense parameters."""
+        return self._rule, group
+
+    def refresh(self, worker: Worker, step: int | None = None) -> None:
+        """Set the dense parameters to those of the servers, at this version or a later one.
+
+        If none is said, it is the one that our own pushes led to.
+        """
+        for group, _ in self.groups:
+            handle, arrays = group.table, group.arrays()
+            worker.client.read(handle, arrays, step=handle.versions if step is None else step)
+            group.put(arrays)
+
+
+def initial_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a group before any schedule: later pushes bring rates of their own.
+
+    So a worker that is started again from a save has the same tables as the others.
+    """
+    plain = {name: value for name, value in group.items() if name != "initial_lr"}
+    return {**plain, "lr": group.get("initial_lr", group["lr"])}
+
+
+def _fixed(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What servers are told once."""
+    known = (bool, int, float, str, tuple)
+    free = ("lr", "initial_lr", "max_lr", "min_lr")
+    return {k: v for k, v in group.items() if k not in free and isinstance(v, known)}

@@ -1,0 +1,159 @@
+"""Waiting for all workers with a limit, so that nobody waits for ever for one who never comes."""
+
+import contextlib
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
+
+from fleetx.roles.stores import Store, patience
+
+LONGEST_ACTION = timedelta(minutes=30)
+"""How long workers wait for one that is still at work; torch's collectives wait as long."""
+GRACE = timedelta(seconds=10)
+"""How long worker 0 stays after a failure, so that others can read of it."""
+
+
+@dataclass
+class Barrier:
+    """Counts the workers in at every call; whoever waits too long learns who is missing.
+
+    Gloo has a barrier with a limit too, but only its rank 0 keeps to it. The messages left in the
+    store are overwritten at every round, so that a long job does not fill it.
+    """
+
+    store: Store
+    index: int
+    size: int
+    held: int = field(default=0, init=False)
+    actions: int = field(default=0, init=False)
+    told: int = field(default=0, init=False)
+
+    def tell(self, call: str, fact: str) -> list[str]:
+        """What every worker says in the same call, in their order.
+
+        No collective, of which a step has a known number, but as patient as one.
+        """
+        self.told += 1
+        keys = [f"meeting/said/{self.told}/{index}" for index in range(self.size)]
+        self.store.set(keys[self.index], fact)
+        try:
+            self.store.wait(keys, default_pg_timeout)
+        except dist.DistError as error:
+            silent = [str(index) for index, key in enumerate(keys) if not self.store.check([key])]
+            raise RuntimeError(
+                f"{call} was not reached by: {', '.join(silent)}; {_ADVICE}"
+            ) from error
+        said = [text.decode() for text in self.store.multi_get(keys)]
+        self.await_all(call)  # all have read
+        self.store.delete_key(keys[self.index])
+        return said
+
+    def first_said(self, topic: str, fact: str, before: str = "") -> str:
+        """What the first worker to come here said of the topic; waits for nobody.
+
+        Args:
+            topic: each worker speaks of it once.
+            fact: what this worker says.
+            before: an earlier topic, which the first one forgets.
+        """
+        said = self.store.compare_set(f"said/{topic}", "", fact).decode()
+        if said == fact and before:
+            self.store.delete_key(f"said/{before}")
+        return said
+
+    def await_all(self, call: str) -> None:
+        """Return when every worker has made the same call; complain on all of them otherwise."""
+        self.held += 1
+        go = f"meeting/go/{self.held}"
+        try:
+            self.store.set(_seat(self.index), f"{self.held} {call}")
+            if self.store.add("meeting/arrived", 1) == self.held * self.size:
+                self._open(go)
+            self.store.wait([go], patience())
+            verdict = self.store.get(go).decode()
+            self._leave()
+        except dist.DistError as error:
+            raise RuntimeError(f"{call} {self._absent()}; {_ADVICE}") from error
+        if verdict:
+            raise RuntimeError(f"{verdict}; {_ADVICE}")
+
+    def report(self, trouble: str) -> None:
+        """Tell the others what went wrong with an action of all workers; hardly waits for them."""
+        self.actions += 1
+        self.store.set(f"action/{self.actions}", f"worker {self.index}: {trouble}")
+        self._part(GRACE)
+
+    def trouble(self) -> str:
+        """What another worker reports of the same action; nothing once it went well on all."""
+        self.actions += 1
+        verdict, count = f"action/{self.actions}", f"action/well/{self.actions}"
+        if self.store.add(count, 1) == self.size:
+            self.store.set(verdict, "")
+            self.store.delete_key(count)
+            # Everybody has come here, so nobody still reads the verdict on the action before.
+            self.store.delete_key(f"action/{self.actions - 1}")
+        self.store.wait([verdict], LONGEST_ACTION)
+        found = self.store.get(verdict).decode()
+        self._part(GRACE if found else LONGEST_ACTION)
+        return found
+
+    def _part(self, limit: timedelta) -> None:
+        """Leave an action; worker 0 goes last, because it may keep the store and take it along.
+
+        After a failure it waits for a short time only: others may be inside of the action, in a
+        collective that ends when this worker does.
+        """
+        read, all_read = f"action/read/{self.actions}", f"action/all_read/{self.actions}"
+        if self.store.add(read, 1) == self.size:
+            self.store.delete_key(read)
+            self.store.set(all_read, "")
+        if self.index == 0:
+            with contextlib.suppress(dist.DistStoreError):  # they come too late
+                self.store.wait([all_read], limit)
+            self.store.delete_key(all_read)
+
+    def _open(self, go: str) -> None:
+        """The last to arrive compares the calls and lets everybody go."""
+        calls = [text.partition(" ")[2] for text in self._seated()]
+        listed = ", ".join(f"worker {index} called {call}" for index, call in enumerate(calls))
+        self.store.set(go, listed if len(set(calls)) > 1 else "")
+        # Everybody has come here, so nobody still reads the message of the round before.
+        self.store.delete_key(f"meeting/go/{self.held - 1}")
+
+    def _leave(self) -> None:
+        """Worker 0 goes last: it may keep the store, which would go with it."""
+        empty = f"meeting/empty/{self.held}"
+        if self.store.add("meeting/left", 1) == self.held * self.size:
+            self.store.set(empty, "")
+        if self.index == 0:
+            self.store.wait([empty], patience())
+            self.store.delete_key(empty)
+
+    def _seated(self) -> list[str]:
+        seats = [_seat(index) for index in range(self.size)]
+        return [text.decode() for text in self.store.multi_get(seats)]
+
+    def _absent(self) -> str:
+        waited = f"waited {int(patience().total_seconds())} s for all {self.size} workers, but"
+        try:
+            missing = [str(index) for index in range(self.size) if not self._came(index)]
+        except dist.DistError:
+            return f"{waited} lost worker 0, which kept the count; look at its log"
+        return f"{waited} these did not come: {', '.join(missing)}"
+
+    def _came(self, index: int) -> bool:
+        if not self.store.check([_seat(index)]):
+            return False
+        return int(self.store.get(_seat(index)).split()[0]) >= self.held
+
+
+_ADVICE = (
+    "every worker must make the same calls in the same order "
+    "(set FLEETX_TIMEOUT, in seconds, if one of them is only slow)"
+)
+
+
+def _seat(index: int) -> str:
+    return f"meeting/here/{index}"

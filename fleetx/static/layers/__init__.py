@@ -1,0 +1,1 @@
+"""Layers that make their module where a script uses them; ``fleetx.static.nn`` is their door."""

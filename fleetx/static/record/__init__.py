@@ -1,0 +1,1 @@
+"""Following user code: what torch does with variables becomes the operators of a program."""

@@ -1,0 +1,39 @@
+"""First values of layers, as a start-up program keeps them."""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from fleetx.static.record.error import ProgramError
+from fleetx.static.record.objective import Objective
+from fleetx.static.record.state import State
+
+
+@dataclass
+class Initial:
+    """How the parameters of one layer get their first values."""
+
+    module: nn.Module
+    reset: Callable[[], None] | None
+    """Draws the values; None for a module that the user made, which has its own already."""
+    done: bool = False
+    again: bool = False
+    """Whether the start-up program ran before, so that the module may have been trained."""
+    loaded: set[int] = field(default_factory=set)
+    """Those of its tensors that got values from files before it started."""
+    state: State | None = None
+    """Of a program that has the module: the one that trains it in parts, if there is one."""
+    trainings: list[weakref.ref[Objective]] = field(default_factory=list)
+    """Those that move the module's parameters."""
+
+
+def check_initialised(layers: dict[str, Initial]) -> None:
+    """Refuse to run layers whose parameters have no values yet."""
+    missing = [name for name, initial in layers.items() if not initial.done]
+    if missing:
+        raise ProgramError(
+            f"the parameters of {', '.join(missing[:3])} have no values yet; run the start-up "
+            "program first: exe.run(static.default_startup_program())."
+        )

@@ -1,0 +1,19 @@
+"""Where in the user's script something was recorded."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import torch
+
+_STATIC = Path(__file__).parent.parent
+OURS = (str(_STATIC), str(Path(torch.__file__).parent), contextlib.__file__)
+"""Code that no user wrote: this package, torch and context managers."""
+
+
+def user_line() -> str:
+    """The innermost line of the call stack outside of torch, this package and contexts."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OURS):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,1 @@
+"""Running programs: executors, start-up, training, and what is fed and fetched."""

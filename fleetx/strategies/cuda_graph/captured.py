@@ -1,0 +1,69 @@
+"""Updates inside a recorded step: which optimizers can, and how one is taken back on the device."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fleetx.optim.taking_back import taken_back
+
+
+def waiting_for_nothing(cls: type[Optimizer]) -> Mapping[str, Any] | None:
+    """The options under which an optimizer never asks the device; None if there are none."""
+    if _obeys_flag(cls):
+        return {}
+    wanted = {"fused": True, "capturable": True, "foreach": None}
+    known = wanted.keys() & inspect.signature(cls).parameters.keys()
+    if not known & {"fused", "capturable"}:
+        return None
+    # A fused Adam, too, refuses to be recorded unless it is told that it may be.
+    chosen = {name: value for name, value in wanted.items() if name in known}
+    return chosen if "fused" in known else {"capturable": True}
+
+
+@torch.no_grad()
+def update_unless(flag: Tensor, optimizer: Optimizer, update: Callable[[], bool]) -> None:
+    """Update; where the flag is set, everything is afterwards as it was. The host learns nothing.
+
+    Args:
+        flag: A tensor of one number on the device, zero when the update shall count.
+        optimizer: The one that the update moves.
+        update: Calls the optimizer.
+    """
+    if not _looks_itself(optimizer):
+        with taken_back(list(_moved(optimizer)), flag):
+            update()
+        return
+    # The names by which torch's own loss scaler tells its optimizers.
+    vars(optimizer).update(found_inf=flag.reshape(()), grad_scale=None)
+    try:
+        update()
+    finally:
+        del vars(optimizer)["found_inf"], vars(optimizer)["grad_scale"]
+
+
+def _looks_itself(optimizer: Optimizer) -> bool:
+    """Whether its kernels look at the flag."""
+    if _obeys_flag(type(optimizer)):
+        return True
+    return all(group.get("fused") for group in optimizer.param_groups)
+
+
+def _obeys_flag(cls: type[Optimizer]) -> bool:
+    """Whether all its paths obey ``found_inf``, as an optimizer says of itself.
+
+    Not by the mark of torch's own (``_step_supports_amp_scaling``), which promises in addition to
+    undo the scale of a ``GradScaler``.
+    """
+    return bool(getattr(cls, "obeys_found_inf", False))
+
+
+def _moved(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Parameters and state."""
+    yield from chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, Tensor))

@@ -1,0 +1,49 @@
+"""Which gradients came without an exchange: what DDP ignores or still waits for."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from fleetx.comm.reached import Reached
+from fleetx.torch_internals import check_reduced
+
+
+class Backwards:
+    """Holds the gradients that backward passes left against the reductions of one replica.
+
+    DDP reduces once after each forward, when every parameter has its gradient. What a second
+    backward adds stays local; so does everything while one gradient is missing. DDP itself says
+    nothing of the first, and of the second only with the next forward.
+    """
+
+    def __init__(self, replica: DistributedDataParallel, trained: Sequence[Tensor]) -> None:
+        self._replica, self._every = replica, not replica.find_unused_parameters
+        self._count, self._armed = len(trained), False
+        self._reached = Reached(trained)
+
+    def forget(self, armed: bool) -> None:
+        """A forward follows; ``armed`` says whether its backward is to be exchanged."""
+        self._reached.forget()
+        self._armed = armed
+
+    def repeated(self) -> bool:
+        """Whether some gradient was added to after the exchange that the last forward began."""
+        if not self._armed:
+            return False
+        usual = self._count if self._every else self._reached.distinct()
+        return len(self._reached) > usual
+
+    def updated(self) -> None:
+        """An update has used the gradients: remember which, but hold none of the parameters."""
+        self._reached.release()
+
+    def unfinished(self) -> bool:
+        """Whether the exchange waits for gradients that the backward did not bring."""
+        if not self._armed or not self._reached:
+            return False
+        try:
+            check_reduced(self._replica)
+        except RuntimeError:
+            return True
+        return False

@@ -1,0 +1,360 @@
+"""Regions of a model whose tensors are spread over ranks.
+
+Inside a region tensors are DTensors of their whole shape, so code that knows the number of heads
+or features of the complete model stays right. Outside everything is plain.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.backends import mha
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from typing_extensions import override
+
+from fleetx.torch_internals import tree_any, tree_iter, tree_map_only, version_of
+
+Forward = Callable[..., Any]
+Change = Callable[[Forward], Forward]
+
+POSITION = 1
+"""The dimension of activations along which positions of a sequence lie."""
+
+
+class Border:
+    """Where plain tensors become replicated ones and complete tensors come out again."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._mesh = mesh
+        self._here = _Here()
+
+    def around(self, forward: Forward) -> Forward:
+        """The forward of a module in a region; only the outermost one converts.
+
+        Every module of a region is given it: recomputation may replay one of them by itself, and
+        then hands it the DTensors that it had been called with.
+        """
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self._here.inside:
+                return forward(*args, **kwargs)
+            if tree_any(_is_spread, (args, kwargs)):
+                with self._within():
+                    return forward(*args, **kwargs)
+            spread = [self.enter(value) for value in (*args, *kwargs.values())]
+            named = dict(zip(kwargs, spread[len(args) :], strict=True))
+            with self._within(), _explained():
+                outputs = forward(*spread[: len(args)], **named)
+            return tree_map_only(DTensor, DTensor.full_tensor, outputs)
+
+        return run
+
+    def enter(self, value: Any) -> Any:
+        """The value with its tensors replicated; what holds none stays the same object."""
+        if not any(isinstance(leaf, Tensor) for leaf in tree_iter(value)):
+            return value
+        return tree_map_only(Tensor, lambda tensor: as_spread(tensor, self._mesh), value)
+
+    @contextmanager
+    def _within(self) -> Iterator[None]:
+        fast = mha.get_fastpath_enabled()
+        with ExitStack() as stack:
+            # Its kernels take plain tensors only.
+            mha.set_fastpath_enabled(False)
+            stack.callback(mha.set_fastpath_enabled, fast)
+            stack.enter_context(implicit_replication())
+            stack.enter_context(_Mixing(self._mesh))
+            stack.callback(self._here.leave)
+            self._here.inside = True
+            yield
+
+    def column(self, forward: Forward) -> Forward:
+        """Each rank computes some of the output features of a linear layer, from all inputs."""
+        return lambda x: forward(self._complete(x))
+
+    def row(self, *, by_position: bool) -> Change:
+        """Each rank multiplies some of the input features of a linear layer.
+
+        The sum is complete on every rank, or cut by position where its neighbours are.
+        """
+        between = Shard(POSITION) if by_position else Replicate()
+
+        def change(forward: Forward) -> Forward:
+            return lambda x: placed(forward(placed(x, self._mesh, Shard(-1))), self._mesh, between)
+
+        return change
+
+    def gathered(self, forward: Forward) -> Forward:
+        """A layer whose weight is cut and whose output is complete on every rank."""
+        return lambda x: placed(forward(self._complete(x)), self._mesh, Replicate())
+
+    def sequence(self, forward: Forward) -> Forward:
+        """Each rank computes some of the positions."""
+
+        def run(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+            return forward(placed(x, self._mesh, Shard(POSITION)), *args, **kwargs)
+
+        return run
+
+    def alone(self, forward: Forward) -> Forward:
+        """A layer that each rank computes completely, from plain tensors."""
+        return partial(whole, self._mesh, forward)
+
+    def _complete(self, x: Tensor) -> Tensor:
+        """The whole of a tensor; layers that share an input share the gathering of it, too."""
+        if isinstance(x, DTensor) and x.placements != (Replicate(),):
+            key = x, version_of(x), torch.is_grad_enabled()
+            kept = self._here.gathered
+            if kept is None or kept[0][0] is not x or kept[0][1:] != key[1:]:
+                self._here.gathered = kept = key, placed(x, self._mesh, Replicate())
+            return kept[1]
+        return placed(x, self._mesh, Replicate())
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if "unevenly sharded" in str(error):
+            raise ValueError(
+                "a dimension that tensor_parallel cuts, such as that of the heads, cannot be dealt "
+                f"out evenly to the ranks; choose an mp_degree that divides it ({error})"
+            ) from error
+        if not isinstance(error, NotImplementedError) or "sharding strategy" not in str(error):
+            raise
+        raise ValueError(
+            f"{error} It is used in a module some of whose layers tensor_parallel cuts. Leave "
+            "those layers whole, or put the operation into a module of its own around them."
+        ) from error
+
+
+class _Here(threading.local):
+    """Where a thread is: backward, which replays, has threads of its own."""
+
+    inside = False
+    gathered: tuple[tuple[Tensor, int, bool], Tensor] | None = None
+
+    def leave(self) -> None:
+        self.inside, self.gathered = False, None
+
+
+def as_spread(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
+    """A tensor that is equal on all ranks, as a replicated one; shares memory and gradients."""
+    if isinstance(tensor, DTensor):
+        return tensor
+    return DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)
+
+
+def placed(tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+    """The tensor with another placement, exchanged between ranks where that takes it."""
+    spread = as_spread(tensor, mesh)
+    if isinstance(placement, Shard) and placement.dim < 0:
+        placement = Shard(placement.dim + spread.ndim)
+    # A redistribution to where it is already would still reduce the gradient by itself.
+    if spread.placements == (placement,):
+        return spread
+    return spread.redistribute(placements=[placement])
+
+
+def _is_spread(value: Any) -> bool:
+    return isinstance(value, DTensor)
+
+
+COMPLETE = frozenset({F.batch_norm, F.instance_norm, F.multi_head_attention_forward})
+"""Functions that write to their arguments, or that consist of others which would mix tensors."""
+
+
+PICKS_ANYWHERE = torch.__version__ >= "2.12"
+"""Whether torch has a backward for an index of numbers that is not in the first dimension."""
+
+
+class _Mixing(TorchFunctionMode):
+    """Lets plain tensors of the user's code take part as replicated ones.
+
+    torch's implicit replication alone would leave them plain in what autograd saves, and backward,
+    which runs outside of the region, would refuse to mix them.
+    """
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self._mesh = mesh
+
+    @override
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs, leaves = dict(kwargs or {}), _tensors(args)
+        if kwargs:
+            leaves += _tensors(kwargs.values())
+        spread = sum(map(_is_spread, leaves))
+        if not spread:
+            return func(*args, **kwargs)
+        if func in COMPLETE or _lacks_gradient(func, args):
+            return whole(self._mesh, func, *args, **kwargs)
+        if spread < len(leaves):
+            _refuse_lost_gradient(func, args, kwargs, leaves)
+            args, kwargs = tree_map_only(
+                Tensor, lambda tensor: as_spread(tensor, self._mesh), (args, kwargs)
+            )
+        if func in PRODUCTS and (by_batch := _cut_alike(args, kwargs)):
+            return alike(self._mesh, func, by_batch, *args)
+        if func is F.scaled_dot_product_attention:
+            return attention(self._mesh, *args, **kwargs)
+        if func is F.dropout and self._mesh.device_type == "cpu":
+            return dropout(self._mesh, *args, **kwargs)
+        return _flattening(self._mesh, func, args, kwargs)
+
+
+def _lacks_gradient(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether it picks by numbers in a later dimension, for which 2.11 has no backward."""
+    if func is not Tensor.__getitem__ or PICKS_ANYWHERE or not isinstance(args[1], tuple):
+        return False
+    first, *others = args[1]
+    return not isinstance(first, Tensor) and any(isinstance(index, Tensor) for index in others)
+
+
+def _flattening(
+    mesh: DeviceMesh, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call it, with complete tensors where torch cannot flatten a dimension that is cut.
+
+    2.11 cannot where a dimension lies before it, as that of samples before positions, and so a
+    linear layer cannot, either.
+    """
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError as error:
+        if "Attempted to flatten multiple dimensions" not in str(error):
+            raise
+    args, kwargs = tree_map_only(
+        DTensor, lambda tensor: placed(tensor, mesh, Replicate()), (args, kwargs)
+    )
+    return func(*args, **kwargs)
+
+
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    """Arguments, and items of lists and indices, that are tensors; without a walk through trees."""
+    found = []
+    for value in values:
+        items = value if type(value) in {list, tuple} else (value,)
+        found += [item for item in items if isinstance(item, Tensor)]
+    return found
+
+
+def _refuse_lost_gradient(
+    func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], leaves: list[Tensor]
+) -> None:
+    name = getattr(func, "__name__", "")
+    in_place = name in {"__setitem__", "__set__"} or name.startswith("__i")
+    in_place = in_place or (name.endswith("_") and not name.endswith("__"))
+    target = kwargs["out"] if kwargs.get("out") is not None else args[0] if in_place else None
+    plain = isinstance(target, Tensor) and not _is_spread(target)
+    if plain and torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves):
+        raise ValueError(
+            f"a plain tensor is written to ({name}) with a result of layers that tensor_parallel "
+            "cuts, and the gradient would be lost; make the tensor with x.new_zeros(...) of such a "
+            "result x, or put the parts together with torch.cat, torch.stack or torch.where."
+        )
+
+
+PRODUCTS = frozenset({torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm})
+"""Products of matrices, of which a rank computes those that it has both factors of."""
+
+
+def _cut_alike(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Placement | None:
+    """How both factors are cut, if it is by the same dimension in front of the matrices."""
+    if kwargs or len(args) != 2 or not all(map(_is_spread, args)):
+        return None
+    left, right = args
+    (where,) = left.placements
+    if (
+        right.placements != (where,)
+        or left.ndim != right.ndim
+        or left.shape[:-2] != right.shape[:-2]
+    ):
+        return None
+    by_batch = isinstance(where, Shard) and where.dim < left.ndim - 2
+    return where if by_batch else None
+
+
+def alike(mesh: DeviceMesh, func: Callable[..., Any], where: Placement, *args: DTensor) -> DTensor:
+    """What each rank computes from its own parts, and what is cut as they are."""
+    found = func(*(part.to_local() for part in args))
+    shape = torch.Size((*args[0].shape[:-1], args[1].shape[-1]))
+    return DTensor.from_local(
+        found, mesh, [where], run_check=False, shape=shape, stride=_stride(shape)
+    )
+
+
+def _stride(shape: torch.Size) -> tuple[int, ...]:
+    return torch.empty(shape, device="meta").stride()
+
+
+def whole(mesh: DeviceMesh, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What every rank computes alone and completely, from tensors that it needs complete."""
+
+    def plain(tensor: DTensor) -> Tensor:
+        return placed(tensor, mesh, Replicate()).to_local()
+
+    args, kwargs = tree_map_only(DTensor, plain, (args, kwargs))
+    return tree_map_only(Tensor, lambda tensor: as_spread(tensor, mesh), func(*args, **kwargs))
+
+
+def dropout(
+    mesh: DeviceMesh, input: DTensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> DTensor:
+    """Dropout with the mask that one process would draw, of which each rank uses its part.
+
+    On accelerators torch does so by itself. On a CPU ranks with parts of unequal size would draw
+    unequally many numbers and never agree on a mask again.
+    """
+    if not training or p == 0:
+        return input
+    where = input.placements[0]
+    if where.is_partial():
+        input, where = placed(input, mesh, Replicate()), Replicate()
+    mask = F.dropout(torch.ones(input.shape, dtype=input.dtype), p)
+    return cast(DTensor, input * placed(mask, mesh, where))
+
+
+def attention(
+    mesh: DeviceMesh,
+    query: DTensor,
+    key: DTensor,
+    value: DTensor,
+    attn_mask: DTensor | None = None,
+    *options: Any,
+    **more: Any,
+) -> DTensor:
+    """Scaled dot product attention, each rank with its heads, in the fastest kernel there is."""
+    parts = (query, key, value)
+    by_heads = all(
+        part.ndim == 4 and part.placements == (Shard(1),) and part.size(1) % mesh.size() == 0
+        for part in parts
+    )
+    where: Placement = Shard(1) if by_heads else Replicate()
+    q, k, v = (placed(part, mesh, where).to_local() for part in parts)
+    mask = None if attn_mask is None else _mask(attn_mask, mesh, query.size(1), by_heads)
+    found = F.scaled_dot_product_attention(q, k, v, mask, *options, **more)
+    return DTensor.from_local(found, mesh, [where], run_check=False)
+
+
+def _mask(mask: DTensor, mesh: DeviceMesh, heads: int, by_heads: bool) -> Tensor:
+    """This rank's part of a mask; one that all heads share gets a gradient from all of them."""
+    if by_heads and mask.ndim == 4 and mask.size(1) == heads:
+        return placed(mask, mesh, Shard(1)).to_local()
+    whole = placed(mask, mesh, Replicate())
+    return whole.to_local(grad_placements=[Partial()] if by_heads else None)

@@ -1,0 +1,55 @@
+"""Random numbers that a group of ranks has in common, whatever their own seeds are."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from fleetx.torch_internals import seed_spread_tensors
+
+Forward = Callable[..., Any]
+
+
+class SharedRandomness:
+    """Lets forwards of a model draw the same numbers on all ranks of a group.
+
+    Replicated activations need the same dropout mask on each rank.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._seed, self._device = seed, device
+        self.count = 0
+        """Forwards so far."""
+
+    def around(self, forward: Forward) -> Forward:
+        """Run each forward that will have a backward from a state of its own, and put back ours."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return forward(*args, **kwargs)
+            devices = [] if self._device.type == "cpu" else [self._device]
+            with torch.random.fork_rng(devices, device_type=self._device.type):
+                # Twins of a seed and of a count must not meet: hence the hash.
+                torch.manual_seed(hash((self._seed, self.count)) & (2**63 - 1))
+                self.count += 1
+                return forward(*args, **kwargs)
+
+        return run
+
+
+def common_seed(asked: int, mesh: DeviceMesh, device: torch.device) -> int:
+    """A seed that the ranks of the mesh have in common and those of no other mesh have.
+
+    It is made of the one that was asked for, or of the first rank's own if that is below 0.
+    """
+    own = (asked if asked >= 0 else torch.initial_seed()) % 2**63
+    group = mesh.get_group()
+    first, shared = dist.get_global_rank(group, 0), torch.tensor(own, device=device)
+    dist.broadcast(shared, src=first, group=group)
+    if device.type != "cpu":
+        with torch.random.fork_rng([device], device_type=device.type):
+            # DTensors would else meet in the whole world when the first one draws numbers.
+            seed_spread_tensors(0, mesh)
+    return hash((int(shared), first))

@@ -1,0 +1,120 @@
+"""Cut points that make the dearest part as cheap as it can be."""
+
+from itertools import combinations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fleetx.strategies.pipeline import balance, parts, trace
+from tests.strategies.pipeline.models import GPT, ResNet, all_whole, check, nothing_whole
+
+
+def a_chain(depth: int) -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(3, 3) for _ in range(depth)))
+
+
+@given(
+    costs=st.lists(st.integers(0, 9), min_size=2, max_size=9),
+    count=st.integers(1, 9),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_other_cut_is_better(costs: list[int], count: int) -> None:
+    count = min(count, len(costs))
+    graph = trace.follow(a_chain(len(costs)), all_whole)
+    named = {f"_{number}": float(cost) for number, cost in enumerate(costs)}
+    points = [int(point) for point in balance.points(graph, named, count)]
+
+    def dearest(begins: tuple[int, ...]) -> int:
+        bounds = zip((0, *begins), (*begins, len(costs)), strict=True)
+        return max(sum(costs[begin:end]) for begin, end in bounds)
+
+    assert len(points) == count - 1
+    best = min(map(dearest, combinations(range(1, len(costs)), count - 1)))
+    assert dearest(tuple(points)) == best
+    assert len(parts.cut(graph, [str(point) for point in points])) == count
+
+
+def test_too_few_layers() -> None:
+    graph = trace.follow(a_chain(2), all_whole)
+    with pytest.raises(ValueError, match=r"has 2 layers that could begin a stage, .* has 3 stages"):
+        balance.points(graph, {}, 3)
+
+
+def test_sizes_stand_for_costs_but_not_those_of_lookups() -> None:
+    model = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8))
+    graph = trace.follow(model, all_whole)
+    assert list(balance.sizes(model, graph).values()) == [0, 40, 0, 72]
+    assert balance.points(graph, balance.sizes(model, graph), 2) == ["3"]
+
+
+class Costs(nn.Module):
+    """Runs one layer twice and another one in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+        self.act, self.drop = nn.ReLU(inplace=True), nn.Dropout(0.5)
+        self.bn = nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bn(self.one(self.two(self.one(x))))
+        return self.three(self.drop(self.act(x)))
+
+
+def test_layers_that_run_twice_or_in_place_begin_nothing() -> None:
+    graph = trace.follow(Costs(), all_whole)
+    assert balance.points(graph, {"two": 1.0, "bn": 1.0, "act": 9.0}, 2) == ["bn"]
+    assert balance.points(graph, {}, 4) == ["bn", "drop", "three"]
+    with pytest.raises(ValueError, match="has 4 layers"):
+        balance.points(graph, {}, 5)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_measuring_leaves_the_model_as_it_was(by_name: bool) -> None:
+    model, x = Costs(), torch.randn(4, 3)
+    kept = x.clone()
+    graph = trace.follow(model, all_whole)
+    dice, state = torch.get_rng_state(), {k: v.clone() for k, v in model.state_dict().items()}
+    seconds = balance.costs(model, graph, {"x": x} if by_name else (x,))
+    assert set(seconds) == {node.name for node in graph.nodes}
+    assert all(value >= 0 for value in seconds.values())
+    assert torch.equal(torch.get_rng_state(), dice)
+    assert torch.equal(x, kept)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_cost_is_the_median_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, now, modes = a_chain(2), [0.0], []
+    takes = iter([50.0, 1.0, 7.0, 3.0])
+
+    def work(*args: object) -> None:
+        now[0] += next(takes)
+        modes.append(torch.is_grad_enabled())
+
+    model[1].register_forward_hook(work)
+    monkeypatch.setattr(balance, "perf_counter", lambda: now[0])
+    seconds = balance.costs(model, trace.follow(model, all_whole), (torch.randn(1, 3),))
+    assert (seconds["_0"], seconds["_1"]) == (0.0, 3.0)
+    assert modes == [False] * 4
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_from_a_model_to_its_stages(stages: int) -> None:
+    gpt, resnet = GPT(), ResNet()
+    text = {"ids": torch.randint(0, 11, (2, 5)), "mask": torch.randn(5, 5)}
+    for model, inputs in ((gpt, text), (resnet, {"x": torch.randn(4, 3, 8, 8)})):
+        whole = trace.open_up(model, stages)
+        graph = trace.follow(model, whole)
+        points = balance.points(graph, balance.costs(model, graph, inputs), stages)
+        assert len(check(model, inputs, points, whole)) == stages
+
+
+def test_every_layer_of_a_resnet_can_begin_a_stage_where_nothing_changes_in_place() -> None:
+    model = ResNet()
+    graph = trace.follow(model, nothing_whole)
+    points = balance.points(graph, dict.fromkeys((n.name for n in graph.nodes), 1.0), 8)
+    check(model, {"x": torch.randn(4, 3, 8, 8)}, points, nothing_whole)

@@ -1,0 +1,278 @@
+"""A followed forward: which calls it has, which arguments, and which modules are opened."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrizations
+
+from fleetx.strategies.pipeline import parts, trace
+from tests.strategies.pipeline.models import (
+    GPT,
+    Block,
+    ResNet,
+    all_whole,
+    check,
+    nothing_whole,
+    run_all,
+)
+
+
+def calls(graph: fx.Graph) -> list[str]:
+    return [str(node.target) for node in graph.nodes if node.op == "call_module"]
+
+
+def inputs(graph: fx.Graph) -> list[str]:
+    return [str(node.target) for node in graph.nodes if node.op == "placeholder"]
+
+
+def test_whole_modules_are_one_call_each() -> None:
+    graph = trace.follow(GPT(depth=2), all_whole)
+    assert calls(graph) == ["embed", "blocks.0", "blocks.1", "norm"]
+    opened = trace.follow(GPT(depth=2), lambda name, module: name == "blocks.1")
+    inside = ["blocks.0.norm", "blocks.0.qkv", "blocks.0.out"]
+    assert calls(opened) == ["embed", *inside, "blocks.1", "norm"]
+
+
+def test_the_predicate_sees_names_and_modules() -> None:
+    model, asked = GPT(depth=2), {}
+
+    def whole(name: str, module: nn.Module) -> bool:
+        asked[name] = module
+        return True
+
+    trace.follow(model, whole)
+    assert asked == {"blocks.0": model.blocks[0], "blocks.1": model.blocks[1]}
+
+
+class Arguments(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(
+        self, x: Tensor, /, y: Tensor, z: Tensor | None = None, *rest: Any, w: Tensor, v: int = 2
+    ) -> Tensor:
+        total = self.one(x) + y * v
+        if z is not None:
+            total = total + z
+        return self.two(total) * w
+
+
+def test_arguments_with_a_default_keep_it() -> None:
+    model = Arguments()
+    x, y, w = (torch.randn(2, 3) for _ in range(3))
+    graph = trace.follow(model, all_whole)
+    assert inputs(graph) == ["x", "y", "w"]
+    cut = parts.cut(graph, ["two"])
+    assert torch.equal(run_all(cut, model, {"x": x, "y": y, "w": w}), model(x, y, w=w))
+
+
+def test_arguments_with_a_default_may_be_given() -> None:
+    model = Arguments()
+    x, y, z, w = (torch.randn(2, 3) for _ in range(4))
+    graph = trace.follow(model, all_whole, given={"z", "v"})
+    assert inputs(graph) == ["x", "y", "z", "w", "v"]
+    cut = parts.cut(graph, ["two"])
+    given = {"x": x, "y": y, "z": z, "w": w, "v": 3}
+    assert torch.equal(run_all(cut, model, given), model(x, y, z, w=w, v=3))
+
+
+def test_a_given_argument_that_there_is_not() -> None:
+    with pytest.raises(trace.TraceError, match=r"takes no 'label'; it takes \['x', 'y', 'z', 'w'"):
+        trace.follow(Arguments(), all_whole, given={"label"})
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    loss: Tensor | None = None
+
+
+class Returns(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.one, self.two, self.kind = nn.Linear(3, 3), nn.Linear(3, 3), kind
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.one(x)
+        z = self.two(y)
+        kinds: dict[str, Any] = {
+            "pair": lambda: Pair(y, z),
+            "output": lambda: Output(z),
+            "nest": lambda: [(y, {"z": z, "n": 1}), None],
+            "input": lambda: x,
+        }
+        return kinds[self.kind]()
+
+
+@pytest.mark.parametrize("kind", ["pair", "output", "nest", "input"])
+def test_the_output_is_of_the_same_kind(kind: str) -> None:
+    model, x = Returns(kind), torch.randn(2, 3)
+    got = run_all(parts.cut(trace.follow(model, all_whole), ["two"]), model, {"x": x})
+    want = model(x)
+    assert type(got) is type(want)
+    if kind == "pair":
+        assert torch.equal(got.left, want.left)
+        assert torch.equal(got.right, want.right)
+    elif kind == "output":
+        assert torch.equal(got.logits, want.logits)
+        assert got.loss is None
+    elif kind == "nest":
+        assert torch.equal(got[0][1]["z"], want[0][1]["z"])
+        assert (type(got[0]), got[0][1]["n"], got[1]) == (tuple, 1, None)
+    else:
+        assert got is x
+
+
+def test_a_graph_module_is_a_model_like_others() -> None:
+    check(fx.symbolic_trace(ResNet()), {"x": torch.randn(2, 3, 8, 8)}, ["layer2.0.conv2"])
+
+
+def test_a_parametrized_weight_used_by_hand() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = parametrizations.weight_norm(nn.Linear(3, 3))
+            self.two = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.two(self.one(x)) @ self.one.weight
+
+    cut = check(Tied(), {"x": torch.randn(2, 3)}, ["two"])
+    assert cut[1].modules == {"two", "one.parametrizations.weight"}
+
+
+def test_a_module_with_two_names_has_the_first() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.ReLU())
+    model.add_module("again", model[2])
+    assert calls(trace.follow(model, all_whole)) == ["0", "1", "2", "2"]
+
+
+def test_nothing_is_left_behind() -> None:
+    model = GPT(depth=1)
+    patched = [torch.zeros, isinstance, nn.Module.__setattr__, nn.Module.__call__]
+    fields = {name: dict(module.__dict__) for name, module in model.named_modules()}
+    trace.follow(model, nothing_whole)
+    assert [torch.zeros, isinstance, nn.Module.__setattr__, nn.Module.__call__] == patched
+    assert "training" not in nn.Module.__dict__
+    assert {name: dict(module.__dict__) for name, module in model.named_modules()} == fields
+
+
+class Wide(nn.Module):
+    """Most weights sit in a body of two halves, one of which cannot be followed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small = nn.Sequential(nn.Linear(2, 2))
+        self.body = nn.ModuleDict({"left": Half(False), "right": Half(True)})
+        self.torchs = nn.TransformerEncoderLayer(8, 2, 64, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.torchs(self.body["right"](self.body["left"](x)))
+
+
+class Half(nn.Module):
+    def __init__(self, decides: bool) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
+        self.decides = decides
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.decides and x.sum() > 0:
+            return x
+        return self.layers(x)
+
+
+def test_heavy_modules_are_opened_where_they_can_be_followed() -> None:
+    model = Wide()
+    left = [f"body.left.layers.{number}" for number in range(6)]
+    assert calls(trace.follow(model, trace.open_up(model, 4))) == [*left, "body.right", "torchs"]
+    halves = ["body.left", "body.right", "torchs"]
+    assert calls(trace.follow(model, trace.open_up(model, 1))) == halves
+
+
+def test_blocks_stay_whole_when_there_are_enough() -> None:
+    model = GPT(depth=8)
+    whole = trace.open_up(model, 2)
+    names = ["embed", *(f"blocks.{number}" for number in range(8)), "norm"]
+    assert calls(trace.follow(model, whole)) == names
+    assert not trace.open_up(GPT(depth=2), 2)("blocks.0", Block(4))
+
+
+def test_a_model_whose_own_code_cannot_be_followed() -> None:
+    with pytest.raises(trace.TraceError, match="decides by a value"):
+        trace.open_up(Half(True), 2)
+
+
+class Stacks(nn.Module):
+    """Torch's own stacks, which loop over layers by code that decides by values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        wide: dict[str, Any] = {
+            "d_model": 8,
+            "nhead": 2,
+            "dim_feedforward": 16,
+            "batch_first": True,
+        }
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(**wide), 3, norm=nn.LayerNorm(8)
+        )
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**wide), 3)
+
+    def forward(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None = None,
+        padding: Tensor | None = None,
+    ) -> Tensor:
+        memory = self.encoder(x, mask=mask, src_key_padding_mask=padding)
+        return self.decoder(y, memory, tgt_mask=mask)
+
+
+HIDDEN = torch.ones(5, 5).triu(1).bool()
+MASKS = {
+    "no mask": {},
+    "causal": {"mask": torch.zeros(5, 5).masked_fill(HIDDEN, -torch.inf)},
+    "causal, of bool": {"mask": HIDDEN},
+    "other": {"mask": torch.randn(5, 5)},
+    "padding": {"padding": torch.tensor([[False] * 5, [False] * 3 + [True] * 2])},
+}
+
+
+@pytest.mark.parametrize("masks", MASKS)
+@pytest.mark.parametrize("training", [True, False])
+def test_the_layers_of_torchs_own_stacks_can_be_cut(masks: str, training: bool) -> None:
+    model = Stacks().train(training)
+    given = {"x": torch.randn(2, 5, 8), "y": torch.randn(2, 5, 8), **MASKS[masks]}
+
+    def whole(name: str, module: nn.Module) -> bool:
+        return name not in {"encoder", "decoder"}
+
+    if masks == "padding" and not training:
+        with pytest.raises(trace.TraceError, match="enable_nested_tensor=False"):
+            trace.follow(model, whole, given=MASKS[masks])
+        model.encoder.use_nested_tensor = False
+    graph = trace.follow(model, whole, given=MASKS[masks])
+    cut = parts.cut(graph, ["encoder.layers.1", "encoder.layers.2", "decoder.layers.1"])
+    torch.manual_seed(1)
+    want = model(**given)
+    torch.manual_seed(1)
+    assert torch.equal(run_all(cut, model, given), want)
+    assert [len(part.modules) for part in cut] == [1, 1, 3, 2]
+
+
+def test_torchs_own_stacks_are_opened() -> None:
+    model = Stacks()
+    names = calls(trace.follow(model, trace.open_up(model, 4)))
+    layers = [f"{side}.layers.{number}" for side in ("encoder", "decoder") for number in range(3)]
+    assert names == [*layers[:3], "encoder.norm", *layers[3:]]

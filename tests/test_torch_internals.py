@@ -1,0 +1,327 @@
+"""Private names of torch stand in one file, and each still means what fleetx takes it for."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
+
+from fleetx import torch_internals as internals
+from fleetx.testing import world
+
+PACKAGE = Path(internals.__file__).parent
+OF_TORCH = {"torch", "nn", "F", "dist"}
+OF_OBJECTS = {
+    *("_parameters", "_buffers", "_modules", "_version", "_is_view", "_is_param"),
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_post_accumulate_grad_hooks", "_flat_weights", "_check_input_dim", "_get_fsdp_state"),
+    *("_check_reducer_finalized", "_module_info", "_unsharded_param", "_new_shared", "_values"),
+}
+"""Attributes of torch's objects that would be missed by looking at imports."""
+
+
+def private(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name for name in names if name.startswith("torch.") and "._" in name)
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            yield from (name for name in names if name.startswith("torch.") and "._" in name)
+        elif isinstance(node, ast.Attribute) and is_private(node.attr, ast.unparse(node.value)):
+            yield ast.unparse(node)
+
+
+def is_private(name: str, owner: str) -> bool:
+    if not name.startswith("_") or name.startswith("__") or owner in {"self", "super()"}:
+        return False
+    return owner.split(".", maxsplit=1)[0] in OF_TORCH or name in OF_OBJECTS
+
+
+def test_private_names_of_torch_stand_in_one_file() -> None:
+    files = [path for path in PACKAGE.rglob("*.py") if path.name != "torch_internals.py"]
+    found = {str(path.relative_to(PACKAGE)): sorted(set(private(path))) for path in files}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_what_subclasses_override_is_there() -> None:
+    from torch.distributed.pipelining import PipelineStage
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    owners = {
+        "torch.nn.Module": nn.Module,
+        "torch.distributed.pipelining.PipelineStage": PipelineStage,
+        "torch.fx.experimental.symbolic_shapes.ShapeEnv": ShapeEnv,
+    }
+    for full in internals.OVERRIDDEN:
+        owner, _, name = full.rpartition(".")
+        assert callable(getattr(owners[owner], name))
+
+
+def test_dictionaries_of_a_module_are_live() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(3))
+    layer = internals.children_of(module)["0"]
+    assert layer is module[0]
+    internals.parameters_of(layer)["weight"] = nn.Parameter(torch.full((3,), 7.0))
+    internals.buffers_of(layer)["running_mean"] = torch.full((3,), 5.0)
+    state = module.state_dict()
+    assert (float(state["0.weight"][0]), float(state["0.running_mean"][0])) == (7.0, 5.0)
+
+
+def test_modules_share_what_others_hold() -> None:
+    module, twin = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    module.register_buffer("hidden", torch.zeros(1), persistent=False)
+    internals.use_tensors(twin, module)
+    internals.share_persistence(twin, module)
+    internals.use_children(twin, {"below": nn.Linear(1, 1)})
+    assert twin.weight is module.weight
+    assert "hidden" not in twin.state_dict()
+    assert "below.weight" in twin.state_dict()
+    lazy = nn.LazyLinear(2)
+    internals.infer_parameters(lazy, (torch.ones(4, 3),), {})
+    assert lazy.weight.shape == (2, 3)
+
+
+def test_graphs_tell_of_their_nodes() -> None:
+    graph = fx.Graph()
+    first = graph.placeholder("x")
+    with graph.inserting_before(internals.graph_root(graph).next):
+        assert next(iter(graph.nodes)) is first
+        before = graph.placeholder("before")
+    assert next(iter(graph.nodes)) is before
+    assert not internals.is_erased(before)
+    graph.erase_node(before)
+    assert internals.is_erased(before)
+    assert isinstance(torch.ops.aten.add.Tensor, internals.OpOverload)
+
+
+def test_switches_are_put_back() -> None:
+    internals.set_grad_enabled(False)
+    assert not torch.is_grad_enabled()
+    internals.set_grad_enabled(True)
+    assert torch.is_grad_enabled()
+    with internals.as_if_compiling():
+        assert torch.compiler.is_compiling()
+        assert torch.compiler.is_exporting()
+    assert not torch.compiler.is_compiling()
+    with internals.without_mkldnn():
+        assert not torch._C._get_mkldnn_enabled()
+    assert torch._C._get_mkldnn_enabled() or not torch.backends.mkldnn.is_available()
+    token = internals.enter_autocast("cpu", torch.bfloat16, True, True)
+    assert torch.is_autocast_enabled("cpu")
+    internals.exit_autocast(token)
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_functions_of_torch_come_down_to_one_that_can_be_replaced() -> None:
+    calls: list[str] = []
+
+    def counted(name: str, function: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return function(*args, **kwargs)
+
+        return run
+
+    internals.replace_functional_call(counted("functional", internals.functional_call))
+    internals.replace_checkpoint_generator(counted("checkpoint", internals.checkpoint_generator))
+    try:
+        layer = nn.Linear(2, 2)
+        torch.func.functional_call(layer, {"bias": torch.zeros(2)}, (torch.ones(1, 2),))
+        checkpoint(layer, torch.ones(1, 2, requires_grad=True), use_reentrant=False)
+    finally:
+        internals.replace_functional_call(internals.functional_call)
+        internals.replace_checkpoint_generator(internals.checkpoint_generator)
+    assert calls == ["functional", "checkpoint"]
+    assert not internals.is_transformed()
+    assert torch.func.vmap(lambda x: x * internals.is_transformed())(torch.ones(2)).all()
+
+
+def test_fake_tensors_have_sizes_and_no_memory() -> None:
+    with internals.FakeTensorMode() as mode, internals.enable_python_dispatcher():
+        fake = torch.ones(3) + 1
+    assert isinstance(fake, internals.FakeTensor)
+    assert internals.storage_number(fake) == internals.storage_number(fake[1:])
+    assert internals.storage_number(fake) != internals.storage_number(
+        mode.from_tensor(torch.ones(3))
+    )
+    assert callable(internals.decompositions().one_layer_lstm)
+    with pytest.raises(internals.DataDependentOutputException):
+        fake.sum().item()
+    with internals.FakeTensorMode(), pytest.raises(internals.DynamicOutputShapeException):
+        torch.ones(3).nonzero()
+    with internals.without_torch_function():
+        assert torch.ones(2).sum() == 2
+
+
+def test_free_sizes_are_expressions() -> None:
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    env, source = ShapeEnv(), internals.ConstantSource("x_0")
+    symbol = env.create_symbol(17, source, DimDynamic.DYNAMIC, constraint_dim=None)
+    size = env.create_symintnode(symbol, hint=17, source=source)
+    assert isinstance(size, torch.SymInt)
+    assert internals.symbolic_expression(size * 2) == 2 * symbol
+    found = internals.sympy_interp(internals.PythonReferenceAnalysis, {symbol: 5}, 2 * symbol)
+    assert found == 10
+
+
+def test_hooks_are_seen() -> None:
+    layer, weight = nn.Linear(2, 2), nn.Parameter(torch.ones(2))
+    assert not internals.has_forward_hooks(layer)
+    assert not internals.has_backward_hooks(layer)
+    assert not internals.has_gradient_hooks(weight)
+    layer.register_forward_pre_hook(lambda *_: None)
+    layer.register_full_backward_hook(lambda *_: None)
+    weight.register_post_accumulate_grad_hook(lambda _: None)
+    assert internals.has_forward_hooks(layer)
+    assert internals.has_backward_hooks(layer)
+    assert internals.has_gradient_hooks(weight)
+
+
+def test_tensors_tell_of_writes_views_and_values() -> None:
+    tensor = torch.zeros(4)
+    before = internals.version_of(tensor)
+    tensor.add_(1)
+    assert internals.version_of(tensor) == before + 1
+    assert internals.is_view(tensor[:2])
+    assert not internals.is_view(tensor)
+    sparse = torch.sparse_coo_tensor(torch.tensor([[1, 1]]), torch.tensor([2.0, 3.0]), (4,))
+    assert internals.values_of(sparse).tolist() == [2.0, 3.0]
+    leaf = torch.zeros(4, requires_grad=True)
+    shaped = internals.unsafe_view(leaf, (2, 2))
+    shaped.add_(1)  # torch would refuse it on a view of a leaf
+    assert shaped.shape == (2, 2)
+    assert not internals.is_view(internals.unsafe_view(tensor, (2, 2)))
+    assert internals.shared_storage(16).is_shared()
+    internals.mark_parameter(tensor)
+    assert isinstance(tensor, nn.Parameter)
+
+
+def test_layers_and_masks() -> None:
+    assert issubclass(nn.BatchNorm2d, internals.BatchNormBase)
+    assert issubclass(nn.BatchNorm2d, internals.NormBase)
+    assert issubclass(nn.InstanceNorm1d, internals.InstanceNormBase)
+    assert issubclass(nn.Conv3d, internals.ConvBase)
+    assert issubclass(nn.Dropout2d, internals.DropoutBase)
+    with pytest.raises(ValueError, match="expected 4D"):
+        internals.check_input_dim(nn.BatchNorm2d(3), torch.zeros(2, 3))
+    mask = torch.triu(torch.ones(3, 3, dtype=torch.bool), 1)
+    made = internals.canonical_mask(mask, "mask", None, "", torch.float32, False)
+    assert made.isinf().equal(mask)
+    assert internals.detect_is_causal_mask(made, None, 3)
+    assert internals.get_seq_len(torch.zeros(2, 3, 4), True) == 3
+    recurrent, weight = nn.LSTM(2, 2), nn.Parameter(torch.zeros(8, 2))
+    internals.put_flat_weight(recurrent, "weight_ih_l0", weight)
+    assert recurrent.all_weights[0][0] is not weight  # until it is a parameter, too
+    internals.parameters_of(recurrent)["weight_ih_l0"] = weight
+    assert recurrent.all_weights[0][0] is weight
+
+
+def test_lists_of_tensors_are_computed_as_one_by_one() -> None:
+    def pair() -> list[torch.Tensor]:
+        return [torch.tensor([1.0, -4.0]), torch.tensor([9.0])]
+
+    other = [torch.tensor([2.0, 2.0]), torch.tensor([3.0])]
+    cases: list[tuple[Any, Any, Any]] = [
+        (internals.foreach_add, (other,), lambda x, y: x + y),
+        (internals.foreach_add_, (other,), lambda x, y: x + y),
+        (internals.foreach_sub_, (other,), lambda x, y: x - y),
+        (internals.foreach_mul, (other,), lambda x, y: x * y),
+        (internals.foreach_mul_, (other,), lambda x, y: x * y),
+        (internals.foreach_div, (other,), lambda x, y: x / y),
+        (internals.foreach_div_, (other,), lambda x, y: x / y),
+        (internals.foreach_lerp_, (other, 0.25), lambda x, y: torch.lerp(x, y, 0.25)),
+        (internals.foreach_addcmul_, (other, other), lambda x, y: x + y * y),
+        (internals.foreach_clamp_min_, (0.0,), lambda x, _: x.clamp_min(0)),
+        (internals.foreach_clamp_max_, (0.0,), lambda x, _: x.clamp_max(0)),
+        (internals.foreach_neg, (), lambda x, _: -x),
+        (internals.foreach_norm, (), lambda x, _: x.norm()),
+    ]
+    for operator, args, alone in cases:
+        given = pair()
+        found = operator(given, *args)
+        found = given if found is None else found
+        for ours, x, y in zip(found, pair(), other, strict=True):
+            assert torch.allclose(ours, alone(x, y)), operator
+    assert [float(x) for x in internals.foreach_sqrt([torch.tensor(9.0)])] == [3.0]
+
+
+@pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.Adam])
+def test_torch_still_updates_by_the_fused_kernels(cls: Any) -> None:
+    """Their arguments are those that torch passes: fleetx passes the same."""
+    name = {torch.optim.SGD: "_fused_sgd_", torch.optim.Adam: "_fused_adam_"}[cls]
+    called: list[dict[str, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, name, lambda *args, **kwargs: called.append(kwargs))
+        parameter = nn.Parameter(torch.ones(2))
+        parameter.grad = torch.ones(2)
+        optimizer: Optimizer = cls([parameter], lr=0.1, fused=True)
+        optimizer.step()
+    wanted = {"lr", "weight_decay", "maximize", "grad_scale", "found_inf"}
+    assert wanted <= called[0].keys()
+
+
+def test_gradients_are_unscaled_and_infinity_is_found() -> None:
+    gradients, found = [torch.tensor([4.0]), torch.tensor([8.0])], torch.zeros(1)
+    internals.unscale_and_find_inf_(gradients, found, torch.tensor([0.5]))
+    assert ([float(g) for g in gradients], float(found)) == ([2.0, 4.0], 0.0)
+    internals.unscale_and_find_inf_([torch.tensor([torch.inf])], found, torch.tensor([0.5]))
+    assert float(found) == 1.0
+
+
+def test_hooks_of_saved_tensors_are_seen() -> None:
+    assert not internals.saved_tensor_hooks()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        assert internals.saved_tensor_hooks()
+
+
+@world(2)
+def test_groups_meshes_and_spread_parameters() -> None:
+    from torch import distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    made = internals.groups_made()
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b"))
+    assert internals.groups_made() > made
+    assert dist.group.WORLD in internals.process_groups()
+    assert internals.flattened(mesh["a", "b"], "both").size() == 2
+    internals.seed_spread_tensors(0, mesh["b"])
+    internals.forget_sharding_plans()
+    model = nn.Sequential(nn.Linear(4, 4))
+    assert not internals.is_fsdp(model)
+    fully_shard(model, mesh=mesh["b"])
+    assert internals.is_fsdp(model)
+    records = internals.fsdp_records(model)
+    owners = [internals.fsdp_owner(record) for record in records]
+    assert owners == [(model[0], "weight"), (model[0], "bias")]
+    F.mse_loss(model(torch.ones(2, 4)), torch.zeros(2, 4)).backward()
+    assert all(record.sharded_param.grad is not None for record in records)
+    whole = internals.fsdp_whole(records[0])
+    assert whole is not None
+    assert whole.shape == (4, 4)
+    assert records[0].unsharded_accumulated_grad is None
+
+
+@world(2)
+def test_ddp_says_when_it_waits() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.used(x)
+            return found
+
+    replica = nn.parallel.DistributedDataParallel(Half())
+    replica(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(RuntimeError):
+        internals.check_reduced(replica)
