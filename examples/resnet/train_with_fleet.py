@@ -313,7 +313,7 @@ def say(message: str) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line; switches are written as document 001 writes them, --fp16=True."""
+    """The command line; switches are written as Fleet's reference job writes them, --fp16=True."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -7,9 +7,10 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fleetx.comm.transfer import to_device
 from fleetx.engine.engine import Engine
 from fleetx.roles.messages import broadcast_json, broadcast_tree
-from fleetx.torch_internals import tree_flatten, tree_map, treespec_dumps, treespec_loads
+from fleetx.torch_internals import tree_flatten, treespec_dumps, treespec_loads
 
 
 def is_extra(name: str) -> bool:
@@ -27,7 +28,7 @@ def extra_states(engine: Engine, state: Mapping[str, Any]) -> dict[str, Any]:
     own = {name: state[name] for name, _ in _here(engine, state)}
     if engine.job.size("pp") > 1 and any(map(is_extra, engine.saved_names)):
         own = _of_all_stages(engine, own)
-    return {name: copy.deepcopy(_moved(value, "cpu")) for name, value in own.items()}
+    return {name: copy.deepcopy(to_device(value, "cpu")) for name, value in own.items()}
 
 
 def load_extra_states(engine: Engine, state: Mapping[str, Any]) -> None:
@@ -59,7 +60,7 @@ def _of_all_stages(engine: Engine, own: dict[str, Any]) -> dict[str, Any]:
                 "ranks of a pipeline; let get_extra_state() return tensors, numbers and strings, "
                 "in tuples, lists and dicts with strings as keys."
             )
-        given = _moved(own, device) if mine else None
+        given = to_device(own, device) if mine else None
         found = broadcast_tree(given, source=stage, group=group, device=device) | found
     return found
 
@@ -75,7 +76,3 @@ def _flaw(value: Any) -> str:
     except (TypeError, ValueError, NotImplementedError):
         same = False
     return "" if same else "holds a container that JSON has no form for"
-
-
-def _moved(tree: Any, device: Any) -> Any:
-    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tree)

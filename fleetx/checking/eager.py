@@ -14,6 +14,7 @@ from fleetx import roles
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.checking.outcome import Outcome, differing, flat_weights, tolerances, weights
 from fleetx.checking.report import Report, judge
+from fleetx.comm.transfer import to_device
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
 from fleetx.expected import CRITERION, ITERABLE, WHOLE, takes
@@ -91,7 +92,7 @@ class Trial:
             engine.attach(optimizer)
             start = flat_weights(engine)
             losses: list[float | None] = [
-                float(engine.train_batch(_moved(batch, device))) for batch in self.batches
+                float(engine.train_batch(to_device(batch, device))) for batch in self.batches
             ]
         return gathered(engine, start, losses)
 
@@ -121,7 +122,3 @@ def of_all_workers(engine: Engine) -> tuple[dict[str, int], Tensor]:
     held = weights(engine)
     rows = roles.util.all_gather(torch.cat([*held.values()]).numpy())
     return {name: len(value) for name, value in held.items()}, torch.from_numpy(np.stack(rows))
-
-
-def _moved(batch: Any, device: torch.device) -> Any:
-    return tuple(part.to(device) if isinstance(part, Tensor) else part for part in batch)

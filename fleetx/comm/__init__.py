@@ -1,1 +1,1 @@
-"""Pure tensor mathematics of exchange; no strategy and no process-group management."""
+"""What exchanges share: averages of buffers, equal replicas, tensors in whatever holds them."""

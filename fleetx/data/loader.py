@@ -8,13 +8,13 @@ import torch
 from torch import distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
+from fleetx.comm.transfer import to_device
 from fleetx.data.fillers import Filling, gives, running
 from fleetx.data.indexed import IndexedShare
 from fleetx.data.orders import Order
 from fleetx.data.shares import UNEVEN, Uneven
 from fleetx.data.streamed import StreamedShare
 from fleetx.data.team import Team, find_device, find_team
-from fleetx.data.transfer import to_device
 from fleetx.expected import FUNCTION, a, expect
 
 logger = logging.getLogger(__name__)

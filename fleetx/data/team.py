@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from fleetx.roles.messages import of_first, smallest
+
 
 @dataclass(frozen=True, slots=True)
 class Team:
@@ -24,27 +26,15 @@ class Team:
 
     def hear_first(self, mine: Tensor) -> Tensor:
         """What worker 0 has; `mine` is of the same shape and type."""
-        if self.group is None:
-            return mine
-        told = mine.to(carried_on(self.group))
-        dist.broadcast(told, group=self.group, group_src=0)
-        return told.cpu()
+        return mine if self.group is None else of_first(mine, self.group)
 
     def all_have(self, mine: bool) -> bool:
         """Whether it is true for every worker."""
-        if self.group is None:
-            return mine
-        answer = torch.tensor(int(mine), device=carried_on(self.group))
-        dist.all_reduce(answer, dist.ReduceOp.MIN, group=self.group)
-        return bool(answer)
+        return bool(self.least(int(mine)))
 
     def least(self, mine: int) -> int:
         """The smallest of the workers' numbers."""
-        if self.group is None:
-            return mine
-        answer = torch.tensor(mine, device=carried_on(self.group))
-        dist.all_reduce(answer, dist.ReduceOp.MIN, group=self.group)
-        return int(answer)
+        return mine if self.group is None else smallest(mine, self.group)
 
 
 def find_team(group: dist.ProcessGroup | None) -> Team:
@@ -121,8 +111,3 @@ def _has_started() -> bool:
     except NotInitializedError:
         return False
     return True
-
-
-def carried_on(group: dist.ProcessGroup) -> torch.device:
-    """A device whose tensors the group can carry."""
-    return torch.device("cpu" if "cpu:" in dist.get_backend_config(group) else "cuda")

@@ -1,1 +1,1 @@
-"""Graphs: the forward of a model followed step by step, and cut into consecutive parts."""
+"""What models consist of: kinds of operators and layers, parts of a forward, recorded work."""

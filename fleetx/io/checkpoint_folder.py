@@ -4,6 +4,8 @@ import re
 import shutil
 from pathlib import Path
 
+from fleetx.folders import put_in_place
+
 NAME = re.compile(r"\.?checkpoint-(\d+)(\.previous)?")
 HIDDEN = ".checkpoint-*"
 """What is being written, replaced or removed; nothing of it is needed once a save has ended."""
@@ -39,10 +41,7 @@ def found(folder: Path) -> list[Path]:
 def install(target: Path) -> None:
     """Give what was written its name; what had the name before goes only after that."""
     previous = target.with_name(f".{target.name}.previous")
-    if target.exists():
-        shutil.rmtree(previous, ignore_errors=True)
-        target.rename(previous)
-    unfinished(target).rename(target)
+    put_in_place(unfinished(target), target, old=previous)
 
 
 def prune(latest: Path, keep: int) -> None:

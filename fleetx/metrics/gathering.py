@@ -8,8 +8,9 @@ from torch import distributed as dist
 
 from fleetx.data.fillers import Filling, current, without
 from fleetx.data.loader import DistributedLoader
-from fleetx.data.team import Team, carried_on, find_team
+from fleetx.data.team import Team, find_team
 from fleetx.metrics.given import tensor_of
+from fleetx.roles.messages import carried_on
 from fleetx.torch_internals import tree_flatten, tree_unflatten
 
 _DIMENSIONS = 8

@@ -1,1 +1,1 @@
-"""Pure update rules; no strategy."""
+"""What update rules share: norms, taking updates back; LARS and LAMB by their public names."""

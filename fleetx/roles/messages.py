@@ -17,6 +17,25 @@ Described = list[Any]
 """Shape, name of the type, and whether gradients are wanted."""
 
 
+def carried_on(group: dist.ProcessGroup) -> torch.device:
+    """A device whose tensors the group can carry."""
+    return torch.device("cpu" if "cpu:" in dist.get_backend_config(group) else "cuda")
+
+
+def smallest(number: int, group: dist.ProcessGroup) -> int:
+    """The smallest of the numbers of all members."""
+    answer = torch.tensor(number, device=carried_on(group))
+    dist.all_reduce(answer, dist.ReduceOp.MIN, group=group)
+    return int(answer)
+
+
+def of_first(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """What the first member has; all give tensors of one shape and type."""
+    told = tensor.to(carried_on(group))
+    dist.broadcast(told, group=group, group_src=0)
+    return told.cpu()
+
+
 def gather_bytes(payload: bytes, group: dist.ProcessGroup) -> list[bytes]:
     """Return the bytes of all members of a gloo group, in their order."""
     size = dist.get_world_size(group)

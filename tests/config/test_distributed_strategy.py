@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 PROTOTXT = json.loads((GOLDEN / "strategy_prototxt.json").read_text())["cases"]
 DEFAULTS = json.loads((GOLDEN / "strategy_defaults.json").read_text())["defaults"]
 
-# Every attribute and key of document 004.
+# Every attribute and key of the manual of Fleet's strategies.
 DOCUMENT = {
     "amp_configs": [
         "init_loss_scaling",

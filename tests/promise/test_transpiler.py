@@ -1,4 +1,4 @@
-"""Every option in the spelling of document 003 asks for something, or is refused in a sentence."""
+"""Every option of ``DistributeTranspilerConfig`` asks for something or is refused."""
 
 from typing import Any
 

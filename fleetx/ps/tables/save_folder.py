@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fleetx.folders import put_in_place
+
 MANIFEST = "manifest.json"
 """What is written last, so that a folder without it is not complete."""
 
@@ -20,24 +22,11 @@ def filled(folder: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        _put_in_place(partial, folder)
+        put_in_place(partial, folder, old=_old(folder))
+        shutil.rmtree(_old(folder), ignore_errors=True)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)  # the disk may be full because of it
         raise
-
-
-def _put_in_place(partial: Path, folder: Path) -> None:
-    """Let a complete folder take the place of another; killed at any point, one of them is found.
-
-    A folder cannot be replaced in one step as a file can, so the old one steps aside.
-    """
-    old = _old(folder)
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        os.replace(folder, old)
-    os.replace(partial, folder)
-    _sync(folder.parent)  # a log that this folder stands for may be removed next
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def found(folder: Path) -> Path:
@@ -48,14 +37,6 @@ def found(folder: Path) -> Path:
 
 def _old(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.old")
-
-
-def _sync(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -8,21 +8,23 @@ import torch
 from torch import Tensor
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
+def to_device(batch: Any, device: torch.device | str) -> Any:
     """`batch` with its tensors on `device`; the same object where they already are.
 
-    Copies do not block, so from pinned memory they overlap with the work of the device.
+    Copies to a GPU do not block, so from pinned memory they overlap with its work. Those from it
+    do: whoever reads the numbers on the host would else read them before they have come.
     """
+    ahead = torch.device(device).type != "cpu"
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
+        return batch.to(device, non_blocking=ahead)
     if isinstance(batch, str | bytes | int | float | None):
         return batch
     if callable(move := getattr(batch, "to", None)):  # packed sequences and batches of libraries
-        return move(device, non_blocking=True)
+        return move(device, non_blocking=ahead)
     return _rebuild(batch, device)
 
 
-def _rebuild(batch: Any, device: torch.device) -> Any:
+def _rebuild(batch: Any, device: torch.device | str) -> Any:
     if isinstance(batch, Mapping):
         return _rebuild_mapping(batch, device)
     if isinstance(batch, list | tuple):
@@ -34,14 +36,14 @@ def _rebuild(batch: Any, device: torch.device) -> Any:
     return batch
 
 
-def _rebuild_mapping(batch: Mapping[Any, Any], device: torch.device) -> Any:
+def _rebuild_mapping(batch: Mapping[Any, Any], device: torch.device | str) -> Any:
     new = {key: to_device(value, device) for key, value in batch.items()}
     if _same(batch.values(), new.values()):
         return batch
     return new if type(batch) is dict else type(batch)(new)  # type: ignore[call-arg]
 
 
-def _rebuild_sequence(batch: list[Any] | tuple[Any, ...], device: torch.device) -> Any:
+def _rebuild_sequence(batch: list[Any] | tuple[Any, ...], device: torch.device | str) -> Any:
     new = [to_device(value, device) for value in batch]
     if _same(batch, new):
         return batch

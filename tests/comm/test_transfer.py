@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from fleetx.data.transfer import to_device
+from fleetx.comm.transfer import to_device
 
 
 class Pair(NamedTuple):
