@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from fleetx.graph.torch_functions import IN_PLACE_OPERATORS, SIZES, changes_in_place
 from fleetx.torch_internals import detect_is_causal_mask, get_seq_len
-
-SIZES = frozenset({"size", "dim", "ndimension", "numel", "nelement", "shape", "ndim"})
-"""Methods and attributes of a tensor that say how large it is."""
 
 _PLAIN_METHODS = SIZES | {"element_size", "is_floating_point", "is_complex", "is_signed"}
 _PLAIN_ATTRIBUTES = frozenset(
@@ -38,8 +36,6 @@ _MAY_SHARE = """
     unbind unflatten unfold unsqueeze view view_as vsplit dropout
 """
 _VIEWS = frozenset(_MAY_SHARE.split())
-_OPERATORS = "setitem delitem iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor"
-_DUNDERS = frozenset(f"__{name}__" for name in _OPERATORS.split())
 _DICT_CHANGES = frozenset({"pop", "popitem", "update", "setdefault", "clear"})
 _SELECTIONS = frozenset({"get"})
 
@@ -116,7 +112,7 @@ def changed(node: Node) -> Node | None:
     found: Any = None
     if node.op == "call_method":
         name = str(node.target)
-        if name in _DUNDERS | _DICT_CHANGES or _ends_like_in_place(name):
+        if name in _DICT_CHANGES or changes_in_place(name):
             found = node.args[0]
     elif node.op == "call_module" and node.meta.get("inplace"):
         found = next(iter(node.all_input_nodes), None)
@@ -134,14 +130,10 @@ def _changed_by_function(node: Node) -> Any:
     at = _place_of_inplace(node.target)
     if at is not None and at < len(node.args):
         inplace = node.args[at]
-    of_torch = not _is_of_python(node.target)
-    if inplace or f"__{name}__" in _DUNDERS or (of_torch and _ends_like_in_place(name)):
+    of_python = _is_of_python(node.target)
+    if inplace or (name in IN_PLACE_OPERATORS if of_python else changes_in_place(name)):
         return node.args[0] if node.args else next(iter(node.all_input_nodes), None)
     return None
-
-
-def _ends_like_in_place(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")
 
 
 @lru_cache(maxsize=256)

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from fleetx.graph.torch_functions import FACTORIES
 from fleetx.static.record.argument_names import argument_names
 from fleetx.static.record.backward import tracked
-from fleetx.static.record.interception import FACTORIES
 from fleetx.static.record.liveness import live_nodes, storage
 from fleetx.static.record.program import Program
 from fleetx.static.record.writes import written

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from typing_extensions import override
 
+from fleetx.graph.torch_functions import FACTORIES
 from fleetx.static.record import module_calls
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.functional_calls import given_weights, held, owning
@@ -38,12 +39,6 @@ from fleetx.torch_internals import (
 )
 
 Source = Callable[[], ProgramGraph]
-
-_MAKERS = "arange zeros ones full rand randn randint linspace logspace eye empty randperm tensor"
-FACTORIES = frozenset(
-    getattr(torch, name) for name in f"{_MAKERS} tril_indices triu_indices normal".split()
-)
-"""Functions that make tensors from nothing; inside a model they are operators, not constants."""
 
 QUESTIONS = frozenset(
     {"__get__", "__set__", "size", "dim", "numel", "is_floating_point", "is_complex", "stride"}

@@ -5,18 +5,13 @@ from typing import Any
 
 from torch import fx
 
-_NOT = frozenset({"__invert__", "__index__", "__int__", "__init__", "__iter__"})
+from fleetx.graph.torch_functions import changes_in_place
 
 
 def writes(func: Callable[..., Any] | str, kwargs: Mapping[str, Any]) -> bool:
     """Whether the call changes its first argument, or the one given as ``out``."""
     name = func if isinstance(func, str) else getattr(func, "__name__", "")
-    if name.startswith("__"):
-        in_place = name in {"__setitem__", "__delitem__"} or name.startswith("__i")
-        in_place = in_place and name not in _NOT
-    else:
-        in_place = name.endswith("_")
-    return in_place or kwargs.get("inplace") is True or kwargs.get("out") is not None
+    return changes_in_place(name) or kwargs.get("inplace") is True or kwargs.get("out") is not None
 
 
 def written(node: fx.Node) -> fx.Node | None:

@@ -9,26 +9,21 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 from typing_extensions import override
 
-from fleetx.graph import kinds
+from fleetx.graph.torch_functions import FACTORY_NAMES, RARE_FACTORY_NAMES, SIZES
 from fleetx.strategies.pipeline.refusal import REMEDY
 from fleetx.torch_internals import tree_leaves
 
 if TYPE_CHECKING:
     from fleetx.strategies.pipeline.tracer import Follower
 
-_MAKERS = """
-    arange as_tensor bartlett_window blackman_window empty empty_strided eye full hamming_window
-    hann_window kaiser_window linspace logspace normal ones rand randint randn randperm
-    scalar_tensor tensor tril_indices triu_indices zeros
-"""
 _ABSENT = object()
-_HARMLESS = kinds.SIZES | {"__repr__", "__format__", "__hash__", "__len__", "is_floating_point"}
+_HARMLESS = SIZES | {"__repr__", "__format__", "__hash__", "__len__", "is_floating_point"}
 
 
 @contextmanager
 def recording(tracer: "Follower") -> Iterator[None]:
     """Record what makes tensors, note which modes are asked for, refuse what cannot be known."""
-    makers = {getattr(torch, name): name for name in _MAKERS.split()}
+    makers = {getattr(torch, name): name for name in (*FACTORY_NAMES, *RARE_FACTORY_NAMES)}
     with ExitStack() as stack:
         for make, name in [*makers.items(), (torch.finfo, "finfo"), (torch.iinfo, "iinfo")]:
             stack.enter_context(_replaced(torch, name, _making(tracer, make)))
@@ -117,7 +112,7 @@ class _Record(TorchFunctionMode):
         name = func.__name__
         if name == "__get__":
             name = func.__self__.__name__
-            if name not in kinds.SIZES | {"dtype", "device", "requires_grad", "is_nested"}:
+            if name not in SIZES | {"dtype", "device", "requires_grad", "is_nested"}:
                 return self._tracer.create_proxy("call_function", getattr, (*args[:1], name), {})
         elif name not in _HARMLESS:
             return self._recorded(func, args, kwargs)

@@ -12,6 +12,7 @@ from torch.fx.proxy import Attribute
 from typing_extensions import override
 
 from fleetx.graph import kinds
+from fleetx.graph.torch_functions import SIZES
 from fleetx.strategies.pipeline.refusal import Following, is_users
 
 _OWN_FIELDS = frozenset({"tracer", "node", "_node", "root", "attr", "real"})
@@ -73,7 +74,7 @@ class Stored(Value):
 
     @override
     def __getattr__(self, name: str) -> Any:
-        if name in kinds.SIZES:
+        if name in SIZES:
             return getattr(self.real, name)
         return super().__getattr__(name)
 
