@@ -12,9 +12,9 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fleetx"
 ROOMS = [
-    *("roles", "launch", "comm", "optim", "graph", "ps", "nn"),
+    *("roles", "launch", "comm", "graph", "ps", "nn"),
     "plan",
-    "strategies",
+    *("strategies", "optim"),
     *("config", "auto", "engine", "api"),
     "checking",
     *("static", "io"),
@@ -22,8 +22,6 @@ ROOMS = [
     "compat",
 ]
 FREE = {"testing"}  # the pool for tests stands beside all rooms
-DOORS = {PACKAGE / "optim" / "lars.py", PACKAGE / "optim" / "lamb.py"}
-"""Public names of what lives further right; these files hold nothing but an import."""
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py"))
 STATIC = {
     "record": set[str](),
@@ -54,7 +52,7 @@ def test_every_folder_is_a_known_room() -> None:
 
 def test_a_room_imports_only_from_its_left() -> None:
     for path in SOURCES:
-        if path.parent == PACKAGE or room(path) in FREE or path in DOORS:
+        if path.parent == PACKAGE or room(path) in FREE:
             continue
         allowed = {*ROOMS[: ROOMS.index(room(path)) + 1]}
         for name in imported(path):
@@ -103,13 +101,6 @@ def test_nothing_inside_of_static_imports_its_public_names() -> None:
         assert "fleetx.static" not in set(modules_imported(path, modules)), path
 
 
-def test_doors_only_import() -> None:
-    for path in DOORS:
-        docstring, *rest = ast.parse(path.read_text()).body
-        assert isinstance(docstring, ast.Expr)
-        assert [type(node) for node in rest] == [ast.ImportFrom, ast.Assign], path
-
-
 def test_no_strategy_imports_another() -> None:
     for path in (PACKAGE / "strategies").glob("[!_]*/**/*.py"):
         own = f"fleetx.strategies.{path.relative_to(PACKAGE / 'strategies').parts[0]}"
@@ -123,7 +114,7 @@ def test_no_strategy_imports_another() -> None:
 
 def test_nobody_else_looks_into_a_strategy() -> None:
     for path in SOURCES:
-        if room(path) in {"strategies", *FREE} or path in DOORS:
+        if room(path) in {"strategies", "optim", *FREE}:
             continue
         inside = [name for name in imported(path) if name.startswith("fleetx.strategies.")]
         assert not inside, f"{path} must not import {inside}"

@@ -1,1 +1,1 @@
-"""What exchanges share: averages of buffers, equal replicas, tensors in whatever holds them."""
+"""What several strategies share: averages over ranks, equal replicas, norms, nested tensors."""

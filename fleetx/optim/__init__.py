@@ -1,1 +1,1 @@
-"""What update rules share: norms, taking updates back; LARS and LAMB by their public names."""
+"""Update rules as ordinary optimizers of torch; they live with their strategies."""

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fleetx.comm.gpu_kernels import has_kernels
 from fleetx.comm.local import local
-from fleetx.optim.kernels import has_kernels
 from fleetx.torch_internals import foreach_mul_, unscale_and_find_inf_, values_of
 
 

@@ -60,7 +60,7 @@ def shrink(norm: Tensor, limit: float) -> Tensor:
 def _norms(group: list[Tensor]) -> Tensor:
     """One real norm per tensor; those of half precision would overflow in their own format."""
     # Loads DTensor, which is slow, with the first use.
-    from fleetx.optim.norms import norms
+    from fleetx.comm.norms import norms
 
     wide = {torch.float32, torch.float64}
     parts = [local(tensor) for tensor in group]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fleetx.optim.taking_back import taken_back
+from fleetx.comm.taking_back import taken_back
 
 
 def waiting_for_nothing(cls: type[Optimizer]) -> Mapping[str, Any] | None:

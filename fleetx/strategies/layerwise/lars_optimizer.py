@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fleetx.optim.norms import norm, norms
+from fleetx.comm.norms import norm, norms
 from fleetx.strategies.layerwise.layers import Layers, descended, local, rate, widened
 from fleetx.strategies.layerwise.layerwise_optimizer import Group, LayerwiseOptimizer
 from fleetx.strategies.layerwise.pointers import PointerTable

@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fleetx.optim.kernels import has_kernels
-from fleetx.optim.taking_back import taken_back
+from fleetx.comm.gpu_kernels import has_kernels
+from fleetx.comm.taking_back import taken_back
 from fleetx.strategies.layerwise.layers import Layers, wide
 from fleetx.strategies.layerwise.pointers import PointerTable
 
