@@ -266,6 +266,7 @@ def test_groups_of_earlier_calls_leave_no_threads() -> None:
         product.redistribute(mesh, [Shard(1)])
         cycle: list[object] = [dist.new_group()]
         cycle.append(cycle)
+        dist.barrier()  # nobody lets go of the group while the other still connects to it
 
     def threads() -> int:
         return len(os.listdir("/proc/self/task"))

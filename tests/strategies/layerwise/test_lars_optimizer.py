@@ -248,6 +248,7 @@ RESUME = """
 import sys, torch
 from tests.strategies.layerwise.test_lars_optimizer import advance, job
 saved = torch.load(sys.argv[1])
+torch.set_num_threads(saved["threads"])  # in which sums are added up
 params, optimizer = job(saved["params"][0].dtype)
 for param, value in zip(params, saved["params"]):
     param.data.copy_(value)
@@ -262,7 +263,8 @@ def test_a_new_process_goes_on_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -
     params, optimizer = job(dtype)
     advance(params, optimizer, range(3))
     file = tmp_path / "state.pt"
-    torch.save({"params": params, "optimizer": optimizer.state_dict()}, file)
+    saved = {"params": params, "optimizer": optimizer.state_dict()}
+    torch.save(saved | {"threads": torch.get_num_threads()}, file)
     subprocess.run([python(), "-c", RESUME, str(file)], check=True)
     advance(params, optimizer, range(3, 6))
     resumed = torch.load(file)
