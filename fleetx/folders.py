@@ -17,8 +17,8 @@ def put_in_place(made: Path, target: Path, *, old: Path) -> None:
     """
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
-        os.replace(target, old)
-    os.replace(made, target)
+        target.replace(old)
+    made.replace(target)
     _sync(target.parent)  # a log that this folder stands for may be removed next
 
 

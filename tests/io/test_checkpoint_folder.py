@@ -138,6 +138,7 @@ class Dying:
 
         self.patches: list[Any] = [
             patch.object(Path, "rename", rename),
+            patch.object(Path, "replace", rename),
             patch.object(shutil, "rmtree", self.remove),
         ]
         for each in self.patches:
