@@ -33,9 +33,9 @@ types: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(PYTEST) --durations=40
 
-test-fast: lint types ## the inner loop: what needs neither whole programs nor many processes
-	$(PYTEST) -q --ignore-glob='tests/examples/*' --ignore-glob='tests/launch/*' --ignore-glob='tests/layouts/*' \
-		--ignore=tests/test_composition.py --ignore=tests/checking --ignore=tests/ps --ignore=tests/static
+test-fast: lint types ## the inner loop, under two minutes: structure, plans, options, and the parts of strategies
+	$(PYTEST) -q tests/test_rooms.py tests/test_near_names.py tests/plan tests/config tests/comm tests/graph tests/nn \
+		tests/metrics tests/strategies/*/
 
 test-all: lint types ## every composition, with fresh examples for property tests
 	$(PYTEST) --all --durations=40
