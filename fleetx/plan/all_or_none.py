@@ -1,5 +1,6 @@
 """Actions that all workers take, such as laying out a model: they fail on all or on none."""
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -24,7 +25,8 @@ def all_or_none(action: Callable[[], Result]) -> Result:
     try:
         result = action()
     except Exception as error:
-        barrier.report(f"{type(error).__name__}: {error}")
+        with contextlib.suppress(dist.DistError):  # worker 0 is gone; what went wrong here counts
+            barrier.report(f"{type(error).__name__}: {error}")
         raise
     try:
         trouble = barrier.trouble()

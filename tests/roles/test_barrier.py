@@ -2,11 +2,14 @@
 
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from fleetx.plan.all_or_none import all_or_none
 from fleetx.roles import barrier
 from fleetx.roles.barrier import Barrier
 
@@ -64,3 +67,19 @@ def test_actions_leave_nothing_in_the_store() -> None:
         for thread in threads:
             thread.join(60)
     assert store.num_keys() <= 1  # the last verdict
+
+
+def test_what_went_wrong_is_told_although_worker_0_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        size = 2
+
+        def report(self, trouble: str) -> None:
+            raise dist.DistNetworkError("Connection was likely closed")
+
+    def fail() -> None:
+        raise ZeroDivisionError("of the user")
+
+    monkeypatch.setattr("fleetx.plan.all_or_none.started", lambda: True)
+    monkeypatch.setattr("fleetx.plan.all_or_none.world", lambda _: SimpleNamespace(barrier=Gone()))
+    with pytest.raises(ZeroDivisionError, match="of the user"):
+        all_or_none(fail)

@@ -57,7 +57,7 @@ class SavedRows:
 
     def fetch_ahead(self, fetch: Callable[..., T], *args: Any) -> Future[T]:
         """Never called: ``next_versions`` comes before it."""
-        raise NotImplementedError
+        raise AssertionError("next_versions() refuses before anything is fetched ahead")
 
     def next_versions(self, table: TableOptions) -> list[int]:
         """Refused, for only training fetches ahead."""

@@ -1,5 +1,6 @@
 """What LocalSGD and its adaptive form have in common: replicas that train alone and meet."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,9 +56,9 @@ class LocalStrategy(Strategy, name=None):
             ),
         )
 
+    @abstractmethod
     def told(self) -> tuple[str, str, str]:
         """What workers exchange, when, and which option says so."""
-        raise NotImplementedError
 
     @override
     def in_step(self) -> bool:
