@@ -140,8 +140,8 @@ def _is_shared(here: World) -> bool:
     """Whether there are workers that take every step together.
 
     Those of a job with servers come and go: there each is held against the first one when it
-    meets the servers (strategies/a_sync.py), and servers hold the rates of an update for which they
-    wait against each other.
+    meets the servers (strategies/parameter_server/), and servers hold the rates of an update for
+    which they wait against each other.
     """
     alone = here.barrier is None or here.identity.worker_num == 1
     return here.identity.is_collective and not alone
