@@ -1,6 +1,6 @@
 """Making layers: a name, a module without values yet, and how it will get them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,58 @@ def layer(
                 getattr(made, attribute).requires_grad_(False)
     _belongs(main, name, initial)
     return initial.module
+
+
+class _One(nn.Module):
+    """Holds one parameter, for what handles modules."""
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, trainable: bool) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=trainable)
+
+
+def named_parameter(
+    name: str,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    fill: Initializer,
+    *,
+    trainable: bool = True,
+    known: MutableMapping[str, Initial] | None = None,
+) -> Variable:
+    """A parameter of the program that is recorded now, saved and excluded under exactly this name.
+
+    Args:
+        name: may have dots.
+        shape: its sizes.
+        dtype: of its numbers; a dtype that has no gradients needs ``trainable=False``.
+        fill: gives it its first value when the start-up program runs.
+        trainable: whether optimizers move it.
+        known: parameters of other programs by name; one that has this name and shape is shared.
+    """
+    record_by_default()
+    main, startup = default_main_program(), default_startup_program()
+    known = startup.initial if known is None else known
+    initial = known.get(name)
+    if initial is None or not _is_one(initial, shape, dtype):
+        module = _One(shape, dtype, trainable)
+        initial = known[name] = Initial(module, reset=lambda: fill(module.value))
+    startup.initial.setdefault(name, initial)
+    value = initial.module.get_parameter("value")
+    if main.state.path(value) is None:
+        main.state.put(value, name)
+    initial.state = initial.state or main.state
+    main.layers[name] = initial
+    node = main.read(name)
+    return Variable(node.meta["val"], node, main)
+
+
+def _is_one(initial: Initial, shape: Sequence[int], dtype: torch.dtype) -> bool:
+    """Whether a parameter is the one that is asked for again."""
+    if not isinstance(initial.module, _One):
+        return False
+    value = initial.module.value
+    return tuple(value.shape) == tuple(shape) and value.dtype == dtype
 
 
 def applied(

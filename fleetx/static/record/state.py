@@ -89,6 +89,27 @@ class State:
                 self._know(tensor, f"{path}.{attribute}")
         return name
 
+    def put(self, parameter: nn.Parameter, name: str) -> str:
+        """Take in one parameter under a name of its own, which may have dots."""
+        owner, _, attribute = name.rpartition(".")
+        if name.partition(".")[0] in RESERVED or not attribute:
+            raise ProgramError(f"the name {name!r} of a parameter is reserved; choose another.")
+        holder = self._holder(owner)
+        if hasattr(holder, attribute):
+            raise ProgramError(f"the name {name!r} of a parameter is taken; choose another.")
+        holder.register_parameter(attribute, parameter)
+        self._know(parameter, name)
+        return name
+
+    def _holder(self, path: str) -> nn.Module:
+        """The module at a path, made if there is none."""
+        found = self.root
+        for part in path.split(".") if path else ():
+            if part not in children_of(found):
+                found.add_module(part, nn.Module())
+            found = found.get_submodule(part)
+        return found
+
     def operator(self, module: nn.Module, kind: str) -> str:
         """Take in a module that stands for an operator, under the next number of its kind."""
         return self.add(module, self._constants.fresh(kind, children_of(self.root)))

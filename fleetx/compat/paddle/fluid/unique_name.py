@@ -1,0 +1,5 @@
+"""``paddle.fluid.unique_name``."""
+
+from fleetx.compat.unique_names import UniqueNameGenerator, generate, guard, switch
+
+__all__ = ["UniqueNameGenerator", "generate", "guard", "switch"]

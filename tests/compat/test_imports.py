@@ -1,0 +1,47 @@
+"""Old modules are served where they are asked for, and unknown names are told."""
+
+import subprocess
+import sys
+
+import pytest
+
+import fleetx.compat.imports
+
+
+def test_modules_are_those_of_this_package() -> None:
+    import paddle
+    from paddle import fluid
+
+    assert fluid is paddle.fluid
+    assert fluid.__name__ == "fleetx.compat.paddle.fluid"
+
+
+def test_an_unknown_name_says_the_nearest_and_the_line() -> None:
+    import paddle
+
+    with pytest.raises(
+        AttributeError, match=r"test_imports.py:\d+: paddle has no 'enable_statik'.*'enable_static'"
+    ):
+        paddle.enable_statik  # noqa: B018
+
+
+def test_an_unknown_name_of_a_from_import_says_it_too() -> None:
+    with pytest.raises(ImportError, match=r"paddle has no 'enable_statik'.*'enable_static'"):
+        from paddle import enable_statik  # noqa: F401
+
+
+def test_an_unknown_module_says_the_nearest() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"'paddle.fluid.unique_nam'.*unique_name'"):
+        import paddle.fluid.unique_nam  # noqa: F401
+
+
+def test_processes_that_a_script_starts_find_them_too() -> None:
+    line = "import paddle.fluid as fluid; print(fluid.__name__)"
+    found = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "fleetx.compat.paddle.fluid"
+
+
+def test_nobody_else_finds_them() -> None:
+    fleetx.compat.imports.uninstall()
+    with pytest.raises(ModuleNotFoundError):
+        import paddle  # noqa: F401
