@@ -1,0 +1,1 @@
+"""Files that Paddle wrote, read as data: nothing in them is run."""
