@@ -12,6 +12,12 @@ TOOLS = {
         "Runs your own script for a few batches with its strategy and without each of its flags, "
         "and says which flags are in force, equal, or wrong.",
     ),
+    "compat": (
+        "fleetx.compat.command",
+        "run, look at and move on old scripts of Paddle Fleet",
+        "Old scripts of Paddle Fleet run on PyTorch, unchanged: what they use is listed, run, "
+        "and rewritten in native names.",
+    ),
     "data": (
         "fleetx.data.making.command",
         "make a small data set",
