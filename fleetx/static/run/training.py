@@ -20,6 +20,9 @@ from fleetx.static.run.optimizer_options import OptimizerOptions
 from fleetx.static.run.runs import Run
 from fleetx.torch_internals import tree_map
 
+SCALE = "lr_scale"
+"""An option of groups whose learning rate is the common one times this."""
+
 
 @dataclass
 class Training(Objective):
@@ -89,8 +92,10 @@ class Training(Objective):
         clock = self.clock()
         schedule = getattr(self.optimizer, "schedule", None)
         if schedule is not None:
+            first, now = schedule(0), schedule(clock.ticks)
             for group in optimizer.param_groups:
-                group["initial_lr"], group["lr"] = schedule(0), schedule(clock.ticks)
+                scale = group.get(SCALE, 1.0)
+                group["initial_lr"], group["lr"] = first * scale, now * scale
         clock.ticks += 1
 
     def clock(self) -> "Training":
@@ -103,7 +108,8 @@ class Training(Objective):
 
     def rate(self, optimizer: torch_optim.Optimizer) -> float:
         """The learning rate in force."""
-        return float(optimizer.param_groups[0]["lr"])
+        group = optimizer.param_groups[0]
+        return float(group["lr"]) / (group.get(SCALE) or 1.0)
 
     @property
     def rate_name(self) -> str:

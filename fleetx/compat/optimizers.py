@@ -1,0 +1,344 @@
+"""Optimizers as Paddle's scripts use them: of a program, or stepping eagerly by themselves."""
+
+import importlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch import optim as torch_optim
+from typing_extensions import override
+
+from fleetx.api.grad_clip import GradClip
+from fleetx.api.optimizer import DistributedOptimizer
+from fleetx.compat import modes
+from fleetx.compat.clipping import clip_gradients, clip_in_force
+from fleetx.compat.decays import Decays, add_hooks, decay_of
+from fleetx.compat.paddle.optimizer.lr import LRScheduler
+from fleetx.static.lr import NAME, Schedule
+from fleetx.static.record.program import Program
+from fleetx.static.record.variable import Variable
+from fleetx.static.run.optimizer import Optimizer as ProgramOptimizer
+
+Rate = Callable[[int], float]
+
+
+class GlobalRate(Schedule):
+    """The learning rate of a program as scripts fetch it; attributes may be set on it."""
+
+    persistable = False
+
+
+def rate_of(given: Any) -> float | Rate:
+    """What training takes of what a script gave as learning rate."""
+    if isinstance(given, Variable):
+        # Written with programs, which need the optimizers of this module in turn.
+        found: Rate = importlib.import_module("fleetx.compat.rates").schedule_of(given)
+        return found
+    if isinstance(given, Tensor):
+        return float(given)
+    if callable(given):
+        return cast(Rate, given)
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(
+            "learning_rate is a number, a scheduler of paddle.optimizer.lr or a variable of the "
+            f"program, got {given!r}"
+        )
+    return float(given)
+
+
+class Optimizer(ProgramOptimizer):
+    """Base of all: any rule of torch, with Paddle's calls for programs and for eager loops."""
+
+    accumulators: ClassVar[Mapping[str, str]] = {}
+    """State of torch -> how Paddle ends the name of the same."""
+    powers: ClassVar[int] = 2
+    """How many of its betas Paddle keeps powers of."""
+
+    def __init__(
+        self,
+        rule: type[torch_optim.Optimizer],
+        learning_rate: Any,
+        *,
+        parameters: Iterable[Any] | None = None,
+        regularization: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(rule, lr=rate_of(learning_rate), **options)
+        self._learning_rate = learning_rate
+        self._name = name
+        self._given_clip = grad_clip
+        self.grad_clip = clip_in_force(grad_clip)
+        self.regularization = decay_of(regularization)
+        self._parameters, self._own_options = _listed(parameters)
+        self._inner: torch_optim.Optimizer | None = None
+        self._distributed: DistributedOptimizer | None = None
+        self._ticks = 0
+        self._pending: tuple[Any, ...] | None = None
+
+    # ---- what a parameter is told
+
+    def group_options(self, parameter: nn.Parameter) -> dict[str, Any]:
+        """Options of one parameter that differ from the optimizer's."""
+        return {}
+
+    def decays(self, parameter: nn.Parameter) -> Decays:
+        """What is added to the gradient of a parameter: its own regularizer, or the common one."""
+        own = self._own_options.get(id(parameter), {})
+        given = own.get("weight_decay", self.regularization)
+        return Decays.of(decay_of(getattr(parameter, "regularizer", None)) or decay_of(given))
+
+    def _scale(self, parameter: nn.Parameter) -> float:
+        told = getattr(parameter, "optimize_attr", {}).get("learning_rate", 1.0)
+        own = self._own_options.get(id(parameter), {}).get("learning_rate", 1.0)
+        return float(told) * float(own)
+
+    def _group(self, parameter: nn.Parameter) -> dict[str, Any]:
+        made = {**self.decays(parameter).options(), **self.group_options(parameter)}
+        scale = self._scale(parameter)
+        if scale != 1.0:
+            made |= {"lr": float(self.options.get("lr", 1e-3)) * scale, "lr_scale": scale}
+        return made
+
+    @override
+    def build(self, parameters: Sequence[nn.Parameter], *, fused: bool = False) -> Any:
+        groups: dict[str, dict[str, Any]] = {}
+        for parameter in parameters:
+            options = self._group(parameter)
+            key = repr(sorted(options.items()))
+            groups.setdefault(key, {"params": [], **options})["params"].append(parameter)
+        # The first group speaks for the learning rate of the program.
+        listed = sorted(groups.values(), key=lambda group: "lr_scale" in group)
+        made = super().build(cast(Sequence[nn.Parameter], listed), fused=fused)
+        add_hooks(made)
+        return made
+
+    # ---- programs
+
+    @override
+    def minimize(
+        self,
+        loss: Tensor,
+        startup_program: Program | None = None,
+        parameter_list: Iterable[Any] | None = None,
+        no_grad_set: Iterable[Any] | None = None,
+        **old: Any,
+    ) -> Any:
+        """Let every run of a program end in an update; eagerly, use the gradients that are there.
+
+        ``parameters`` is a newer name of ``parameter_list``; ``grad_clip`` is one of 1.7.
+        """
+        parameter_list = old.pop("parameters", None) or parameter_list
+        if (clip := old.pop("grad_clip", None)) is not None:
+            self._given_clip, self.grad_clip = clip, clip_in_force(clip)
+        if old:
+            raise TypeError(f"minimize() has no argument {', '.join(old)}")
+        if not isinstance(loss, Variable):
+            self.step()
+            return None, [(p, p.grad) for p in self._parameters or () if p.grad is not None]
+        self.check_clip()
+        return super().minimize(
+            loss, startup_program, parameter_list or self._parameters, no_grad_set
+        )
+
+    def check_clip(self) -> None:
+        """Look for a limit that was set for all programs after this optimizer was made."""
+        self.grad_clip = clip_in_force(self._given_clip)
+
+    def backward(
+        self,
+        loss: Tensor,
+        startup_program: Program | None = None,
+        parameter_list: Iterable[Any] | None = None,
+        no_grad_set: Iterable[Any] | None = None,
+        callbacks: Any = None,
+        **old: Any,
+    ) -> Any:
+        """First half of ``minimize``: pairs of parameters and gradients."""
+        if callbacks or old:
+            raise TypeError(
+                f"backward() was given {['callbacks', *old]!r}, and a program that is recorded has "
+                "no operators that they could see; leave them out."
+            )
+        if not isinstance(loss, Variable):
+            return [(p, p.grad) for p in self._parameters or () if p.grad is not None]
+        self._pending = self.minimize(loss, startup_program, parameter_list, no_grad_set)
+        return self._pending[1]
+
+    def apply_gradients(self, params_grads: Sequence[Any]) -> Any:
+        """Second half of ``minimize``; gradients that were changed in between are refused."""
+        if self._pending is None:
+            self.step()
+            return []
+        if list(params_grads) != list(self._pending[1]):
+            raise ValueError(
+                "apply_gradients() got other gradients than backward() returned, and a program "
+                "updates by its own; limit them with grad_clip, decay them with regularization."
+            )
+        return self._pending[0]
+
+    def apply_optimize(self, loss: Tensor, startup_program: Any, params_grads: Any) -> Any:
+        """The name that Paddle 1 gave to the second half."""
+        return self.apply_gradients(params_grads)
+
+    def _global_learning_rate(self, program: Any = None) -> Any:
+        """The learning rate as scripts fetch it."""
+        if isinstance(self._learning_rate, Variable):
+            return self._learning_rate
+        return GlobalRate(self.schedule or (lambda ticks: self.get_lr()), NAME)
+
+    # ---- eager loops
+
+    @property
+    def parameters(self) -> list[Any]:
+        """What it was given to train."""
+        if self._parameters is None:
+            raise AttributeError(
+                f"{type(self).__name__} was made without parameters, which an eager loop needs; "
+                "pass parameters=model.parameters() (parameter_list= in Paddle 1)."
+            )
+        return self._parameters
+
+    _parameter_list = parameters
+
+    @property
+    def eager(self) -> bool:
+        """Whether it trains tensors, and not a program."""
+        return not modes.is_static() and self._parameters is not None
+
+    def inner(self) -> torch_optim.Optimizer:
+        """The optimizer of torch that steps."""
+        if self._inner is None:
+            self._inner = self.build(self.parameters)
+        return self._inner
+
+    def go_through(self, distributed: DistributedOptimizer) -> None:
+        """Let its steps be those of a distributed optimizer."""
+        self._distributed = distributed
+
+    def _running(self) -> torch_optim.Optimizer:
+        return self.inner() if self._distributed is None else self._distributed
+
+    def step(self) -> None:
+        """Move the parameters by their gradients."""
+        running = self._running()
+        self._set_rates(running)
+        if self._distributed is None and self.grad_clip is not None:
+            clip_gradients(self.grad_clip, self.parameters)
+        running.step()
+        self._ticks += 1
+
+    def _set_rates(self, running: torch_optim.Optimizer) -> None:
+        rate = self.get_lr()
+        for group in running.param_groups:
+            group["lr"] = rate * group.get("lr_scale", 1.0)
+
+    def clear_grad(self, set_to_zero: bool = True) -> None:
+        """Forget the gradients."""
+        self._running().zero_grad()
+
+    clear_gradients = clear_grad
+
+    # ---- learning rate and state
+
+    def get_lr(self) -> float:
+        """The learning rate in force."""
+        if self.schedule is not None:
+            return float(self.schedule(self._ticks))
+        return float(self.options["lr"])
+
+    def current_step_lr(self) -> float:
+        """The same, by its name in Paddle 1."""
+        return self.get_lr()
+
+    def set_lr(self, value: Any) -> None:
+        """Set the learning rate by hand."""
+        if isinstance(self._learning_rate, LRScheduler):
+            raise RuntimeError(
+                "set_lr() was called on an optimizer whose learning rate is a scheduler; move the "
+                "scheduler, or call set_lr_scheduler()."
+            )
+        rate = float(value)
+        self.options = {**self.options, "lr": rate}
+        self.schedule = lambda ticks: rate
+
+    def set_lr_scheduler(self, scheduler: LRScheduler) -> None:
+        """Let another scheduler say the learning rate."""
+        self._learning_rate, self.schedule = scheduler, scheduler
+
+    def state_dict(self) -> dict[str, Any]:
+        """State by the name of the parameter, and that of the scheduler."""
+        found: dict[str, Any] = {}
+        for number, parameter in enumerate(self._parameters or ()):
+            name = getattr(parameter, "paddle_name", f"param_{number}")
+            kept = self._running().state.get(parameter, {})
+            found |= {f"{name}_{key}": value for key, value in self._named(kept).items()}
+        if isinstance(self._learning_rate, LRScheduler):
+            found["LR_Scheduler"] = self._learning_rate.state_dict()
+        return found
+
+    def _named(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        made = {there: state[here] for here, there in self.accumulators.items() if here in state}
+        if "betas" in self.options and "step" in state:
+            for number, beta in enumerate(self.options["betas"][: self.powers], start=1):
+                power = float(beta) ** (float(state["step"]) + 1)
+                made[f"beta{number}_pow_acc_0"] = torch.tensor([power])
+        return made
+
+    def set_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take back what ``state_dict`` returned."""
+        if isinstance(self._learning_rate, LRScheduler) and "LR_Scheduler" in state_dict:
+            self._learning_rate.set_state_dict(state_dict["LR_Scheduler"])
+        for number, parameter in enumerate(self._parameters or ()):
+            name = getattr(parameter, "paddle_name", f"param_{number}")
+            found = {
+                here: torch.as_tensor(state_dict[f"{name}_{there}"]).clone().to(parameter.device)
+                for here, there in self.accumulators.items()
+                if f"{name}_{there}" in state_dict
+            }
+            if (power := state_dict.get(f"{name}_beta1_pow_acc_0")) is not None:
+                found["step"] = torch.tensor(_steps(float(power), self.options["betas"][0]))
+            if found:
+                self._running().state[parameter].update(found)
+
+    set_dict = set_state_dict
+
+
+def _steps(power: float, beta: float) -> float:
+    return float(round(math.log(power) / math.log(beta)) - 1) if 0 < beta < 1 else 1.0
+
+
+def _listed(given: Iterable[Any] | None) -> tuple[list[Any] | None, dict[int, dict[str, Any]]]:
+    """Parameters in one list, and the options of those that came in groups."""
+    if given is None:
+        return None, {}
+    if isinstance(given, Tensor):
+        raise TypeError("parameters is a list of parameters, got one tensor; put it into a list.")
+    listed: list[Any] = []
+    options: dict[int, dict[str, Any]] = {}
+    for entry in given:
+        if isinstance(entry, dict):
+            own = {key: value for key, value in entry.items() if key != "params"}
+            _check_group(own)
+            options |= {id(parameter): own for parameter in entry["params"]}
+            listed += entry["params"]
+        else:
+            listed.append(entry)
+    return listed, options
+
+
+def _check_group(own: Mapping[str, Any]) -> None:
+    if unknown := sorted(own.keys() - {"weight_decay", "learning_rate"}):
+        raise ValueError(
+            f"a group of parameters sets {unknown[0]!r}, and groups may set weight_decay and "
+            "learning_rate here; give the others to the optimizer."
+        )
+
+
+def grad_clip_of(optimizer: Optimizer) -> GradClip | None:
+    """What limits its gradients, set for it or for all."""
+    optimizer.check_clip()
+    return optimizer.grad_clip
