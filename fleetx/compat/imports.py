@@ -24,6 +24,10 @@ ENTRY = Path(__file__).parent / "path"
 """A folder for ``PYTHONPATH``: processes that a script starts find ``paddle`` by it."""
 
 
+_TENSORS = f"{HERE}tensors"
+"""Gives tensors the methods that scripts call, once one of them imports something."""
+
+
 class _Loader(importlib.abc.Loader):
     """Gives a module of this package another name."""
 
@@ -38,6 +42,7 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         found = importlib.import_module(self._module)
         closed(found)
+        importlib.import_module(_TENSORS).install()
         # The import system takes what stands here when a module has run.
         sys.modules[module.__name__] = found
 
@@ -111,6 +116,8 @@ def uninstall() -> None:
     """Take the hook away again, for tests."""
     if installed():
         sys.meta_path.remove(_finder)
+        if _TENSORS in sys.modules:
+            sys.modules[_TENSORS].uninstall()
         for name in [n for n in sys.modules if n.partition(".")[0] in SERVED]:
             del sys.modules[name]
 

@@ -1,0 +1,5 @@
+"""``paddle.tensor.attribute``."""
+
+from fleetx.compat.paddle.tensor.manipulation import shape
+
+__all__ = ["shape"]
