@@ -11,6 +11,7 @@ from fleetx.launch.arguments import Arguments, parse
 from fleetx.launch.cluster import Job
 from fleetx.launch.console import say, warn
 from fleetx.launch.errors import Interrupted, LaunchError, raise_on_signals
+from fleetx.launch.old_scripts import HASH_SEED, without_cards
 from fleetx.launch.ports import Ports, claim
 from fleetx.launch.server_secrets import check_token
 
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def launch(arguments: Arguments, environ: Mapping[str, str], ports: Ports) -> int:
     """Plans, prints and, unless it is a dry run, starts the job."""
     arguments, notes = platforms.complete(arguments, environ)
+    if arguments.paddle:
+        arguments, said = without_cards(arguments, environ)
+        notes += said
     _check_script(arguments)
     plan = parameter_server.plan if arguments.is_parameter_server() else collective.plan
     job = plan(arguments, environ, ports)
@@ -57,15 +61,24 @@ def _start(arguments: Arguments, job: Job) -> int:
     log_dir = _make_log_dir(arguments.log_dir)
     listener = claim(job)
     start = _import_start()
-    command = ("-m",) * arguments.module + (arguments.script, *arguments.script_args)
+    if arguments.paddle:
+        os.environ.setdefault(HASH_SEED, "0")
     return start(
         job,
-        command,
+        command(arguments),
         listener=listener,
         log_dir=log_dir,
         max_restart=arguments.max_restart,
         timeout=arguments.timeout,
     )
+
+
+def command(arguments: Arguments) -> tuple[str, ...]:
+    """What every process runs behind ``python``; a script of Paddle runs inside of its reader."""
+    # A string: the modules that old scripts import stand to the right of all others.
+    reader = ("-m", "fleetx.compat") if arguments.paddle else ()
+    chosen = ("-m",) if arguments.module else ()
+    return (*reader, *chosen, arguments.script, *arguments.script_args)
 
 
 def _import_start() -> Callable[..., int]:
@@ -83,6 +96,8 @@ def _import_start() -> Callable[..., int]:
 
 def _check_script(arguments: Arguments) -> None:
     name = arguments.script
+    if arguments.module and arguments.paddle:
+        return  # modules of Paddle are found by the processes alone
     if arguments.module:
         _check_module(name)
     elif not Path(name).is_file():

@@ -17,6 +17,7 @@ EXAMPLES = """examples:
   fleetrun --ips 10.0.0.1,10.0.0.2 train.py           two machines, the same line on each
   fleetrun --nnodes 2 --master 10.0.0.1:6379 train.py two machines that meet at an address
   fleetrun --server_num 2 --worker_num 2 train.py     parameter servers, tried on one machine
+  fleetrun --paddle --gpus 0,1 train.py               a script of Paddle Fleet, unchanged
 """
 
 
@@ -44,6 +45,7 @@ class Arguments:
     max_restart: int = 0
     timeout: float = 60.0
     dry_run: bool = False
+    paddle: bool = False
     module: bool = False
     script: str = ""
     script_args: tuple[str, ...] = ()
@@ -182,6 +184,11 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--dry_run", action="store_true", help="print who would run where, and start nothing"
+    )
+    group.add_argument(
+        "--paddle",
+        action="store_true",
+        help="the script imports paddle, which is served to it for this run by fleetx.compat",
     )
     group.add_argument(
         "-m", dest="module", action="store_true", help="run a module: fleetrun -m package.train"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fleetx.launch import devices
-from fleetx.launch.__main__ import main
+from fleetx.launch.__main__ import command, main
+from fleetx.launch.arguments import parse
 from fleetx.launch.errors import PASSED_ON, STOPPING
 from tests.launch.conftest import CLEAN
 
@@ -176,3 +177,20 @@ def test_nothing_imports_torch_before_the_start() -> None:
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_a_script_of_paddle_runs_inside_of_its_reader() -> None:
+    given = parse(["--paddle", "train.py", "--lr", "1"])
+    assert command(given) == ("-m", "fleetx.compat", "train.py", "--lr", "1")
+    assert command(parse(["--paddle", "-m", "paddle.jit"]))[:3] == ("-m", "fleetx.compat", "-m")
+    assert command(parse(["train.py"])) == ("train.py",)
+
+
+def test_cards_of_an_old_command_line_become_processes_where_there_are_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main(["--paddle", "--gpus", "0,1", "--dry_run", "train.py"]) == 0
+    out = capsys.readouterr().out
+    assert "there is no card here, so 2 processes run on the CPU" in out
+    assert out.count("Distributed Envs") == 2
