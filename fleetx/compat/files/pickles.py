@@ -76,7 +76,7 @@ def read_stream(stream: BinaryIO, *, encoding: str = "latin1") -> Any:
 def read(path: str | Path) -> Any:
     """What a file holds; arrays that were cut are whole again, names and arrays are one."""
     with Path(path).open("rb") as stream:
-        return _tidied(_joined(read_stream(stream)))
+        return tidied(read_stream(stream))
 
 
 def _joined(found: Any) -> Any:
@@ -88,6 +88,11 @@ def _joined(found: Any) -> Any:
         parts = [found.pop(part) for part in cut["slices"]]
         found[name] = np.concatenate(parts).reshape(cut["OriginShape"])
     return found
+
+
+def tidied(found: Any) -> Any:
+    """Arrays that were cut are whole again, and those that have a name stand for themselves."""
+    return _tidied(_joined(found))
 
 
 def _tidied(found: Any) -> Any:

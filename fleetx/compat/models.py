@@ -1,0 +1,146 @@
+"""Models for use without training: saved as fleetx saves them, with weights in Paddle's files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fleetx import io as fleetx_io
+from fleetx import static
+from fleetx.compat import lods
+from fleetx.compat.files import tensors
+from fleetx.compat.notes import note
+from fleetx.compat.programs import Program, ours
+from fleetx.io.inference import SIGNATURE
+from fleetx.io.values import values
+from fleetx.static.record.error import ProgramError
+
+MODEL = "__model__"
+
+
+def save_inference_model(  # noqa: PLR0917 (the order of Paddle)
+    dirname: Any,
+    feeded_var_names: Sequence[Any],
+    target_vars: Sequence[Any],
+    executor: Any,
+    main_program: Any = None,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    export_for_deployment: bool = True,
+    program_only: bool = False,
+) -> list[str]:
+    """Save what leads from the feeds to the targets, weights included.
+
+    The model is a folder called ``model_filename`` or ``__model__`` inside of ``dirname``; the
+    weights are beside it too, in Paddle's files.
+    """
+    program = _program(main_program)
+    names = _written(executor, Path(dirname) / (model_filename or MODEL), program,
+                     feeded_var_names, target_vars, export_for_deployment)
+    if not program_only:
+        _weights(program, Path(dirname), params_filename, names[0])
+    return names[1]
+
+
+def save_2(  # noqa: PLR0917 (the order of Paddle)
+    path_prefix: str,
+    feed_vars: Any,
+    fetch_vars: Any,
+    executor: Any,
+    program: Any = None,
+    **configs: Any,
+) -> None:
+    """``paddle.static.save_inference_model``: a folder ``<prefix>.pdmodel``, and ``.pdiparams``."""
+    for name in ("clip_extra", "legacy_format"):
+        if configs.pop(name, None) is not None:
+            note(f"save_inference_model({name}=…)", "it is about Paddle's own format of models.")
+    if configs:
+        raise TypeError(f"save_inference_model() has no option {', '.join(configs)}")
+    found, prefix = _program(program or _owner(fetch_vars)), Path(path_prefix)
+    feeds = feed_vars if isinstance(feed_vars, (list, tuple)) else [feed_vars]
+    targets = fetch_vars if isinstance(fetch_vars, (list, tuple)) else [fetch_vars]
+    model = prefix.with_name(f"{prefix.name}.pdmodel")
+    used, _ = _written(executor, model, found, feeds, targets, True)
+    _weights(found, prefix.parent, f"{prefix.name}.pdiparams", used)
+
+
+def _owner(fetches: Any) -> Any:
+    first = fetches[0] if isinstance(fetches, (list, tuple)) else fetches
+    return getattr(first, "program", None)
+
+
+def _program(given: Any) -> Program:
+    found = static.default_main_program() if given is None else getattr(given, "program", given)
+    if not isinstance(found, static.Program):
+        raise TypeError(f"main_program is a fluid.Program, got {found!r}")
+    return ours(found)
+
+
+def _written(  # noqa: PLR0917
+    executor: Any, folder: Path, program: Program, feeds: Any, targets: Any, deployed: bool
+) -> tuple[list[str], list[str]]:
+    feeds = [feeds] if isinstance(feeds, str) else list(feeds)
+    targets = list(targets) if isinstance(targets, (list, tuple)) else [targets]
+    names = [feed if isinstance(feed, str) else feed.name for feed in feeds]
+    inputs = program.inputs()
+    names += [lods.companion(n) for n in names if lods.companion(n) in inputs]
+    pruned = program.clone(for_test=True).prune(names, targets)
+    needed = [name for name in names if name in pruned.inputs()]
+    if idle := [n for n in names if n not in needed and not n.endswith(lods.OFFSETS)]:
+        note(f"save_inference_model: feed {idle[0]!r}", "no target depends on it; it is left out.")
+    if folder.is_file():
+        folder.unlink()  # a model of Paddle's own
+    outputs = fleetx_io.save_inference_model(
+        executor, folder, needed, targets, program, deployed
+    )
+    return list(values(pruned)), outputs
+
+
+def _weights(program: Program, folder: Path, filename: str | None, used: list[str]) -> None:
+    known = values(program)
+    found = {name: known[name] for name in used if name in program.layers}
+    if filename is not None:
+        tensors.write_all(folder / filename, found)
+        return
+    for name, value in found.items():
+        tensors.write(folder / name, value)
+
+
+def load_inference_model(  # noqa: PLR0917 (the order of Paddle)
+    dirname: Any,
+    executor: Any,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    pserver_endpoints: Any = None,
+    **configs: Any,
+) -> list[Any]:
+    """A program that runs a saved model, the names of its inputs, and its outputs to fetch."""
+    if configs:
+        raise TypeError(f"load_inference_model() has no option {', '.join(configs)}")
+    found = _found(Path(dirname), model_filename)
+    program, feeds, fetches = fleetx_io.load_inference_model(found, executor)
+    named = [name for name in feeds if not name.endswith(lods.OFFSETS)]
+    return [ours(program), named, fetches]  # type: ignore[arg-type]
+
+
+def _found(path: Path, model_filename: str | None) -> Path:
+    beside = path.with_name(f"{path.name}.pdmodel")
+    for place in (path / (model_filename or MODEL), beside, path):
+        if (place / SIGNATURE).is_file():
+            return place
+        if place.is_file():
+            raise ProgramError(
+                f"{str(place)!r} is a model of Paddle's own executor, whose kernels are not here; "
+                "build the network with the code that wrote it, load the weights with "
+                "fluid.io.load_persistables() or load_vars(), and save it again."
+            )
+    raise FileNotFoundError(
+        f"there is no model in {str(path)!r}; it must be what save_inference_model() wrote."
+    )
+
+
+def normalize_program(program: Any, feed_vars: Any, fetch_vars: Any, **options: Any) -> Program:
+    """The part of a program that leads from the feeds to the fetches, without training."""
+    feeds = feed_vars if isinstance(feed_vars, (list, tuple)) else [feed_vars]
+    fetches = fetch_vars if isinstance(fetch_vars, (list, tuple)) else [fetch_vars]
+    pruned = _program(program).clone(for_test=True).prune(feeds, fetches)
+    return ours(pruned)  # type: ignore[arg-type]

@@ -1,0 +1,6 @@
+"""``paddle.fluid.parallel_executor``."""
+
+from fleetx.compat.running import ParallelExecutor
+from fleetx.compat.strategies import BuildStrategy, ExecutionStrategy
+
+__all__ = ["BuildStrategy", "ExecutionStrategy", "ParallelExecutor"]

@@ -1,0 +1,397 @@
+"""Programs, blocks and operators in Paddle's words, over those of ``fleetx.static``."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from typing_extensions import override
+
+from fleetx import static
+from fleetx.compat import modes, parameters
+from fleetx.compat.dtypes import dtype_of
+from fleetx.plan.option import unknown
+from fleetx.static.record import current, interception
+from fleetx.static.record.error import ProgramError
+
+
+class Program(static.Program):
+    """A program with one block, as scripts look into it."""
+
+    _pipeline_opt: Any = None
+    _fleet_opt: Any = None
+    _is_distributed = False
+    num_blocks = 1
+
+    def global_block(self) -> "Block":
+        """The one block."""
+        return Block(self)
+
+    current_block = global_block
+
+    def block(self, index: int) -> "Block":
+        """The block of this number, which is 0."""
+        return Block(self)
+
+    @property
+    def blocks(self) -> list["Block"]:
+        """The one block."""
+        return [Block(self)]
+
+    @override
+    def clone(self, for_test: bool = False) -> "Program":
+        return ours(super().clone(for_test=for_test))
+
+    @override
+    def list_vars(self) -> list[Any]:
+        return super().list_vars() if not self.initial else _starting(self)
+
+    def state_dict(self, mode: str = "all", scope: Any = None) -> dict[str, Any]:
+        """The values of its parameters and buffers by name."""
+        return {name: value.detach() for name, value in self.state.persistent().items()}
+
+    def set_state_dict(self, state_dict: dict[str, Any], scope: Any = None) -> None:
+        """Overwrite them."""
+        static.set_program_state(self, state_dict)
+
+    def to_string(self, throw_on_error: bool = True, with_details: bool = False) -> str:
+        """The operators as text."""
+        return str(self)
+
+    @contextmanager
+    def _lr_schedule_guard(self, is_with_opt: bool = False) -> Iterator[None]:
+        """Learning rates are variables like others."""
+        yield
+
+    @contextmanager
+    def _optimized_guard(self, param_and_grads: Any = None) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def _backward_role_guard(self) -> Iterator[None]:
+        yield
+
+    @staticmethod
+    def parse_from_string(binary: bytes) -> "Program":
+        """Refused: such files hold operators of Paddle's own executor."""
+        raise ProgramError(
+            "Program.parse_from_string(): a program that Paddle wrote to a file names kernels of "
+            "its own executor, which are not here; build the network with the code that wrote it "
+            "and load its weights with fluid.io.load_persistables()."
+        )
+
+
+def ours(program: static.Program) -> Program:
+    """The same program, with what scripts of Paddle ask of it."""
+    if type(program) is static.Program:
+        program.__class__ = Program
+    assert isinstance(program, Program)
+    return program
+
+
+def _by_default() -> None:
+    """Paddle 1 writes programs unless it is told not to."""
+    if not modes.in_dygraph_mode():
+        modes.enable_static()
+
+
+def default_main_program() -> Program:
+    """The program that is written now."""
+    return ours(static.default_main_program())
+
+
+def default_startup_program() -> Program:
+    """The program that gives first values to what is written now."""
+    return ours(static.default_startup_program())
+
+
+@contextmanager
+def program_guard(main_program: Any = None, startup_program: Any = None) -> Iterator[None]:
+    """Write into these programs."""
+    _by_default()
+    with static.program_guard(main_program or default_main_program(), startup_program):
+        yield
+
+
+def switch_main_program(program: static.Program, startup: Any = None) -> Program:
+    """Write into another program from now on; returns the one before."""
+    before = default_main_program()
+    current._pairs[-1].main = program
+    interception.start(static.default_main_program, static.default_startup_program)
+    return before
+
+
+def switch_startup_program(program: static.Program) -> Program:
+    """Keep first values in another program from now on; returns the one before."""
+    before = default_startup_program()
+    current._pairs[-1].startup = program
+    return before
+
+
+@contextmanager
+def name_scope(prefix: str | None = None) -> Iterator[None]:
+    """Groups operators in drawings of Paddle; names are the same without it."""
+    yield
+
+
+@contextmanager
+def device_guard(device: str | None = None) -> Iterator[None]:
+    """Note for operators on which device they belong."""
+    kind, _, index = (device or "").partition(":")
+    if index == "all" or not kind:
+        yield  # on every stage: where it is used
+        return
+    named = device if kind not in {"npu", "xpu"} else f"gpu:{index}" if index else "gpu"
+    with static.device_guard(named):
+        yield
+
+
+class _IsParameter(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if isinstance(instance, static.Variable):
+            return instance.program.parameter(instance.node) is not None
+        if isinstance(instance, StartVariable):
+            return instance.is_parameter
+        return isinstance(instance, nn.Parameter)
+
+
+class Parameter(metaclass=_IsParameter):
+    """Variables that read a parameter, and parameters of eager mode, are of this kind."""
+
+    def __new__(  # noqa: PLR0917
+        cls,
+        block: "Block | None" = None,
+        shape: Sequence[int] = (),
+        dtype: Any = "float32",
+        type: Any = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """A parameter of the block's program, named and shaped so."""
+        known = {
+            *("lod_level", "stop_gradient", "trainable", "optimize_attr", "regularizer"),
+            *("gradient_clip_attr", "error_clip", "do_model_average", "need_clip"),
+            *("is_distributed", "persistable", "initializer", "belong_to_optimizer"),
+        }
+        if strange := sorted(set(options) - known):
+            raise TypeError(unknown(f"Parameter() has no {strange[0]!r}", strange[0], known))
+        attr = parameters.ParamAttr(
+            name=name,
+            initializer=options.get("initializer"),
+            trainable=bool(options.get("trainable", not options.get("stop_gradient", False))),
+            regularizer=options.get("regularizer"),
+            learning_rate=(options.get("optimize_attr") or {}).get("learning_rate", 1.0),
+        )
+        program = block.program if block is not None else default_main_program()
+        return _made(program, attr, shape, dtype)
+
+
+def _made(program: static.Program, attr: Any, shape: Sequence[int], dtype: Any) -> Any:
+    with program_guard(program):
+        return parameters.create(
+            "create_parameter", attr, shape, dtype, default=torch.Tensor.zero_
+        )
+
+
+@dataclass(frozen=True)
+class StartVariable:
+    """What a start-up program gives a first value."""
+
+    name: str
+    value: torch.Tensor
+    is_parameter: bool = True
+    persistable = True
+    lod_level = 0
+    is_data = False
+
+    @property
+    def shape(self) -> list[int]:
+        """The sizes."""
+        return list(self.value.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The format of the numbers."""
+        return self.value.dtype
+
+    @property
+    def stop_gradient(self) -> bool:
+        """Whether optimizers leave it alone."""
+        return not self.value.requires_grad
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers move it."""
+        return self.value.requires_grad
+
+
+def _starting(startup: static.Program) -> list[StartVariable]:
+    found = []
+    for layer, initial in startup.initial.items():
+        for path, value in initial.module.state_dict(keep_vars=True).items():
+            name = layer if path == "value" else f"{layer}.{path}"
+            found.append(StartVariable(name, value, isinstance(value, nn.Parameter)))
+    return found
+
+
+class Block:
+    """The variables and operators of a program."""
+
+    idx = 0
+    parent_idx = -1
+    forward_block_idx = -1
+
+    def __init__(self, program: static.Program) -> None:
+        self.program = program
+
+    @property
+    def vars(self) -> dict[str, Any]:
+        """Every variable by name."""
+        return {variable.name: variable for variable in self.program.list_vars()}
+
+    def has_var(self, name: str) -> bool:
+        """Whether there is such a variable."""
+        return name in self.vars
+
+    def var(self, name: str) -> Any:
+        """A variable by name."""
+        known = self.vars
+        if name not in known:
+            raise ValueError(unknown(f"var {name} not in this block", name, list(known)))
+        return known[name]
+
+    def _find_var_recursive(self, name: str) -> Any:
+        return self.vars.get(name)
+
+    _var_recursive = var
+    has_var_recursive = has_var
+
+    def all_parameters(self) -> list[Any]:
+        """Its parameters, those that are not trained too."""
+        return [variable for variable in self.vars.values() if isinstance(variable, Parameter)]
+
+    def iter_parameters(self) -> Iterator[Any]:
+        """The same, one by one."""
+        yield from self.all_parameters()
+
+    @property
+    def ops(self) -> list["Operator"]:
+        """The operators in their order."""
+        kinds = {"call_function", "call_method", "call_module"}
+        return [Operator(self, node) for node in self.program.graph.nodes if node.op in kinds]
+
+    def create_parameter(
+        self,
+        name: str | None = None,
+        shape: Sequence[int] = (),
+        dtype: Any = "float32",
+        **options: Any,
+    ) -> Any:
+        """A parameter of the program."""
+        return Parameter(self, shape, dtype, options.pop("type", None), name, **options)
+
+    def create_var(  # noqa: PLR0917
+        self,
+        name: str | None = None,
+        shape: Sequence[int] = (1,),
+        dtype: Any = "float32",
+        type: Any = None,
+        persistable: bool = False,
+        stop_gradient: bool = True,
+        initializer: Any = None,
+        lod_level: int = 0,
+    ) -> Any:
+        """A variable that keeps its value between runs."""
+        if not persistable:
+            raise ProgramError(
+                f"create_var({name!r}): a variable is what an operator gives, and this one would "
+                "have none; call the layer that computes it, or pass persistable=True."
+            )
+        if self.program.initial and (found := self.vars.get(name or "")) is not None:
+            return found
+        main = default_main_program() if _is_startup(self.program) else self.program
+        attr = parameters.ParamAttr(name=name, initializer=initializer, trainable=False)
+        return _made(main, attr, shape, dtype_of(dtype))
+
+    def append_op(self, type: str = "", **kwargs: Any) -> Any:
+        """Refused: there are no operators by name here."""
+        raise ProgramError(
+            f"append_op(type={type!r}): operators of Paddle's executor are not here; call the "
+            "function of fluid.layers or paddle that computes the same."
+        )
+
+    _prepend_op = _insert_op = append_op
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Block) and other.program is self.program
+
+    @override
+    def __hash__(self) -> int:
+        return id(self.program)
+
+
+def _is_startup(program: static.Program) -> bool:
+    return bool(program.initial) or program is static.default_startup_program()
+
+
+class Operator:
+    """One operator, to look at."""
+
+    def __init__(self, block: Block, node: fx.Node) -> None:
+        self.block, self._node = block, node
+
+    @property
+    def type(self) -> str:
+        """The function of torch."""
+        target = self._node.target
+        return str(getattr(target, "__name__", target)).strip("_")
+
+    @property
+    def input_arg_names(self) -> list[str]:
+        """The variables that it takes."""
+        return [self.block.program.name_of(node) for node in self._node.all_input_nodes]
+
+    @property
+    def output_arg_names(self) -> list[str]:
+        """The variables that it gives."""
+        return [self.block.program.name_of(self._node)]
+
+    def input(self, name: str = "") -> list[str]:
+        """The same; operators of torch do not name their inputs as Paddle does."""
+        return self.input_arg_names
+
+    def output(self, name: str = "") -> list[str]:
+        """The variables that it gives."""
+        return self.output_arg_names
+
+    def attr(self, name: str) -> Any:
+        """What is noted of it: the device, or a keyword of the call; None for what is not."""
+        noted = {"op_device": self._node.meta.get("device") or "", "op_role": 0}
+        return noted.get(name, self._node.kwargs.get(name))
+
+    def has_attr(self, name: str) -> bool:
+        """Whether something is noted under this name."""
+        return name in {"op_device", "op_role"} or name in self._node.kwargs
+
+    def all_attrs(self) -> dict[str, Any]:
+        """Everything that is noted."""
+        return {"op_device": self.attr("op_device"), "op_role": 0, **self._node.kwargs}
+
+    @property
+    def attr_names(self) -> list[str]:
+        """The names of that."""
+        return list(self.all_attrs())
+
+    def _set_attr(self, name: str, value: Any) -> None:
+        if name != "op_device":
+            raise ProgramError(
+                f"operator {self.type!r}: {name} cannot be set afterwards; pass it to the layer."
+            )
+        self._node.meta["device"] = value
+
+    @override
+    def __repr__(self) -> str:
+        return f"{self.output_arg_names} = {self.type}({self.input_arg_names})"

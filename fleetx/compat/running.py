@@ -1,0 +1,346 @@
+"""``Executor`` in Paddle's words: feeds of every kind, fetched arrays, scopes."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+from typing_extensions import override
+
+from fleetx import static
+from fleetx.compat import lods, places, scopes
+from fleetx.compat.arrays import scalar_like
+from fleetx.compat.lod_tensors import LoDTensor
+from fleetx.compat.notes import note
+from fleetx.compat.strategies import CompiledProgram
+from fleetx.static.lr import Schedule
+from fleetx.static.record.error import ProgramError
+from fleetx.static.record.shapes import FREE
+
+
+class _OverData(static.Executor):
+    """Runs the batches of a data set, which are tensors and stay tensors."""
+
+    @override
+    def run(
+        self,
+        program: Any = None,
+        feed: Any = None,
+        fetch_list: Any = None,
+        *,
+        return_numpy: bool = True,
+        use_program_cache: bool = False,
+    ) -> list[Any]:
+        return super().run(
+            program,
+            fed(program, feed),
+            fetch_list,
+            return_numpy=return_numpy,
+            use_program_cache=use_program_cache,
+        )
+
+
+class Executor(static.Executor):
+    """Computes programs on one place."""
+
+    def __init__(self, place: Any = None) -> None:
+        super().__init__(places.plain(place))
+        self._over_data = _OverData(places.plain(place))
+        self.place = place if place is not None else places.CPUPlace()
+
+    @override
+    def run(  # type: ignore[override]  # noqa: PLR0917 (the order of Paddle)
+        self,
+        program: Any = None,
+        feed: Any = None,
+        fetch_list: Any = None,
+        feed_var_name: str = "feed",
+        fetch_var_name: str = "fetch",
+        scope: Any = None,
+        return_numpy: bool = True,
+        use_program_cache: bool = False,
+        return_merged: bool = True,
+        use_prune: bool = False,
+    ) -> Any:
+        """Run a program once and return what was fetched, in arrays or ``LoDTensor``.
+
+        Args:
+            program: one of ``fluid.Program``, compiled or not; the default main program if None.
+            feed: name -> array, list, ``LoDTensor`` or tensor; a list with one such dict.
+            fetch_list: variables by object or by name.
+            feed_var_name: has no effect: there is no variable of feeds.
+            fetch_var_name: has no effect, for the same reason.
+            scope: the scope in force while it runs.
+            return_numpy: arrays instead of ``LoDTensor``.
+            use_program_cache: check feeds only at the first run.
+            return_merged: what several cards of a process fetch is one; a process has one card.
+            use_prune: compute the fetches alone, and train nothing.
+        """
+        program = self._chosen(program, use_prune)
+        plain = program.program if isinstance(program, CompiledProgram) else program
+        fetches, given = _listed(fetch_list), _one(feed)
+        with ExitStack() as stack:
+            if scope is not None:
+                stack.enter_context(scopes.scope_guard(scope))
+            known = [fetch for fetch in fetches if not _elsewhere(plain, fetch)]
+            found = iter(
+                super().run(
+                    program,
+                    None if given is None else fed(plain, given),
+                    known,
+                    return_numpy=False,
+                    use_program_cache=use_program_cache,
+                )
+            )
+            values = [
+                scopes.global_scope().find_var(fetch).get_tensor().tensor()  # type: ignore[union-attr]
+                if _elsewhere(plain, fetch)
+                else next(found)
+                for fetch in fetches
+            ]
+        return [_given(value, return_numpy) for value in values]
+
+    def _chosen(self, program: Any, use_prune: bool) -> Any:
+        program = static.default_main_program() if program is None else program
+        if not isinstance(program, (static.Program, static.CompiledProgram)):
+            inner = getattr(program, "program", None) or getattr(program, "_program", None)
+            if not isinstance(inner, static.Program):
+                raise TypeError(f"Executor.run() takes a fluid.Program first, got {program!r}")
+            program = inner
+        if use_prune and isinstance(program, static.Program) and program.objective is not None:
+            return program.clone(for_test=True)
+        return program
+
+    @override
+    def train_from_dataset(  # noqa: PLR0917 (the order of Paddle)
+        self,
+        program: Any = None,
+        dataset: Any = None,
+        scope: Any = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Any = None,
+        fetch_info: Any = None,
+        print_period: int = 100,
+        fetch_handler: Any = None,
+    ) -> int:
+        """Train a program on every batch of a data set."""
+        _note_idle("train_from_dataset", thread, debug)
+        with scopes.scope_guard(scope or scopes.global_scope()):
+            return self._over_data.train_from_dataset(
+                self._chosen(program, False),
+                dataset,
+                fetch_list=_listed(fetch_list),
+                fetch_info=fetch_info,
+                print_period=print_period,
+                fetch_handler=fetch_handler,
+            )
+
+    @override
+    def infer_from_dataset(  # noqa: PLR0917 (the order of Paddle)
+        self,
+        program: Any = None,
+        dataset: Any = None,
+        scope: Any = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Any = None,
+        fetch_info: Any = None,
+        print_period: int = 100,
+        fetch_handler: Any = None,
+    ) -> int:
+        """The same without learning."""
+        _note_idle("infer_from_dataset", thread, debug)
+        with scopes.scope_guard(scope or scopes.global_scope()):
+            return self._over_data.infer_from_dataset(
+                self._chosen(program, False),
+                dataset,
+                fetch_list=_listed(fetch_list),
+                fetch_info=fetch_info,
+                print_period=print_period,
+                fetch_handler=fetch_handler,
+            )
+
+
+def _note_idle(call: str, thread: int, debug: bool) -> None:
+    if thread > 1:
+        note(f"{call}(thread={thread})", "a worker computes its batches one after the other.")
+    if debug:
+        note(f"{call}(debug=True)", "times of operators are not kept; torch.profiler has them.")
+
+
+def _listed(fetches: Any) -> list[Any]:
+    if fetches is None:
+        return []
+    if isinstance(fetches, (Tensor, str, Schedule)):
+        return [fetches]
+    found: list[Any] = []
+    for entry in fetches:
+        found += _listed(entry) if isinstance(entry, (list, tuple)) else [entry]
+    return [entry for entry in found if entry is not None]
+
+
+def _one(feed: Any) -> Mapping[str, Any] | None:
+    if isinstance(feed, (list, tuple)):
+        if len(feed) > 1:
+            raise ProgramError(
+                f"feed is a list of {len(feed)} dicts, one for each card of the process, and a "
+                "process has one here; start the script with fleetrun, and feed a dict."
+            )
+        return feed[0] if feed else None
+    if feed is not None and not isinstance(feed, Mapping):
+        raise TypeError(f"feed is a dict of arrays by the names of inputs, got {feed!r}")
+    return feed or None
+
+
+def _elsewhere(program: static.Program, fetch: Any) -> bool:
+    """Whether a name is that of a value which no program has, such as a learning rate."""
+    if not isinstance(fetch, str):
+        return False
+    try:
+        program.find(fetch)
+    except ProgramError:
+        training = program.objective
+        own = getattr(training, "provided", None)
+        if own is not None and fetch in own(program):
+            return False
+        return scopes.global_scope().find_var(fetch) is not None
+    return False
+
+
+def _given(value: Any, as_numpy: bool) -> Any:
+    if isinstance(value, Tensor) and value.dtype == torch.bfloat16:
+        value = value.float()
+    array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    return scalar_like(array) if as_numpy else LoDTensor(array)
+
+
+def fed(program: static.Program, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """A feed as fleetx takes it: tensors and arrays in the formats and shapes of the inputs."""
+    inputs = program.inputs()
+    given = lods.expanded(program, _whole_rows(inputs, feed))
+    found = {}
+    for name, value in given.items():
+        if name in inputs:
+            found[name] = _fitting(value, inputs[name])
+        else:
+            note(f"feed[{name!r}]", "the program has no such input, so it is left out.")
+    return found
+
+
+def _whole_rows(inputs: Mapping[str, fx.Node], feed: Mapping[str, Any]) -> dict[str, Any]:
+    """A plain array that is fed where sequences are expected has a sequence in every row."""
+    found = dict(feed)
+    for name, value in feed.items():
+        begins = lods.companion(name)
+        if begins not in inputs or begins in feed or not _is_plain(value):
+            continue
+        found[begins] = np.arange(len(value), dtype="int64")
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, LoDTensor):
+        return not value.recursive_sequence_lengths()
+    return isinstance(value, (np.ndarray, Tensor))
+
+
+def _fitting(value: Any, node: fx.Node) -> Any:
+    dtype = node.meta["val"].dtype
+    if isinstance(value, LoDTensor):
+        value = value.tensor()
+    if not isinstance(value, Tensor):
+        value = _tensor(value, dtype)
+    elif type(value) is not Tensor:
+        value = value.detach().as_subclass(Tensor)
+    if value.dtype != dtype and _alike(value.dtype, dtype):
+        value = value.to(dtype)
+    return _reshaped(value, node.meta["shape"])
+
+
+def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
+    array = np.asarray(value)
+    if array.dtype == object:
+        raise ProgramError(
+            "a feed has rows of different lengths, and its input was declared without lod_level; "
+            "pad the rows, or declare it with lod_level=1."
+        )
+    if not isinstance(value, np.ndarray):
+        return torch.as_tensor(array).to(dtype)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _alike(given: torch.dtype, wanted: torch.dtype) -> bool:
+    """Whether numbers keep their kind: floating or whole."""
+    return given.is_floating_point == wanted.is_floating_point and not wanted.is_complex
+
+
+def _reshaped(value: Tensor, sizes: Sequence[int | None]) -> Tensor:
+    """Labels come as [n] where [n, 1] was declared, and the other way round."""
+    if value.dim() == len(sizes):
+        return value
+    inner = list(sizes[1:])
+    if value.dim() == 1 and all(size == 1 for size in inner):
+        return value.reshape(-1, *[1] * len(inner))
+    if value.dim() > len(sizes) and all(size == 1 for size in value.shape[len(sizes) :]):
+        return value.reshape(value.shape[: len(sizes)])
+    if all(size not in FREE for size in inner):
+        count = int(np.prod(inner, dtype=np.int64))
+        if count and value.numel() == value.shape[0] * count:
+            return value.reshape(-1, *[int(size) for size in inner if size is not None])
+    return value
+
+
+class ParallelExecutor:
+    """One program on all cards of a process in Paddle 1; here a process has one."""
+
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
+        self,
+        use_cuda: bool = False,
+        loss_name: str | None = None,
+        main_program: Any = None,
+        share_vars_from: Any = None,
+        exec_strategy: Any = None,
+        build_strategy: Any = None,
+        num_trainers: int = 1,
+        trainer_id: int = 0,
+        scope: Any = None,
+    ) -> None:
+        program = static.default_main_program() if main_program is None else main_program
+        self._program = CompiledProgram(program).with_data_parallel(
+            loss_name, build_strategy, exec_strategy, share_vars_from
+        )
+        self._scope = scope
+        self._executor = Executor(places.cuda_places()[0] if use_cuda else places.CPUPlace())
+        if num_trainers > 1:
+            note("ParallelExecutor(num_trainers=…)", "fleet.init() knows the workers of the job.")
+
+    def run(
+        self,
+        fetch_list: Any = None,
+        feed: Any = None,
+        feed_dict: Any = None,
+        return_numpy: bool = True,
+    ) -> Any:
+        """Run the program once."""
+        given = feed_dict if feed is None else feed
+        return self._executor.run(
+            self._program, given, fetch_list, scope=self._scope, return_numpy=return_numpy
+        )
+
+    @property
+    def device_count(self) -> int:
+        """The cards of this process."""
+        return 1
+
+    def drop_local_exe_scopes(self) -> None:
+        """Nothing is kept between runs."""
+
+
+def as_numpy(value: Any) -> Any:
+    """Arrays of what was fetched."""
+    if isinstance(value, (list, tuple)):
+        return [as_numpy(entry) for entry in value]
+    return scalar_like(np.asarray(value))
