@@ -114,6 +114,8 @@ def _resolve_plain(name: str) -> Any:
             inner = _module(f"{path}.{part}", near=found) if inspect.ismodule(found) else None
             if inner is None:
                 raise Missing(_nearest(path, part, dir(found))) from None
+        except Exception:
+            return UNKNOWN  # it is there, and needs a job or a program to say more
         found, path = inner, f"{path}.{part}"
     return found
 

@@ -1,0 +1,48 @@
+"""``python -m fleetx.compat.coverage``: the names that are covered, by module, as a table."""
+
+import importlib
+import inspect
+from types import ModuleType
+from typing import Any
+
+from fleetx.compat import imports
+from fleetx.compat.checking import served
+
+DEEPEST = 3
+"""Modules below this many dots hold what those above them show."""
+
+
+def covered() -> dict[str, list[str]]:
+    """Module that a script may import -> the names that it has."""
+    with served():
+        found = {name: names_of(importlib.import_module(name)) for name in imports.modules()}
+    return {module: names for module, names in found.items() if names}
+
+
+def names_of(module: ModuleType) -> list[str]:
+    """The names of a module that are its own, or in its table."""
+    shown = [name for name in dir(module) if not name.startswith("_")]
+    if getattr(module, "__dir__", None):
+        return [n for n in shown if not inspect.ismodule(getattr(module, n, None))]
+    return [n for n in shown if _is_of(getattr(module, n), module)]
+
+
+def _is_of(value: Any, module: ModuleType) -> bool:
+    return not inspect.ismodule(value) and getattr(value, "__module__", "") == module.__name__
+
+
+def table() -> str:
+    """The table of ``docs/migrating.md``."""
+    found = covered()
+    rows = [
+        f"| `{module}` | {len(names)} | {', '.join(names)} |"
+        for module, names in found.items()
+        if module.count(".") <= DEEPEST
+    ]
+    total = sum(map(len, found.values()))
+    head = [f"{total} names in {len(found)} modules:", "", "| module | names | |", "|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+if __name__ == "__main__":
+    print(table())
