@@ -1,0 +1,125 @@
+"""Records of different lengths: all rows one behind the other, and where each record begins.
+
+An input ``x`` with a ``lod_level`` has a companion ``x_offsets``, which is fed with it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from fleetx.static.record.inputs import data
+from fleetx.static.record.program import Program
+from fleetx.static.record.program_graph import ProgramGraph
+from fleetx.static.record.variable import Variable
+from fleetx.static.run.slot_feeds import OFFSETS
+
+
+def companion(name: str) -> str:
+    """The name of the input that says where records of an input begin."""
+    return f"{name}{OFFSETS}"
+
+
+def with_lod(variable: Variable, level: int) -> Variable:
+    """Give an input its companion."""
+    if level > 1:
+        raise ValueError(
+            f"data({variable.name!r}, lod_level={level}) nests records in records, and sequence "
+            "operators here know one level; flatten the outer one, and use lod_level=1."
+        )
+    if level:
+        offsets = data(companion(variable.name), [None], "int64")
+        variable.node.meta["lod"] = offsets.node
+    return variable
+
+
+def set_lod(variable: Any, offsets: Any) -> Any:
+    """Say where records of a variable begin."""
+    if isinstance(variable, Variable):
+        variable.node.meta["lod"] = offsets.node
+    else:
+        vars(variable)["lod_offsets"] = offsets
+    return variable
+
+
+def has_lod(variable: Any) -> bool:
+    """Whether it is known where the records of a variable begin."""
+    if isinstance(variable, Variable):
+        return _found(variable.program, variable.node) is not None
+    return "lod_offsets" in vars(variable)
+
+
+def offsets_of(variable: Any, call: str) -> Any:
+    """Where the records of a variable begin."""
+    if not isinstance(variable, Variable):
+        if "lod_offsets" in vars(variable):
+            return vars(variable)["lod_offsets"]
+    elif (node := _found(variable.program, variable.node)) is not None:
+        return Variable(node.meta["val"], node, variable.program)
+    raise ValueError(
+        f"{call}() works on records of different lengths, and its input comes from no data() with "
+        "lod_level=1; declare it so, and feed a LoDTensor or lists."
+    )
+
+
+def _found(program: ProgramGraph, node: fx.Node) -> fx.Node | None:
+    """The offsets of the nearest input that has as many rows, by what its size is."""
+    rows = _rows(node)
+    for before in _ancestors(node):
+        lod = before.meta.get("lod")
+        if lod is not None and (before is node or rows is None or _rows(before) == rows):
+            return lod if isinstance(lod, fx.Node) else None
+    return None
+
+
+def _rows(node: fx.Node) -> Any:
+    value = node.meta.get("val")
+    size = value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else None
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def _ancestors(node: fx.Node) -> Iterator[fx.Node]:
+    seen: set[fx.Node] = set()
+    queue = [node]
+    while queue:
+        at = queue.pop(0)
+        if at not in seen:
+            seen.add(at)
+            yield at
+            queue.extend(at.all_input_nodes)
+
+
+def expanded(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """A feed in which records of different lengths are rows, and where each begins."""
+    inputs = program.inputs()
+    found: dict[str, Any] = {}
+    for name, value in feed.items():
+        lengths = _lengths(value)
+        if companion(name) in inputs and companion(name) not in feed and lengths is not None:
+            begins = np.cumsum([0, *lengths[:-1]]) if len(lengths) else np.zeros(0)
+            found[companion(name)] = begins.astype("int64")
+            found[name] = _flat(value, inputs[name])
+        else:
+            found[name] = value
+    return found
+
+
+def _lengths(value: Any) -> list[int] | None:
+    if hasattr(value, "recursive_sequence_lengths"):
+        lengths = value.recursive_sequence_lengths()
+        return [int(length) for length in lengths[-1]] if lengths else None
+    if isinstance(value, (list, tuple)) and all(np.ndim(row) > 0 for row in value):
+        return [len(row) for row in value]
+    return None
+
+
+def _flat(value: Any, node: fx.Node) -> Any:
+    dtype = torch.empty(0, dtype=node.meta["val"].dtype).numpy().dtype
+    if isinstance(value, (list, tuple)):
+        rows = [np.asarray(row, dtype).reshape(len(row), -1) for row in value]
+        value = np.concatenate(rows) if rows else np.zeros((0, 1), dtype)
+    sizes = [-1 if size in {None, -1} else size for size in node.meta["shape"][1:]]
+    array = np.asarray(value).astype(dtype, copy=False)
+    return array.reshape(-1, *sizes) if -1 not in sizes else array

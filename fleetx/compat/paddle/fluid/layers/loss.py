@@ -1,0 +1,152 @@
+"""Losses of ``paddle.fluid.layers``."""
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from fleetx.compat.paddle.fluid.layers.common import named
+
+kIgnoreIndex = -100
+
+
+def cross_entropy(
+    input: Any, label: Any, soft_label: bool = False, ignore_index: int = kIgnoreIndex
+) -> Any:
+    """Minus the logarithm of the probability of each label: [N, classes], [N, 1] -> [N, 1]."""
+    logs = torch.nan_to_num(torch.log(input), nan=float("nan"), neginf=-1e20)
+    return _picked(logs, label, soft_label, ignore_index, -1)
+
+
+def _picked(logs: Any, label: Any, soft: bool, ignore: int, axis: int) -> Any:
+    if soft:
+        return -torch.sum(logs * label, axis, keepdim=True)
+    flat = label.dim() < logs.dim()
+    at = torch.unsqueeze(label, axis) if flat else label
+    at = torch.Tensor.to(at, torch.int64)
+    ignored = torch.eq(at, ignore)
+    found = -torch.gather(logs, axis, torch.where(ignored, torch.zeros_like(at), at))
+    found = torch.where(ignored, torch.zeros_like(found), found)
+    return torch.squeeze(found, axis) if flat else found
+
+
+def softmax_with_cross_entropy(
+    logits: Any,
+    label: Any,
+    soft_label: bool = False,
+    ignore_index: int = kIgnoreIndex,
+    numeric_stable_mode: bool = True,
+    return_softmax: bool = False,
+    axis: int = -1,
+) -> Any:
+    """The cross entropy of logits, which may be shown as probabilities as well."""
+    found = _picked(F.log_softmax(logits, axis), label, soft_label, ignore_index, axis)
+    return (found, F.softmax(logits, axis)) if return_softmax else found
+
+
+def sigmoid_cross_entropy_with_logits(
+    x: Any,
+    label: Any,
+    ignore_index: int = kIgnoreIndex,
+    name: str | None = None,
+    normalize: bool = False,
+) -> Any:
+    """The cross entropy of each number by itself."""
+    label = torch.Tensor.to(label, x.dtype)
+    kept = torch.Tensor.to(torch.ne(label, ignore_index), x.dtype)
+    found = F.binary_cross_entropy_with_logits(x, label * kept, reduction="none") * kept
+    if normalize:
+        found = found / torch.clamp_min(torch.sum(kept), 1.0)
+    return named(found, name)
+
+
+def square_error_cost(input: Any, label: Any) -> Any:
+    """The squared difference of each number."""
+    return torch.square(input - label)
+
+
+def mse_loss(input: Any, label: Any) -> Any:
+    """The mean squared difference."""
+    return torch.reshape(torch.mean(torch.square(input - label)), (1,))
+
+
+def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = None) -> Any:
+    """The cross entropy of probabilities of class 1."""
+    found = -label * torch.log(input + epsilon) - (1 - label) * torch.log(1 - input + epsilon)
+    return named(found, name)
+
+
+def huber_loss(input: Any, label: Any, delta: float) -> Any:
+    """Squared near zero, in a line farther away."""
+    return F.huber_loss(input, label, reduction="none", delta=delta)
+
+
+def smooth_l1(
+    x: Any,
+    y: Any,
+    inside_weight: Any = None,
+    outside_weight: Any = None,
+    sigma: float | None = None,
+) -> Any:
+    """Squared near zero, in a line farther away, added up for each row: [N, 1]."""
+    square = float(sigma or 1.0) ** 2
+    apart = (x - y) * (1.0 if inside_weight is None else inside_weight)
+    size = torch.abs(apart)
+    near = 0.5 * square * torch.square(apart)
+    found = torch.where(size < 1.0 / square, near, size - 0.5 / square)
+    found = found * (1.0 if outside_weight is None else outside_weight)
+    return torch.sum(torch.flatten(found, 1), 1, keepdim=True)
+
+
+def kldiv_loss(x: Any, target: Any, reduction: str = "mean", name: str | None = None) -> Any:
+    """How much logarithms of probabilities differ from probabilities."""
+    logs = torch.log(torch.where(target > 0, target, torch.ones_like(target)))
+    apart = torch.where(target > 0, target * (logs - x), torch.zeros_like(x))
+    if reduction == "none":
+        return named(apart, name)
+    total = torch.sum(apart)
+    counts = {"mean": torch.mean(apart), "sum": total, "batchmean": total / x.shape[0]}
+    return named(torch.reshape(counts[reduction], (1,)), name)
+
+
+def rank_loss(label: Any, left: Any, right: Any, name: str | None = None) -> Any:
+    """How badly two scores are in order."""
+    apart = left - right
+    return named(F.softplus(apart) - label * apart, name)
+
+
+def margin_rank_loss(
+    label: Any, left: Any, right: Any, margin: float = 0.1, name: str | None = None
+) -> Any:
+    """How far two scores are from being in order by a margin."""
+    return named(torch.relu(-label * (left - right) + margin), name)
+
+
+def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
+    """How the score of the label stands against all others: [N, 1]."""
+    classes = input.shape[-1]
+    chosen = torch.gather(input, -1, label)
+    each = F.softplus(input - chosen)
+    own = torch.gather(each, -1, label)
+    return named((torch.sum(each, -1, keepdim=True) - own) / (classes - 1), name)
+
+
+def dice_loss(input: Any, label: Any, epsilon: float = 1e-5, name: str | None = None) -> Any:
+    """One minus how much predicted and true regions overlap."""
+    ids = torch.squeeze(label, -1)
+    true = torch.Tensor.to(F.one_hot(ids, input.shape[-1]), input.dtype)
+    over = tuple(range(1, input.dim()))
+    both = torch.sum(input * true, over)
+    total = torch.sum(input, over) + torch.sum(true, over)
+    return named(torch.reshape(torch.mean(1 - 2 * both / (total + epsilon)), (1,)), name)
+
+
+def npair_loss(anchor: Any, positive: Any, labels: Any, l2_reg: float = 0.002) -> Any:
+    """How far rows of one class are from each other, against those of others."""
+    ids = torch.reshape(labels, (-1, 1))
+    same = torch.Tensor.to(torch.eq(ids, torch.transpose(ids, 0, 1)), anchor.dtype)
+    same = same / torch.sum(same, 1, keepdim=True)
+    sizes = torch.mean(torch.sum(anchor**2, 1)) + torch.mean(torch.sum(positive**2, 1))
+    scores = F.log_softmax(torch.matmul(anchor, torch.transpose(positive, 0, 1)), -1)
+    each = -torch.sum(same * scores, -1)
+    return torch.reshape(torch.mean(each) + sizes * 0.25 * l2_reg, (1,))

@@ -1,0 +1,172 @@
+"""Writing into the program that is recorded now what no variable leads there."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fleetx.compat import modes
+from fleetx.static.record.current import default_main_program, record_by_default
+from fleetx.static.record.recorder import emit
+from fleetx.static.record.variable import Variable
+
+
+def settle(*inputs: Any) -> bool:
+    """Whether a layer writes a program: Paddle 1 did unless told otherwise, as inputs show."""
+    if not modes.is_static() and not modes.in_dygraph_mode():
+        tensors = [value for value in inputs if isinstance(value, Tensor)]
+        if not tensors or any(isinstance(value, Variable) for value in tensors):
+            modes.enable_static()
+    return modes.is_static()
+
+
+def made(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function that may meet no variable gives: an operator, in static mode."""
+    if not modes.is_static():
+        return func(*args, **kwargs)
+    record_by_default()
+    return default_main_program().record(func, args, kwargs)
+
+
+def operator(func: Callable[..., Any], *args: Any, like: Any, **kwargs: Any) -> Any:
+    """A function that is no torch function as one operator, in static mode.
+
+    Args:
+        func: runs with tensors in place of variables.
+        args: of the function.
+        like: what it gives: fake tensors of the shapes and formats, made by the caller.
+        kwargs: of the function.
+    """
+    if not modes.is_static():
+        return func(*args, **kwargs)
+    record_by_default()
+    return emit(default_main_program(), "call_function", func, args, kwargs, found=like)
+
+
+def fake(shape: Iterable[Any], dtype: torch.dtype) -> Tensor:
+    """Stands for a result of this shape while a program is recorded."""
+    with default_main_program().shapes.mode:
+        return torch.empty(list(shape), dtype=dtype)
+
+
+_choices: list[Any] = []
+"""Conditions under which what a script assigns now is assigned."""
+
+
+@contextmanager
+def only_if(condition: Any) -> Iterator[None]:
+    """Let assignments inside happen only where a condition is true when the program runs."""
+    _choices.append(condition)
+    try:
+        yield
+    finally:
+        _choices.pop()
+
+
+_noted: list[dict[int, tuple[Variable, Any]]] = []
+
+
+@contextmanager
+def noted_rebinds() -> Iterator[dict[int, tuple[Variable, Any]]]:
+    """Which variables are assigned inside, with the nodes that they had before."""
+    _noted.append({})
+    try:
+        yield _noted[-1]
+    finally:
+        _noted.pop()
+
+
+def in_loop() -> bool:
+    """Whether the operators of a round are written, which a run repeats."""
+    return bool(_noted)
+
+
+def rebind(output: Any, value: Any) -> Any:
+    """Let an object that a script holds have another value from here on."""
+    if not isinstance(output, Variable):
+        with torch.no_grad():
+            output.copy_(value)
+        return output
+    for chosen in _choices:
+        value = torch.where(chosen, value, output)
+    if _noted:
+        _noted[-1].setdefault(id(output), (output, output.node))
+    holder = vars(output)
+    home = holder.get("home")
+    if home is None and output.program.parameter(output.node) is not None:
+        home = holder["home"] = output.node
+    if home is not None and not _noted:
+        _write_back(output, home, value)
+    fresh = torch.clone(value) if home is not None or _named(value) else value
+    if isinstance(fresh, Variable):
+        _take_name(output, fresh)
+        holder.update(node=fresh.node, fake=fresh.fake)
+    return output
+
+
+def _take_name(output: Variable, fresh: Variable) -> None:
+    """A name that a script gave means the newest value."""
+    program, before = output.program, output.node
+    if before.op == "get_attr" or "name" in before.meta:
+        name = program.name_of(before)
+        before.meta.pop("name", None)
+        fresh.node.meta["name"] = name
+        program.names[name] = fresh.node
+        program.changed()
+
+
+def _named(value: Any) -> bool:
+    return isinstance(value, Variable) and value.node.op in {"placeholder", "get_attr"}
+
+
+def _write_back(output: Variable, home: Any, value: Any) -> None:
+    """A persistable variable begins the next run with what it has now."""
+    stored = Variable(home.meta["val"], home, output.program)
+    output.program.record(Tensor.copy_, (stored, torch.detach(value)), {})
+
+
+def sizes_of(shape: Any) -> list[Any]:
+    """Sizes as numbers: some may be variables that say a size, as ``layers.shape(x)[0]`` does."""
+    if isinstance(shape, Variable):
+        return list(_said(shape))
+    if isinstance(shape, Tensor):
+        return [int(size) for size in torch.flatten(shape).tolist()]
+    given = shape if isinstance(shape, (list, tuple)) else [shape]
+    return [_size(entry) for entry in given]
+
+
+def _size(entry: Any) -> Any:
+    if isinstance(entry, Variable):
+        found = list(_said(entry))
+        return found[0] if len(found) == 1 else found
+    if isinstance(entry, Tensor):
+        return int(entry.item())
+    return entry if isinstance(entry, torch.SymInt) else int(entry)
+
+
+def say(variable: Any, sizes: Any) -> Any:
+    """Note that a variable's numbers are these sizes."""
+    if isinstance(variable, Variable):
+        variable.node.meta["sizes"] = tuple(sizes)
+    return variable
+
+
+def _said(variable: Variable) -> Any:
+    """The sizes that a variable's numbers are, through indexing and casts."""
+    node = variable.node
+    if "sizes" in node.meta:
+        return node.meta["sizes"]
+    before = node.args[0] if node.args else None
+    if isinstance(before, torch.fx.Node):
+        sizes = _said(Variable(before.meta["val"], before, variable.program))
+        at = node.args[1] if len(node.args) > 1 else None
+        if node.target == "__getitem__" and isinstance(at, (int, slice)):
+            return sizes[at] if isinstance(at, slice) else (sizes[at],)
+        if variable.fake.numel() == len(sizes):
+            return sizes
+    raise TypeError(
+        f"a size is given by {variable.name!r}, whose numbers are not known while a program is "
+        "written; give a number, -1 for one size, or layers.shape(x)[i]."
+    )
