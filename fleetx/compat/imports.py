@@ -11,7 +11,7 @@ from types import ModuleType
 
 from typing_extensions import override
 
-from fleetx.compat.tables import HERE, closed
+from fleetx.compat.tables import HERE, closed, serving
 from fleetx.near_names import near_names
 
 SERVED = ("paddle", "paddlenlp")
@@ -22,10 +22,6 @@ BESIDE = "fleetx"
 
 ENTRY = Path(__file__).parent / "path"
 """A folder for ``PYTHONPATH``: processes that a script starts find ``paddle`` by it."""
-
-
-_TENSORS = f"{HERE}tensors"
-"""Gives tensors the methods that scripts call, once one of them imports something."""
 
 
 class _Loader(importlib.abc.Loader):
@@ -42,7 +38,7 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         found = importlib.import_module(self._module)
         closed(found)
-        importlib.import_module(_TENSORS).install()
+        serving.tensors()
         # The import system takes what stands here when a module has run.
         sys.modules[module.__name__] = found
 
@@ -109,6 +105,7 @@ def install() -> None:
         for name in [n for n in sys.modules if n.partition(".")[0] in SERVED]:
             del sys.modules[name]  # another paddle, imported before
         sys.meta_path.insert(0, _finder)
+        serving.start()
         os.environ.update(environment(os.environ))
 
 
@@ -116,8 +113,7 @@ def uninstall() -> None:
     """Take the hook away again, for tests."""
     if installed():
         sys.meta_path.remove(_finder)
-        if _TENSORS in sys.modules:
-            sys.modules[_TENSORS].uninstall()
+        serving.stop()
         for name in [n for n in sys.modules if n.partition(".")[0] in SERVED]:
             del sys.modules[name]
 

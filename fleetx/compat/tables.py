@@ -13,6 +13,31 @@ HERE = "fleetx.compat."
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
 
+class _Serving:
+    """Whether this process serves old scripts: tensors have Paddle's methods then."""
+
+    on = False
+
+    def start(self) -> None:
+        """Serve from now on."""
+        self.on = True
+        self.tensors()
+
+    def tensors(self) -> None:
+        """Give tensors their methods, once torch is there: data generators do without it."""
+        if self.on and "torch" in sys.modules:
+            importlib.import_module(f"{HERE}tensors").install()
+
+    def stop(self) -> None:
+        """Take them away again."""
+        self.on = False
+        if f"{HERE}tensors" in sys.modules:
+            sys.modules[f"{HERE}tensors"].uninstall()
+
+
+serving = _Serving()
+
+
 class UnknownName(AttributeError):
     """A script uses a name of Paddle that is not covered."""
 
@@ -42,6 +67,7 @@ def table(
             raise unknown(package, name, [*known, *modules])
         module, there = known[name]
         found = getattr(importlib.import_module(HERE + module), there)
+        serving.tensors()
         sys.modules[package].__dict__[name] = found
         return found
 

@@ -357,10 +357,12 @@ def _variables_own() -> dict[str, Any]:
 
 def install() -> None:
     """Give every tensor of this process the names that scripts ask for."""
+    if _replaced:
+        return
     for name, value in ATTACHED.items():
         if name not in vars(torch.Tensor):
             setattr(torch.Tensor, name, value)
-    for name, value in ({} if _replaced else _variables_own()).items():
+    for name, value in _variables_own().items():
         _replaced[name] = vars(Variable).get(name)
         setattr(Variable, name, value)
 

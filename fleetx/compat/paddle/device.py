@@ -8,7 +8,11 @@ import torch
 
 from fleetx import roles
 from fleetx.compat.notes import note
-from fleetx.static.run.devices import CPUPlace, CUDAPlace
+from fleetx.compat.places import CPUPlace, CUDAPlace, is_compiled_with_cuda
+from fleetx.static.run import devices
+
+
+__all__ = ["is_compiled_with_cuda"]
 
 
 @dataclass
@@ -22,7 +26,7 @@ _chosen = _Chosen()
 def _named(device: Any) -> torch.device:
     if isinstance(device, torch.device):
         return device
-    if isinstance(device, CPUPlace):
+    if isinstance(device, devices.CPUPlace):
         return torch.device("cpu")
     if not isinstance(device, str):
         return _card(int(getattr(device, "index", 0)))
@@ -77,11 +81,6 @@ def place_of(device: torch.device) -> Any:
 def device_of(place: Any) -> torch.device:
     """A place, or the name of a device, as torch's; the current device where there is none."""
     return current_device() if place is None else _named(place)
-
-
-def is_compiled_with_cuda() -> bool:
-    """Whether there are cards to compute on."""
-    return torch.cuda.is_available()
 
 
 def _never() -> bool:

@@ -6,39 +6,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from fleetx.compat import modes
+from fleetx.compat import modes, recorded
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.paddle.device import current_device, device_of
 from fleetx.compat.default_dtype import get_default_dtype
+from fleetx.compat.recorded import sizes_of
 from fleetx.compat.tensors import Tensor, at_least_1d, op, wrap
-from fleetx.static.record.current import default_main_program, record_by_default
-from fleetx.static.record.recorder import record
 from fleetx.static.record.variable import Variable
 
 
 def made(factory: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> Any:
     """A tensor of a factory of torch: at once, or in every run of the program."""
     if modes.is_static():
-        record_by_default()
-        return record(default_main_program(), factory, args, kwargs)
+        return recorded.made(factory, *args, **kwargs)
     return wrap(factory(*args, device=current_device(), **kwargs))
-
-
-def sizes_of(shape: Any) -> list[Any]:
-    """A shape as torch takes it: numbers, also those that Paddle has in tensors."""
-    if isinstance(shape, Variable):
-        return [shape[at] for at in range(shape.shape[0])]
-    if isinstance(shape, torch.Tensor):
-        return [int(size) for size in shape.tolist()]
-    if isinstance(shape, (int, torch.SymInt, np.integer)):
-        return [shape]
-    return [_size(size) for size in shape]
-
-
-def _size(size: Any) -> Any:
-    if isinstance(size, (int, torch.SymInt)):
-        return size
-    return int(size) if not isinstance(size, Variable) else size
 
 
 def _format(dtype: Any, start: Any = None) -> torch.dtype:
@@ -54,8 +35,7 @@ def to_tensor(
     found = torch.as_tensor(_numbers(data)).detach()
     wanted = dtype_of(dtype) if dtype is not None else _natural(data, found.dtype)
     if modes.is_static():
-        record_by_default()
-        return record(default_main_program(), torch.clone, (at_least_1d(found.to(wanted)),), {})
+        return recorded.made(torch.clone, at_least_1d(found.to(wanted)))
     copied = found.to(device_of(place), wanted, copy=True)
     return at_least_1d(copied).as_subclass(Tensor).requires_grad_(not stop_gradient)
 
@@ -159,8 +139,8 @@ def assign(x: Any, output: Any = None) -> Any:
     value = x if isinstance(x, torch.Tensor) else to_tensor(x)
     if output is None:
         return wrap(torch.clone(value))
-    if isinstance(output, Variable) or isinstance(value, Variable):
-        return torch.Tensor.copy_(output, value)
+    if isinstance(output, Variable):
+        return recorded.rebind(output, value)
     with torch.no_grad():
         output.copy_(value.reshape(tuple(output.shape)))
     return output

@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 
+from fleetx.compat.recorded import rebind
 from fleetx.compat.tensors import at_least_1d, op, wrap
 
 
 def _two(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(x: Any, y: Any, out: Any = None, name: str | None = None) -> Any:
         found = wrap(function(x, y))
-        return found if out is None else torch.Tensor.copy_(out, found)
+        return found if out is None else rebind(out, found)
 
     call.__name__, call.__doc__ = name, f"{name} of two tensors, number by number."
     return call
@@ -34,7 +35,7 @@ bitwise_xor = _two("bitwise_xor", torch.bitwise_xor)
 def logical_not(x: Any, out: Any = None, name: str | None = None) -> Any:
     """What is not true."""
     found = wrap(torch.logical_not(x))
-    return found if out is None else torch.Tensor.copy_(out, found)
+    return found if out is None else rebind(out, found)
 
 
 @op

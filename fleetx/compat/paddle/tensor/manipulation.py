@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fleetx.compat import modes
 from fleetx.compat.dtypes import dtype_of
-from fleetx.compat.paddle.tensor.creation import sizes_of
+from fleetx.compat.recorded import fake, operator, say, sizes_of
 from fleetx.compat.tensors import Sizes, op, wrap
 from fleetx.static.record.variable import Variable
 
@@ -180,7 +179,7 @@ def scatter_nd_add(x: Any, index: Any, updates: Any, name: str | None = None) ->
 @op
 def scatter_nd(index: Any, updates: Any, shape: Any, name: str | None = None) -> Any:
     """Parts added at these coordinates of zeros."""
-    empty = torch.zeros(sizes_of(shape), dtype=updates.dtype, device=updates.device)
+    empty = torch.Tensor.new_zeros(updates, sizes_of(shape))
     return scatter_nd_add(empty, index, updates)
 
 
@@ -245,10 +244,15 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def shape(input: Any) -> Any:
-    """The sizes: a tensor, or a list in a program, where they may be free."""
-    if modes.is_static() or isinstance(input, Variable):
-        return Sizes(input.size())
-    return wrap(torch.tensor(list(input.size()), dtype=torch.int32))
+    """The sizes, as a tensor; in a program each of them is also taken for a size."""
+    if not isinstance(input, Variable):
+        return wrap(torch.tensor(list(input.size()), dtype=torch.int32))
+    like = fake([input.dim()], torch.int32)
+    return say(operator(_sizes, input, like=like), list(input.size()))
+
+
+def _sizes(x: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(list(x.size()), dtype=torch.int32, device=x.device)
 
 
 @op

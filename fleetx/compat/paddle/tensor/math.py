@@ -8,6 +8,7 @@ import torch
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.paddle.tensor.creation import numel as numel
 from fleetx.compat.paddle.tensor.creation import to_tensor, tril, triu
+from fleetx.compat.recorded import rebind
 from fleetx.compat.tensors import at_least_1d, op, wrap
 from fleetx.static.record.variable import Variable
 
@@ -288,7 +289,7 @@ def add_n(inputs: Any, name: str | None = None) -> Any:
 def increment(x: Any, value: float = 1.0, name: str | None = None) -> Any:
     """One number, counted up in place."""
     if isinstance(x, Variable):
-        return torch.Tensor.add_(x, value)
+        return rebind(x, x + value)
     with torch.no_grad():
         return torch.Tensor.add_(x, value)
 

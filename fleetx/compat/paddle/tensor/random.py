@@ -6,7 +6,8 @@ import torch
 
 from fleetx.compat.default_dtype import get_default_dtype
 from fleetx.compat.dtypes import dtype_of
-from fleetx.compat.paddle.tensor.creation import made, sizes_of
+from fleetx.compat.paddle.tensor.creation import made
+from fleetx.compat.recorded import sizes_of
 from fleetx.compat.tensors import op, wrap
 
 

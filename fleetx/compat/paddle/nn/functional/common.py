@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from fleetx.compat.dtypes import dtype_of
+from fleetx.compat.paddle.tensor.creation import arange
 from fleetx.compat.tensors import op
 
 
@@ -38,8 +39,7 @@ def _dropped(x: Any, p: float, axis: Any, training: bool) -> Any:
         return F.dropout(x, p, training)
     axes = {a % x.dim() for a in ([axis] if isinstance(axis, int) else axis)}
     sizes = [x.size(at) if at in axes else 1 for at in range(x.dim())]
-    mask = torch.ones(sizes, dtype=x.dtype, device=x.device)
-    return x * F.dropout(mask, p, training)
+    return x * F.dropout(torch.Tensor.new_ones(x, sizes), p, training)
 
 
 @op
@@ -175,7 +175,7 @@ def pixel_shuffle(x: Any, upscale_factor: int, data_format: str = "NCHW", name: 
 def sequence_mask(x: Any, maxlen: Any = None, dtype: Any = "int64", name: str | None = None) -> Any:
     """1 in the first places of each row, as many as its length."""
     longest = int(x.max()) if maxlen is None else maxlen
-    places = torch.arange(longest, device=x.device)
+    places = arange(longest)
     return torch.lt(places, torch.unsqueeze(x, -1)).to(dtype_of(dtype))
 
 
