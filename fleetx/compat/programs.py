@@ -1,5 +1,6 @@
 """Programs, blocks and operators in Paddle's words, over those of ``fleetx.static``."""
 
+import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from fleetx.compat.dtypes import dtype_of
 from fleetx.plan.option import unknown
 from fleetx.static.record import current, interception
 from fleetx.static.record.error import ProgramError
+
+
+_BLOCKS = "fleetx.compat.blocks"
+"""Operators by name; they are layers, which are made of what is here."""
 
 
 class Program(static.Program):
@@ -305,22 +310,17 @@ class Block:
     ) -> Any:
         """A variable that keeps its value between runs."""
         if not persistable:
-            raise ProgramError(
-                f"create_var({name!r}): a variable is what an operator gives, and this one would "
-                "have none; call the layer that computes it, or pass persistable=True."
-            )
+            blocks = importlib.import_module(_BLOCKS)
+            return blocks.empty_variable(self.program, name, shape, dtype)
         if self.program.initial and (found := self.vars.get(name or "")) is not None:
             return found
         main = default_main_program() if _is_startup(self.program) else self.program
         attr = parameters.ParamAttr(name=name, initializer=initializer, trainable=False)
         return _made(main, attr, shape, dtype_of(dtype))
 
-    def append_op(self, type: str = "", **kwargs: Any) -> Any:
-        """Refused: there are no operators by name here."""
-        raise ProgramError(
-            f"append_op(type={type!r}): operators of Paddle's executor are not here; call the "
-            "function of fluid.layers or paddle that computes the same."
-        )
+    def append_op(self, *args: Any, **kwargs: Any) -> Any:
+        """An operator by its name in Paddle, for those that scripts write so."""
+        return importlib.import_module(_BLOCKS).append_op(self, *args, **kwargs)
 
     _prepend_op = _insert_op = append_op
 

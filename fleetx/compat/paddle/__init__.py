@@ -56,6 +56,15 @@ __getattr__, __dir__ = table(
             "rand randn normal uniform randint randint_like randperm multinomial bernoulli "
             "standard_normal poisson seed"
         ),
+        "batches": "batch",
+        "objects": "save load",
+        "places": (
+            "CPUPlace CUDAPlace CUDAPinnedPlace NPUPlace XPUPlace"
+        ),
+        "programs": "default_main_program default_startup_program program_guard",
     },
-    modules="amp autograd device fluid jit metric nn tensor utils vision".split(),
+    modules=(
+        "amp autograd dataset device fluid io jit metric nn reader static tensor utils "
+        "vision"
+    ).split(),
 )

@@ -7,6 +7,33 @@ __getattr__, __dir__ = table(
     {
         "modes": "in_dygraph_mode",
         "parameters": "ParamAttr",
+        "running": "Executor ParallelExecutor",
+        "strategies": "BuildStrategy ExecutionStrategy CompiledProgram",
+        "places": (
+            "CPUPlace CUDAPlace CUDAPinnedPlace NPUPlace XPUPlace cpu_places cuda_places "
+            "cuda_pinned_places is_compiled_with_cuda is_compiled_with_npu is_compiled_with_xpu"
+        ),
+        "programs": (
+            "Program Parameter default_main_program default_startup_program program_guard "
+            "name_scope device_guard"
+        ),
+        "scopes": "Scope global_scope scope_guard",
+        "lod_tensors": (
+            "LoDTensor LoDTensorArray Tensor create_lod_tensor create_random_int_lodtensor"
+        ),
+        "saving": "save load load_program_state set_program_state",
+        "feeders": "DataFeeder",
+        "loaders": "PyReader",
+        "paddle.fluid.framework": "Variable require_version get_flags",
+        "paddle.fluid.dataset": "DatasetFactory InMemoryDataset QueueDataset",
+        "paddle.fluid.backward": "append_backward gradients",
+        "paddle.static.input": "data",
+        "paddle.fluid.tuning": "memory_optimize release_memory set_flags",
     },
-    modules=["unique_name"],
+    modules=(
+        "backward clip compiler contrib core data_feeder dataset executor framework "
+        "incubate initializer io layer_helper layers lod_tensor nets optimizer "
+        "parallel_executor param_attr profiler proto reader regularizer transpiler "
+        "unique_name"
+    ).split(),
 )

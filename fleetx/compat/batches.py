@@ -1,4 +1,4 @@
-"""``paddle.batch``."""
+"""``paddle.batch``: a function there, which a module of that name would hide."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
