@@ -6,6 +6,7 @@ from typing import Any
 from fleetx.compat import modes, unique_names
 from fleetx.compat.dtypes import convert_dtype
 from fleetx.compat.lods import with_lod
+from fleetx.compat.loaders import GeneratorLoader
 from fleetx.compat.notes import note
 from fleetx.static.record import inputs
 from fleetx.static.record.current import default_main_program
@@ -71,7 +72,7 @@ def create_py_reader_by_data(
 ) -> Any:
     """A reader that feeds inputs."""
     ahead = int(capacity) if use_double_buffer else 1
-    return readers.GeneratorLoader(list(feed_list), capacity=ahead, iterable=False, drop_last=False)
+    return GeneratorLoader(list(feed_list), capacity=ahead, iterable=False, drop_last=False)
 
 
 def read_file(reader: Any) -> Any:

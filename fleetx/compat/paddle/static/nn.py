@@ -1,0 +1,143 @@
+"""``paddle.static.nn``: layers that write their parameters into a program."""
+
+from typing import Any
+
+from fleetx.api.servers import has_servers
+from fleetx.compat import unique_names
+from fleetx.compat.notes import note
+from fleetx.compat.paddle.fluid.layers.activation import prelu as _prelu
+from fleetx.compat.paddle.fluid.layers.control_flow import case, cond, switch_case, while_loop
+from fleetx.compat.paddle.fluid.layers.functions import py_func
+from fleetx.compat.paddle.fluid.layers.images import conv2d, conv2d_transpose, conv3d
+from fleetx.compat.paddle.fluid.layers.linear import (
+    bilinear_tensor_product,
+    looked_up,
+    row_conv,
+    served,
+)
+from fleetx.compat.paddle.fluid.layers.linear import fc as _fc
+from fleetx.compat.paddle.fluid.layers.norms import (
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+)
+from fleetx.compat.paddle.fluid.layers.sequence import (
+    sequence_conv,
+    sequence_expand,
+    sequence_expand_as,
+    sequence_first_step,
+    sequence_last_step,
+    sequence_pad,
+    sequence_pool,
+    sequence_reverse,
+    sequence_softmax,
+)
+from fleetx.compat.paddle.fluid.layers.tensor import create_parameter
+from fleetx.compat.parameters import ParamAttr
+from fleetx.compat.recorded import settle
+from fleetx.ps.tables import entries
+
+__all__ = [
+    "batch_norm",
+    "bilinear_tensor_product",
+    "case",
+    "cond",
+    "conv2d",
+    "conv2d_transpose",
+    "conv3d",
+    "create_parameter",
+    "embedding",
+    "fc",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "prelu",
+    "py_func",
+    "row_conv",
+    "sequence_conv",
+    "sequence_expand",
+    "sequence_expand_as",
+    "sequence_first_step",
+    "sequence_last_step",
+    "sequence_pad",
+    "sequence_pool",
+    "sequence_reverse",
+    "sequence_softmax",
+    "sparse_embedding",
+    "switch_case",
+    "while_loop",
+]
+
+
+def fc(
+    x: Any = None,
+    size: int = 0,
+    num_flatten_dims: int = 1,
+    weight_attr: Any = None,
+    bias_attr: Any = None,
+    activation: Any = None,
+    name: str | None = None,
+    *,
+    input: Any = None,
+    act: Any = None,
+    param_attr: Any = None,
+) -> Any:
+    """A fully connected layer; ``input``, ``act`` and ``param_attr`` are older names."""
+    given = x if input is None else input
+    if given is None or not size:
+        raise TypeError("static.nn.fc() needs x and size.")
+    weight = param_attr if weight_attr is None else weight_attr
+    chosen = act if activation is None else activation
+    return _fc(given, size, num_flatten_dims, weight, bias_attr, chosen, name)
+
+
+def embedding(
+    input: Any,
+    size: Any,
+    is_sparse: bool = False,
+    is_distributed: bool = False,
+    padding_idx: int | None = None,
+    param_attr: Any = None,
+    dtype: Any = "float32",
+) -> Any:
+    """One row of a table for each id, in a new last dimension."""
+    return looked_up(input, size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
+
+
+def sparse_embedding(
+    input: Any,
+    size: Any,
+    padding_idx: int | None = None,
+    is_test: bool = False,
+    entry: Any = None,
+    table_class: str = "MemorySparseTable",
+    param_attr: Any = None,
+    dtype: Any = "float32",
+    slot: Any = None,
+) -> Any:
+    """A large table of which a batch touches few rows, on parameter servers if there are any."""
+    settle(input)
+    if not has_servers():
+        return looked_up(input, size, True, False, padding_idx, param_attr, dtype)
+    attr = ParamAttr.of(param_attr) or ParamAttr()
+    name = attr.name or unique_names.generate(f"{unique_names.generate('sparse_embedding')}.w")
+    if table_class != "MemorySparseTable":
+        note("table_class", "tables of servers are in memory, or on disk by their own options")
+    return served(input, size, attr, name, padding_idx, _entry(entry), is_test)
+
+
+def _entry(entry: Any) -> Any:
+    if entry is None or isinstance(entry, entries.Entry):
+        return entry
+    raise TypeError(
+        f"sparse_embedding(entry={entry!r}) is no entry of a table; use CountFilterEntry, "
+        "ProbabilityEntry or ShowClickEntry of paddle.distributed."
+    )
+
+
+def prelu(
+    x: Any, mode: str, param_attr: Any = None, data_format: str = "NCHW", name: str | None = None
+) -> Any:
+    """ReLU whose slope below zero is learnt."""
+    return _prelu(x, mode, param_attr, name, data_format)
