@@ -1,6 +1,5 @@
 """``paddle.save`` and ``paddle.load``: nests of tensors, in Paddle's pickles."""
 
-import pickle
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,16 +37,12 @@ def save(
     if use_binary_format:
         tensors.write(Path(path), _tensor(obj))
         return
-    text = pickle.dumps(_written(obj), protocol=protocol)
     if hasattr(path, "write"):
-        path.write(text)
+        path.write(pickles.packed(_written(obj), protocol))
         return
     if not Path(path).name or str(path).endswith("/"):
         raise ValueError(f"paddle.save(path={str(path)!r}) ends in no name of a file; add one.")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    part = Path(f"{path}.part")
-    part.write_bytes(text)
-    part.replace(path)
+    pickles.write(path, _written(obj), protocol)
 
 
 def _tensor(obj: Any) -> torch.Tensor:

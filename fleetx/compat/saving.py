@@ -185,7 +185,7 @@ def _read(program: static.Program, dirname: Any, filename: str | None) -> dict[s
     folder = Path(dirname)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {str(dirname)!r} to load from.")
-    extra = [name for names in accumulators.names(program.state.trained()) for name in names]
+    extra = [name for names in accumulators.names(_moved(program)) for name in names]
     wanted = [*values(program), *extra, accumulators.RATE]
     return {name: _one(folder / name) for name in wanted if (folder / name).is_file()}
 
@@ -218,13 +218,13 @@ def _combined(program: static.Program, path: Path, chosen: list[str]) -> dict[st
         except SafetensorError:
             raise error from None
     known = values(program)
-    trained = list(program.state.trained())
+    trained = _moved(program)
     options = [sorted(chosen)] if chosen else []
     options += [sorted([*known, *more]) for more in accumulators.names(trained)]
     options += [
         sorted([*known, *more, accumulators.RATE]) for more in accumulators.names(trained)
     ]
-    for names in [*options, sorted(trained)]:
+    for names in [*options, sorted(program.state.trained()), sorted(trained)]:
         if len(names) == len(found) and all(
             name not in known or _fits(value, known[name])
             for name, value in zip(names, found, strict=True)
@@ -234,6 +234,11 @@ def _combined(program: static.Program, path: Path, chosen: list[str]) -> dict[st
         f"{str(path)!r} holds {len(found)} tensors without names, and no choice of the program's "
         f"{len(known)} values has these shapes; was it saved from this network?"
     )
+
+
+def _moved(program: static.Program) -> list[str]:
+    """The parameters for which optimizers keep something."""
+    return [name for name, value in program.state.trained().items() if value.requires_grad]
 
 
 def _fits(value: Tensor, target: Tensor) -> bool:

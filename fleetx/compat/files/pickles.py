@@ -1,6 +1,7 @@
 """Pickles that Paddle wrote, through a reader that builds arrays and containers and nothing else."""
 
 import codecs
+import io
 import pickle
 from collections import OrderedDict
 from pathlib import Path
@@ -108,8 +109,45 @@ def _tidied(found: Any) -> Any:
     return found
 
 
-def write(path: str | Path, value: Any) -> None:
-    """A pickle that Paddle reads: arrays and containers."""
+class _Writer(pickle._Pickler):  # type: ignore[name-defined,misc]  # the one in Python, to be changed
+    """Writes arrays so that Paddle's numpy, which is older, reads them."""
+
+    @override
+    def save_global(self, obj: Any, name: str | None = None) -> None:
+        if obj not in (_reconstruct, _scalar):
+            super().save_global(obj, name)
+            return
+        own = "_reconstruct" if obj is _reconstruct else "scalar"
+        if self.proto >= 4:
+            self.save("numpy.core.multiarray")
+            self.save(own)
+            self.write(pickle.STACK_GLOBAL)
+        else:
+            self.write(pickle.GLOBAL + f"numpy.core.multiarray\n{own}\n".encode())
+        self.memoize(obj)
+
+
+def packed(value: Any, protocol: int = 4) -> bytes:
+    """A pickle of arrays and containers that Paddle reads."""
+    stream = io.BytesIO()
+    _Writer(stream, protocol).dump(_plain(value))
+    return stream.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """Arrays of numpy's own kind: others would need their class where they are read."""
+    if isinstance(value, np.ndarray):
+        return np.asarray(value).view(np.ndarray)
+    if isinstance(value, dict):
+        return type(value)((key, _plain(entry)) for key, entry in value.items())
+    if type(value) in {list, tuple, set}:
+        return type(value)(_plain(entry) for entry in value)
+    return value
+
+
+def write(path: str | Path, value: Any, protocol: int = 4) -> None:
+    """A file that Paddle reads; readers never see half of it."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with Path(path).open("wb") as stream:
-        pickle.dump(value, stream, protocol=4)
+    part = Path(f"{path}.part")
+    part.write_bytes(packed(value, protocol))
+    part.replace(path)
