@@ -2,12 +2,14 @@
 
 import importlib
 import inspect
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
+
+from typing_extensions import override
 
 from fleetx.compat import imports
 from fleetx.compat.uses import Call, Use, parse, uses
@@ -106,35 +108,49 @@ def resolve(name: str) -> Any:
 def _resolve_plain(name: str) -> Any:
     top, *parts = name.split(".")
     found: Any = _module(top)
+    if found is None:
+        raise Missing(f"there is no module {top!r} here.")
     path = top
     for part in parts:
         try:
             inner = getattr(found, part)
         except (AttributeError, ImportError):
-            inner = _module(f"{path}.{part}", near=found) if inspect.ismodule(found) else None
+            inner = _module(f"{path}.{part}") if inspect.ismodule(found) else None
             if inner is None:
-                raise Missing(_nearest(path, part, dir(found))) from None
+                raise Missing(_Nearest(path, part, dir(found))) from None
         except Exception:
             return UNKNOWN  # it is there, and needs a job or a program to say more
         found, path = inner, f"{path}.{part}"
     return found
 
 
-def _module(name: str, near: Any = None) -> Any:
+def _module(name: str) -> Any:
+    known = name in _modules() or name.partition(".")[0] not in imports.SERVED
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(name) if known else None
     except ModuleNotFoundError:
-        if near is None:
-            raise Missing(f"there is no module {name!r} here.") from None
-        path, _, last = name.rpartition(".")
-        raise Missing(_nearest(path, last, dir(near))) from None
+        return None
 
 
-def _nearest(path: str, name: str, known: Sequence[str]) -> str:
-    near = near_names(name, [n for n in known if not n.startswith("_")], most=1)
-    if not near:
-        return f"{path} has no {name!r} here, and none is near it."
-    return f"{path} has no {name!r} here; the nearest name that is covered is {near[0]!r}."
+@cache
+def _modules() -> frozenset[str]:
+    return frozenset(imports.modules())
+
+
+class _Nearest:
+    """The words about a missing name; looking for the nearest one takes its time."""
+
+    def __init__(self, path: str, name: str, known: Sequence[str]) -> None:
+        self._path, self._name = path, name
+        self._known = [n for n in known if not n.startswith("_")]
+
+    @override
+    def __str__(self) -> str:
+        near = near_names(self._name, self._known, most=1)
+        told = f"{self._path} has no {self._name!r} here"
+        if not near:
+            return f"{told}, and none is near it."
+        return f"{told}; the nearest name that is covered is {near[0]!r}."
 
 
 def _returned(found: Any) -> Any:
@@ -156,18 +172,17 @@ def _of_object(kind: Any, attribute: str) -> Any:
         return found if inspect.isfunction(found) else UNKNOWN
     if "__getattr__" in dir(kind) or attribute in _set_inside(kind):
         return UNKNOWN
-    raise Missing(_nearest(f"{kind.__name__}()", attribute, [*dir(kind), *_set_inside(kind)]))
+    raise Missing(_Nearest(f"{kind.__name__}()", attribute, [*dir(kind), *_set_inside(kind)]))
 
 
-def _set_inside(kind: type) -> set[str]:
-    """Attributes that a class declares, or sets on its objects."""
+@cache
+def _set_inside(kind: Hashable) -> set[str]:
+    """Attributes that a class declares, or that its methods name."""
     found: set[str] = set()
-    for base in kind.__mro__[:-1]:
-        found |= {*getattr(base, "__annotations__", {})}
-        try:
-            found |= {*re.findall(r"\bself\.(\w+)\b[^=\n]*=", inspect.getsource(base))}
-        except (OSError, TypeError):
-            continue  # written in C
+    for base in inspect.getmro(cast(type, kind))[:-1]:
+        found |= {*vars(base).get("__annotations__", {})}
+        codes = (getattr(member, "__code__", None) for member in vars(base).values())
+        found |= {name for code in codes if code for name in code.co_names}
     return found
 
 
