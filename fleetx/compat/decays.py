@@ -19,8 +19,7 @@ def decay_of(given: Any) -> Decay | None:
     if isinstance(given, Tensor):
         return L2Decay(float(given))
     raise TypeError(
-        "a regularizer is a number, or L1Decay or L2Decay of paddle.regularizer, got "
-        f"{given!r}"
+        f"a regularizer is a number, or L1Decay or L2Decay of paddle.regularizer, got {given!r}"
     )
 
 

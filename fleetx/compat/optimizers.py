@@ -14,6 +14,7 @@ from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.compat import modes
 from fleetx.compat.clipping import clip_gradients, clip_in_force
+from fleetx.compat.groups import Group
 from fleetx.compat.decays import Decays, add_hooks, decay_of
 from fleetx.compat.paddle.optimizer.lr import LRScheduler
 from fleetx.static.lr import NAME, Schedule
@@ -76,6 +77,10 @@ class Optimizer(ProgramOptimizer):
         self._parameters, self._own_options = _listed(parameters)
         self._inner: torch_optim.Optimizer | None = None
         self._distributed: DistributedOptimizer | None = None
+        self.norm_group: Group | None = None
+        """The workers that hold other parts of the same layers."""
+        self.after_steps: list[Callable[[], None]] = []
+        """What is called after each update."""
         self._ticks = 0
         self._pending: tuple[Any, ...] | None = None
 
@@ -105,6 +110,7 @@ class Optimizer(ProgramOptimizer):
 
     @override
     def build(self, parameters: Sequence[nn.Parameter], *, fused: bool = False) -> Any:
+        self._check_limits(parameters)
         groups: dict[str, dict[str, Any]] = {}
         for parameter in parameters:
             options = self._group(parameter)
@@ -114,7 +120,21 @@ class Optimizer(ProgramOptimizer):
         listed = sorted(groups.values(), key=lambda group: "lr_scale" in group)
         made = super().build(cast(Sequence[nn.Parameter], listed), fused=fused)
         add_hooks(made)
+        made.register_step_post_hook(self._after)
         return made
+
+    def _after(self, *_: Any) -> None:
+        for call in self.after_steps:
+            call()
+
+    def _check_limits(self, parameters: Sequence[nn.Parameter]) -> None:
+        left = [p for p in parameters if not getattr(p, "need_clip", True)]
+        if left and self.grad_clip is not None and not self.eager:
+            raise ValueError(
+                f"ParamAttr(need_clip=False) of {getattr(left[0], 'paddle_name', 'a parameter')} "
+                "leaves one gradient alone, and a program limits all of them together; leave it "
+                "out, or train without grad_clip."
+            )
 
     # ---- programs
 
@@ -227,7 +247,7 @@ class Optimizer(ProgramOptimizer):
         running = self._running()
         self._set_rates(running)
         if self._distributed is None and self.grad_clip is not None:
-            clip_gradients(self.grad_clip, self.parameters)
+            clip_gradients(self.grad_clip, self.parameters, self.norm_group)
         running.step()
         self._ticks += 1
 

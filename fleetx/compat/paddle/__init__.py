@@ -15,6 +15,7 @@ __getattr__, __dir__ = table(
             "complex128 dtype"
         ),
         "default_dtype": "get_default_dtype set_default_dtype",
+        "paddle.distributed.parallel": "DataParallel",
         "paddle.autograd": "no_grad grad enable_grad set_grad_enabled is_grad_enabled",
         "paddle.device": (
             "set_device get_device get_cuda_rng_state set_cuda_rng_state get_rng_state "
@@ -64,7 +65,7 @@ __getattr__, __dir__ = table(
         "programs": "default_main_program default_startup_program program_guard",
     },
     modules=(
-        "amp autograd dataset device fluid io jit metric nn reader static tensor utils "
-        "vision"
+        "amp autograd dataset device distributed fluid incubate io jit metric nn optimizer reader "
+        "regularizer static tensor utils vision"
     ).split(),
 )

@@ -28,6 +28,9 @@ __getattr__, __dir__ = table(
         "paddle.fluid.dataset": "DatasetFactory InMemoryDataset QueueDataset",
         "paddle.fluid.backward": "append_backward gradients",
         "paddle.static.input": "data",
+        "paddle.fluid.transpiler.distribute_transpiler": (
+            "DistributeTranspiler DistributeTranspilerConfig"
+        ),
         "paddle.fluid.tuning": "memory_optimize release_memory set_flags",
     },
     modules=(

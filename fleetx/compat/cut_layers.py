@@ -1,0 +1,179 @@
+"""Layers of which each worker of a group has a part."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fleetx.compat import exchanges, modes, unique_names
+from fleetx.compat.groups import Group, alone, chosen
+from fleetx.compat.hybrid import hybrid_group
+from fleetx.compat.paddle.nn.layer.layers import Layer
+from fleetx.compat.paddle.distributed.parallel import same_start
+from fleetx.compat.tensors import wrap
+
+
+def model_group(given: Any = None) -> Group:
+    """The workers that cut layers among them."""
+    if given is not None:
+        return chosen(given)
+    return alone() if modes.is_static() else hybrid_group().get_model_parallel_group()
+
+
+def _part(whole: nn.Parameter, axis: int, group: Group) -> nn.Parameter:
+    """This worker's part of a parameter, which begins as the group's first worker drew it."""
+    if group.nranks == 1:
+        return whole
+    holder = nn.Module()
+    holder.value = whole
+    same_start(holder, group)
+    if whole.size(axis) % group.nranks:
+        raise ValueError(
+            f"a layer with {whole.size(axis)} features cannot be cut into {group.nranks} equal "
+            "parts; choose a size that mp_degree divides."
+        )
+    own = whole.detach().chunk(group.nranks, dim=axis)[group.rank].clone()
+    made = nn.Parameter(own.as_subclass(torch.Tensor), requires_grad=whole.requires_grad)
+    vars(made).update({**vars(whole), "is_distributed": True, "split_axis": axis})
+    return made
+
+
+class ColumnParallelLinear(Layer):
+    """A linear layer cut along its outputs."""
+
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
+        self,
+        in_features: int,
+        out_features: int,
+        weight_attr: Any = None,
+        has_bias: bool | None = None,
+        gather_output: bool = True,
+        fuse_matmul_bias: bool = False,
+        mp_group: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        group = model_group(mp_group)
+        vars(self)["_group"] = group
+        self.gather_output, self.is_mp = gather_output, group.nranks > 1
+        whole = self.create_parameter([in_features, out_features], attr=weight_attr)
+        self.weight = _part(whole, 1, group)
+        self.bias = None
+        if has_bias:
+            self.bias = _part(self.create_parameter([out_features], is_bias=True), 0, group)
+
+    def forward(self, x: Tensor) -> Any:
+        """``x @ weight + bias``, whole or in parts."""
+        group: Group = vars(self)["_group"]
+        made = exchanges.identity(x, group) @ self.weight
+        made = made if self.bias is None else made + self.bias
+        return exchanges.concat(made, group) if self.gather_output else made
+
+
+class RowParallelLinear(Layer):
+    """A linear layer cut along its inputs."""
+
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
+        self,
+        in_features: int,
+        out_features: int,
+        weight_attr: Any = None,
+        has_bias: bool = True,
+        input_is_parallel: bool = False,
+        fuse_matmul_bias: bool = False,
+        mp_group: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        group = model_group(mp_group)
+        vars(self)["_group"] = group
+        self.input_is_parallel, self.is_mp = input_is_parallel, group.nranks > 1
+        whole = self.create_parameter([in_features, out_features], attr=weight_attr)
+        self.weight = _part(whole, 0, group)
+        self.bias = self.create_parameter([out_features], is_bias=True) if has_bias else None
+
+    def forward(self, x: Tensor) -> Any:
+        """``x @ weight + bias``, of inputs in parts or whole."""
+        group: Group = vars(self)["_group"]
+        own = x if self.input_is_parallel else exchanges.split(x, group)
+        made = exchanges.summed(own @ self.weight, group)
+        return made if self.bias is None else made + self.bias
+
+
+class VocabParallelEmbedding(Layer):
+    """A table of rows cut over workers."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        weight_attr: Any = None,
+        mp_group: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        group = model_group(mp_group)
+        vars(self)["_group"] = group
+        whole = self.create_parameter([num_embeddings, embedding_dim], attr=weight_attr)
+        self.weight = _part(whole, 0, group)
+        self.vocab_start_index = max(group.rank, 0) * (num_embeddings // group.nranks)
+
+    def forward(self, x: Tensor) -> Any:
+        """The rows of indices."""
+        group: Group = vars(self)["_group"]
+        found = exchanges.lookup(self.weight, x, self.vocab_start_index, group)
+        return exchanges.summed(found, group)
+
+
+class ParallelCrossEntropy(Layer):
+    """The cross entropy of logits of which each worker has a part of the classes."""
+
+    def __init__(
+        self, mp_group: Any = None, name: str | None = None, ignore_index: int = -100
+    ) -> None:
+        super().__init__(name)
+        vars(self)["_group"] = model_group(mp_group)
+        self.ignore_index = ignore_index
+
+    def forward(self, input: Tensor, label: Tensor) -> Any:
+        """The loss of each sample, shaped ``[…, 1]``."""
+        group: Group = vars(self)["_group"]
+        return wrap(exchanges.softmax_with_cross_entropy(input, label, group, self.ignore_index)[0])
+
+
+def split_layer(
+    x: Tensor,
+    size: tuple[int, int],
+    operation: str,
+    *,
+    axis: int,
+    partitions: int,
+    gather_out: bool,
+    weight_attr: Any,
+    bias_attr: Any,
+) -> Any:
+    """``paddle.distributed.split``: a new layer, and what it makes of ``x``."""
+    if operation not in {"linear", "embedding"}:
+        raise ValueError(f"split() knows 'linear' and 'embedding', got {operation!r}")
+    if modes.is_static():
+        return _whole(x, size, operation, weight_attr, bias_attr)
+    if operation == "embedding":
+        return VocabParallelEmbedding(size[0], size[1], weight_attr)(x)
+    has_bias = bias_attr is not False
+    if axis == 1:
+        layer: Layer = ColumnParallelLinear(size[0], size[1], weight_attr, has_bias, gather_out)
+    else:
+        layer = RowParallelLinear(size[0], size[1], weight_attr, has_bias, False)
+    return layer(x)
+
+
+def _whole(x: Tensor, size: tuple[int, int], operation: str, weight: Any, bias: Any) -> Any:
+    """In a program each worker has all of it: the same results, without saving memory."""
+    layer = Layer(unique_names.generate("split"))
+    table = layer.create_parameter([int(size[0]), int(size[1])], attr=weight)
+    if operation == "embedding":
+        return torch.nn.functional.embedding(x.long(), table)
+    made = x @ table
+    if bias is False:
+        return made
+    return made + layer.create_parameter([int(size[1])], attr=bias, is_bias=True)

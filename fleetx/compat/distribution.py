@@ -1,0 +1,157 @@
+"""Optimizers of Paddle's spelling, given to the workers of a job."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import fleetx
+from fleetx import roles
+from fleetx.api import session
+from fleetx.compat.fleet_strategies import chosen_by_auto, native, with_strategies
+from fleetx.compat.made_optimizers import DGCMomentum
+from fleetx.compat.notes import note
+from fleetx.compat.optimizers import Optimizer, grad_clip_of
+from fleetx.config.transpiler import DistributeTranspilerConfig
+from fleetx.static.record.variable import Variable
+
+
+class DistributedOptimizer:
+    """What ``fleet.distributed_optimizer`` returns; everything else is the optimizer's own."""
+
+    def __init__(self, optimizer: Optimizer, made: Any) -> None:
+        self._optimizer, self._made = optimizer, made
+        self._pending: tuple[Any, ...] | None = None
+
+    @property
+    def distributed(self) -> Any:
+        """The optimizer of fleetx."""
+        return self._made
+
+    def minimize(
+        self,
+        loss: Any,
+        startup_program: Any = None,
+        parameter_list: Any = None,
+        no_grad_set: Any = None,
+        **old: Any,
+    ) -> Any:
+        """Let every run of a program be one update of all workers; eagerly, end the batch."""
+        loss, startup_program = _first(loss), _first(old.pop("startup_programs", startup_program))
+        parameter_list = old.pop("parameters", None) or parameter_list
+        for idle in ("scopes", "program_mode", "auc_runner_mode"):
+            old.pop(idle, None)
+        if old:
+            raise TypeError(f"minimize() has no argument {', '.join(old)}")
+        if not isinstance(loss, Variable):
+            return self._optimizer.minimize(loss)
+        chosen = parameter_list or self._optimizer._parameters
+        return self._made.minimize(loss, startup_program, chosen, no_grad_set)
+
+    def backward(
+        self,
+        loss: Any,
+        startup_program: Any = None,
+        parameter_list: Any = None,
+        no_grad_set: Any = None,
+        callbacks: Any = None,
+    ) -> Any:
+        """First half of ``minimize``: pairs of parameters and gradients."""
+        if not isinstance(loss, Variable):
+            return self._optimizer.backward(loss)
+        self._pending = self.minimize(loss, startup_program, parameter_list, no_grad_set)
+        return self._pending[1]
+
+    def apply_gradients(self, params_grads: Any) -> Any:
+        """Second half of ``minimize``."""
+        self._optimizer._pending = self._pending
+        return self._optimizer.apply_gradients(params_grads)
+
+    def amp_init(
+        self, place: Any = None, scope: Any = None, test_program: Any = None, **_: Any
+    ) -> None:
+        """Nothing to do: copies in half precision are made when they are used."""
+
+    def get_loss_scaling(self) -> Any:
+        """Refused: the scale is kept by the strategy."""
+        raise NotImplementedError(
+            "get_loss_scaling(): the scale of the loss belongs to strategy.amp and is saved with "
+            "the optimizer's state; look at state_dict()['strategies']['amp']."
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in {"_optimizer", "_made"}:
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+
+def _first(given: Any) -> Any:
+    """The one of a list of one, as scripts of pslib write it."""
+    if isinstance(given, list | tuple):
+        if len(given) != 1:
+            raise ValueError(f"minimize() trains one program at a time, got {len(given)}")
+        return given[0]
+    return given
+
+
+def asked_by(optimizer: Any) -> dict[str, dict[str, Any]]:
+    """The strategies that an optimizer, or what wraps it, asks for."""
+    found = getattr(optimizer, "strategies", None)
+    made: dict[str, dict[str, Any]] = found() if callable(found) else {}
+    inner = innermost(optimizer)
+    if isinstance(inner, DGCMomentum):
+        made = {**made, "dgc": dict(inner.dgc)}
+    return made
+
+
+def innermost(optimizer: Any) -> Optimizer:
+    """The optimizer inside of all that wraps it."""
+    while not isinstance(optimizer, Optimizer):
+        inner = getattr(optimizer, "_optimizer", None)
+        if inner is None:
+            raise TypeError(
+                "fleet.distributed_optimizer() takes an optimizer of paddle.optimizer or "
+                f"fluid.optimizer, got {optimizer!r}"
+            )
+        optimizer = inner
+    return optimizer
+
+
+def distribute(optimizer: Any, strategy: Any = None) -> DistributedOptimizer:
+    """Give an optimizer to all workers of the job."""
+    inner = innermost(optimizer)
+    chosen = _strategy(optimizer, native(strategy))
+    clip = grad_clip_of(inner)
+    if not inner.eager:
+        return DistributedOptimizer(
+            inner, fleetx.distributed_optimizer(inner, chosen, grad_clip=clip)
+        )
+    made = fleetx.distributed_optimizer(inner.inner(), chosen, grad_clip=clip)
+    inner.go_through(made)
+    return DistributedOptimizer(inner, made)
+
+
+def _strategy(optimizer: Any, given: Any) -> Any:
+    asked: Mapping[str, Mapping[str, Any]] = asked_by(optimizer)
+    before = session.current("distributed_optimizer").strategy
+    auto = bool(getattr(before if given is None else given, "auto", False))
+    if auto:
+        kept = (before if given is None else given).explicit()
+        if kept:
+            note("strategy.auto", f"it chooses where nothing else is set: {', '.join(kept)}.")
+        else:
+            asked = {**chosen_by_auto(type(innermost(optimizer)).__name__), **asked}
+    if not asked:
+        return given
+    if isinstance(given, DistributeTranspilerConfig):
+        raise ValueError(
+            f"{', '.join(asked)} came with the optimizer, and servers of a "
+            "DistributeTranspilerConfig do not train so; pass the plain optimizer."
+        )
+    return with_strategies(copy.deepcopy(before) if given is None else given, asked)
+
+
+def alone(optimizer: Any) -> DistributedOptimizer:
+    """The same without ``fleet.init``: a job of those workers that there are."""
+    if not roles.started():
+        fleetx.init(is_collective=True)
+    return distribute(optimizer)

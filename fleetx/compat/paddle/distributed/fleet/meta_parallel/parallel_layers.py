@@ -1,0 +1,27 @@
+"""``paddle.distributed.fleet.meta_parallel.parallel_layers``."""
+
+from fleetx.compat.cut_layers import (
+    ColumnParallelLinear,
+    ParallelCrossEntropy,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+)
+from fleetx.compat.paddle.distributed.fleet.meta_parallel.random import (
+    RNGStatesTracker,
+    get_rng_state_tracker,
+    model_parallel_random_seed,
+)
+from fleetx.compat.pipelines import LayerDesc, PipelineLayer, SharedLayerDesc
+
+__all__ = [
+    "ColumnParallelLinear",
+    "LayerDesc",
+    "ParallelCrossEntropy",
+    "PipelineLayer",
+    "RNGStatesTracker",
+    "RowParallelLinear",
+    "SharedLayerDesc",
+    "VocabParallelEmbedding",
+    "get_rng_state_tracker",
+    "model_parallel_random_seed",
+]

@@ -1,0 +1,15 @@
+"""``paddle.fluid.contrib``."""
+
+from fleetx.compat.tables import table
+
+__getattr__, __dir__ = table(
+    __name__,
+    {
+        "paddle.fluid.contrib.memory_usage_calc": "memory_usage",
+        "paddle.fluid.contrib.reader": "distributed_batch_reader",
+        "paddle.fluid.contrib.mixed_precision.decorator": "decorate",
+        "paddle.fluid.contrib.op_frequence": "op_freq_statistic",
+        "paddle.fluid.contrib.utils": "HDFSClient",
+    },
+    modules="memory_usage_calc mixed_precision op_frequence reader slim utils".split(),
+)

@@ -1,0 +1,116 @@
+"""Role makers, with the questions that scripts of Paddle 1 ask them directly."""
+
+from typing import Any
+
+from fleetx import roles
+from fleetx.compat.notes import note
+from fleetx.roles import Role
+
+
+class _Answers:
+    """Who this process is, before and after ``fleet.init``."""
+
+    def identity(self) -> roles.Identity:
+        """Found by the role maker itself."""
+        raise NotImplementedError
+
+    def generate_role(self) -> None:
+        """Nothing to do: questions are answered when they are asked."""
+
+    def is_worker(self) -> bool:
+        """Whether this process trains."""
+        return self.identity().is_worker
+
+    def is_server(self) -> bool:
+        """Whether this process is a server."""
+        return not self.identity().is_worker
+
+    def is_first_worker(self) -> bool:
+        """Whether it is the first of the workers."""
+        found = self.identity()
+        return found.is_worker and found.index == 0
+
+    def worker_index(self) -> int:
+        """The number of this worker."""
+        return self.identity().index
+
+    server_index = role_id = worker_index
+
+    def worker_num(self) -> int:
+        """How many workers there are."""
+        return self.identity().worker_num
+
+    def server_num(self) -> int:
+        """How many servers there are."""
+        return len(self.identity().server_endpoints)
+
+    def get_trainer_endpoints(self) -> list[str]:
+        """Addresses of the workers."""
+        return list(self.identity().worker_endpoints)
+
+    def get_pserver_endpoints(self) -> list[str]:
+        """Addresses of the servers."""
+        return list(self.identity().server_endpoints)
+
+    def get_current_endpoint(self) -> str:
+        """The address of this process."""
+        found = self.identity()
+        known = found.worker_endpoints if found.is_worker else found.server_endpoints
+        return known[found.index] if known else ""
+
+    # Paddle 2 asks the same by other names.
+    _is_worker, _is_server, _is_first_worker = is_worker, is_server, is_first_worker
+    _worker_index, _worker_num, _server_num = worker_index, worker_num, server_num
+    _server_index, _role_id = worker_index, worker_index
+    _get_trainer_endpoints, _get_pserver_endpoints = get_trainer_endpoints, get_pserver_endpoints
+
+    @property
+    def _is_collective(self) -> bool:
+        return self.identity().is_collective
+
+    def barrier_worker(self) -> None:
+        """Wait until every worker is here."""
+        roles.barrier_worker()
+
+    barrier_all = _barrier = barrier_worker
+
+
+class PaddleCloudRoleMaker(_Answers, roles.PaddleCloudRoleMaker):
+    """Takes the role from the environment, whichever launcher filled it."""
+
+    def __init__(self, is_collective: bool = False, init_gloo: bool = False, **old: Any) -> None:
+        for name in old:
+            note(f"PaddleCloudRoleMaker({name}=...)", "workers meet without it here.")
+        super().__init__(bool(is_collective), init_gloo=bool(init_gloo))
+
+
+class GeneralRoleMaker(PaddleCloudRoleMaker):
+    """The same of Paddle 1.8, whose workers met by files or over http."""
+
+    def __init__(self, **old: Any) -> None:
+        super().__init__(False, **old)
+
+
+class UserDefinedRoleMaker(_Answers, roles.UserDefinedRoleMaker):
+    """Every process is told its place by the script."""
+
+
+class UserDefinedCollectiveRoleMaker(_Answers, roles.UserDefinedCollectiveRoleMaker):
+    """Workers that are told their place by the script."""
+
+
+class MPISymetricRoleMaker(_Answers, roles.MPISymetricRoleMaker):
+    """Every second process of ``mpirun`` is a server."""
+
+
+RoleMakerBase = roles.RoleMakerBase
+
+__all__ = [
+    "GeneralRoleMaker",
+    "MPISymetricRoleMaker",
+    "PaddleCloudRoleMaker",
+    "Role",
+    "RoleMakerBase",
+    "UserDefinedCollectiveRoleMaker",
+    "UserDefinedRoleMaker",
+]
