@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from typing_extensions import override
 
@@ -41,6 +42,12 @@ class _Loader(importlib.abc.Loader):
         serving.tensors()
         # The import system takes what stands here when a module has run.
         sys.modules[module.__name__] = found
+
+    def get_code(self, fullname: str) -> Any:
+        """What ``python -m`` runs."""
+        path = _file(self._module)
+        file = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+        return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -7,12 +7,8 @@ from fleetx.compat.notes import note
 from fleetx.roles import Role
 
 
-class _Answers:
+class _Answers(roles.RoleMaker):
     """Who this process is, before and after ``fleet.init``."""
-
-    def identity(self) -> roles.Identity:
-        """Found by the role maker itself."""
-        raise NotImplementedError
 
     def generate_role(self) -> None:
         """Nothing to do: questions are answered when they are asked."""
