@@ -103,9 +103,7 @@ KINDS: dict[str, Callable[[Inputs, Attrs], Any]] = {
     "transpose2": lambda given, attrs: manipulation.transpose(given["X"][0], attrs["axis"]),
     **{f"c_allreduce_{kind}": _reduced(kind) for kind in ("sum", "max", "min", "prod")},
     **{name: _on_two(name) for name in dir(elementwise) if name.startswith("elementwise_")},
-    **{
-        name: _over(name) for name in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
-    },
+    **{name: _over(name) for name in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")},
     **{name: _on_one(function) for name, function in common.ACTIVATIONS.items()},
 }
 """What ``append_op(type=...)`` knows."""

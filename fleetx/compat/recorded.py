@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fleetx.compat import modes
+from fleetx.compat import after_updates, modes
 from fleetx.static.record.current import default_main_program, record_by_default
 from fleetx.static.record.recorder import emit
 from fleetx.static.record.variable import Variable
@@ -97,6 +97,9 @@ def rebind(output: Any, value: Any) -> Any:
     home = holder.get("home")
     if home is None and output.program.parameter(output.node) is not None:
         home = holder["home"] = output.node
+    if home is not None and after_updates.is_trained(output.program, home):
+        after_updates.assign(output.program, home, _as_variable(value, output).node)
+        return output
     if home is not None and not _noted:
         _write_back(output, home, value)
     fresh = torch.clone(value) if home is not None or _named(value) else value
@@ -104,6 +107,13 @@ def rebind(output: Any, value: Any) -> Any:
         _take_name(output, fresh)
         holder.update(node=fresh.node, fake=fresh.fake)
     return output
+
+
+def _as_variable(value: Any, output: Variable) -> Variable:
+    if isinstance(value, Variable):
+        return value
+    found: Variable = torch.zeros_like(output) + value
+    return found
 
 
 def _take_name(output: Variable, fresh: Variable) -> None:

@@ -19,7 +19,9 @@ class Body:
 
     def __init__(self, nodes: list[fx.Node], before: list[fx.Node], after: list[fx.Node]) -> None:
         own = set(nodes)
-        self._nodes, self._after = nodes, after
+        # As they are now: what leaves a graph loses its arguments.
+        self._steps = [(n, n.op, n.target, n.args, n.kwargs) for n in nodes]
+        self._after = after
         used = [n for node in nodes for n in node.all_input_nodes if n not in own]
         self.given = list(dict.fromkeys([*before, *used]))
         """What comes from outside, the values that change first."""
@@ -31,8 +33,8 @@ class Body:
         rounds = 0
         while bool(state[0]):
             known = dict(zip(self.given, [*state, *rest], strict=True))
-            for node in self._nodes:
-                known[node] = _value(node, known)
+            for node, *step in self._steps:
+                known[node] = _value(*step, known)
             state = [known[node] for node in self._after]
             rounds += 1
             if rounds > LIMIT:
@@ -40,13 +42,10 @@ class Body:
         return tuple(value.clone() for value in state)
 
 
-def _value(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
-    if node.op == "call_method":
-        method: Callable[..., Any] = getattr(Tensor, str(node.target))
-        return method(*args, **kwargs)
-    assert callable(node.target)
-    return node.target(*args, **kwargs)
+def _value(op: str, target: Any, args: Any, kwargs: Any, known: dict[fx.Node, Any]) -> Any:
+    given, named = fx.map_arg((args, kwargs), known.__getitem__)
+    function: Callable[..., Any] = getattr(Tensor, target) if op == "call_method" else target
+    return function(*given, **named)
 
 
 class While:
@@ -134,4 +133,3 @@ def while_loop(
             rebind(variable, value)
         rebind(flag, torch.reshape(cond(*held), (1,)))
     return held
-

@@ -28,6 +28,7 @@ __getattr__, __dir__ = table(
         "paddle.fluid.dataset": "DatasetFactory InMemoryDataset QueueDataset",
         "paddle.fluid.backward": "append_backward gradients",
         "paddle.static.input": "data",
+        "paddle.fluid.input": "embedding one_hot",
         "paddle.fluid.transpiler.distribute_transpiler": (
             "DistributeTranspiler DistributeTranspilerConfig"
         ),
@@ -35,7 +36,7 @@ __getattr__, __dir__ = table(
     },
     modules=(
         "backward clip compiler contrib core data_feeder dataset executor framework "
-        "incubate initializer io layer_helper layers lod_tensor nets optimizer "
+        "incubate initializer input io layer_helper layers lod_tensor nets optimizer "
         "parallel_executor param_attr profiler proto reader regularizer transpiler "
         "unique_name"
     ).split(),

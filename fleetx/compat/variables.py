@@ -1,0 +1,86 @@
+"""What scripts ask of a variable about the program that it belongs to."""
+
+import importlib
+from typing import Any
+
+from torch.overrides import has_torch_function_unary
+
+from fleetx.compat.tables import HERE
+from fleetx.static.record.recorder import record
+from fleetx.static.record.variable import Variable
+
+
+def _programs() -> Any:
+    return importlib.import_module(f"{HERE}programs")
+
+
+def _block(self: Variable) -> Any:
+    """The block that it is written into."""
+    return _programs().Block(self.program)
+
+
+def _op(self: Variable) -> Any:
+    """The operator that gives it; None for inputs and parameters."""
+    if self.node.op in {"placeholder", "get_attr"}:
+        return None
+    return _programs().Operator(_block(self), self.node)
+
+
+def _true(self: Variable) -> Any:
+    """A variable is something, whatever its numbers will be, as in Paddle 1."""
+    if not has_torch_function_unary(self):  # code of torch itself wants to know a number
+        return record(self.program, Variable.__bool__, (self,), {})
+    return True
+
+
+def _noted(name: str, start: Any) -> property:
+    """What the script said of a parameter."""
+
+    def read(self: Variable) -> Any:
+        parameter = self.program.parameter(self.node)
+        return vars(self if parameter is None else parameter).get(name, start)
+
+    def write(self: Variable, value: Any) -> None:
+        parameter = self.program.parameter(self.node)
+        vars(self if parameter is None else parameter)[name] = value
+
+    return property(read, write)
+
+
+class Description:
+    """``variable.desc``, for scripts that look at it."""
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def name(self) -> str:
+        """The variable's."""
+        return self._variable.name
+
+    def shape(self) -> list[int]:
+        """The sizes, -1 for those that come with the data."""
+        return [s if isinstance(s, int) else -1 for s in self._variable.fake.shape]
+
+    def dtype(self) -> Any:
+        """The format of its numbers."""
+        return self._variable.dtype
+
+    def persistable(self) -> bool:
+        """Whether it keeps its value between runs."""
+        return bool(self._variable.persistable)
+
+
+def own() -> dict[str, Any]:
+    """Names that variables have in a process that serves Paddle's modules."""
+    return {
+        "__bool__": _true,
+        "block": property(_block),
+        "op": property(_op),
+        "desc": property(Description),
+        "is_data": property(lambda self: self.node.op == "placeholder"),
+        "optimize_attr": _noted("optimize_attr", None),
+        "regularizer": _noted("regularizer", None),
+        "gradient_clip_attr": _noted("gradient_clip", None),
+        "error_clip": _noted("error_clip", None),
+        "do_model_average": _noted("do_model_average", None),
+    }
