@@ -214,6 +214,7 @@ def _given(value: Any, as_numpy: bool) -> Any:
     if isinstance(value, Tensor) and value.dtype == torch.bfloat16:
         value = value.float()
     array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    array = array.reshape(1) if array.ndim == 0 else array  # as Paddle 1 has single numbers
     return scalar_like(array) if as_numpy else LoDTensor(array)
 
 

@@ -1,0 +1,4 @@
+"""``fleetx.version``."""
+
+fleetx_version = "1.0.0"
+fleetx_full_version = "1.0.0"
