@@ -63,9 +63,10 @@ __getattr__, __dir__ = table(
             "CPUPlace CUDAPlace CUDAPinnedPlace NPUPlace XPUPlace"
         ),
         "programs": "default_main_program default_startup_program program_guard",
+        "paddle.static.input": "data",
     },
     modules=(
-        "amp autograd dataset device distributed fluid incubate io jit metric nn optimizer reader "
-        "regularizer static tensor utils vision"
+        "amp autograd common_ops_import core dataset device distributed fluid incubate io "
+        "jit metric nn optimizer reader regularizer static tensor utils vision"
     ).split(),
 )
