@@ -320,7 +320,8 @@ class Optimizer(ProgramOptimizer):
                 if f"{name}_{there}" in state_dict
             }
             if (power := state_dict.get(f"{name}_beta1_pow_acc_0")) is not None:
-                found["step"] = torch.tensor(_steps(float(power), self.options["betas"][0]))
+                power = float(torch.as_tensor(power).reshape(-1)[0])
+                found["step"] = torch.tensor(_steps(power, self.options["betas"][0]))
             if found:
                 self._running().state[parameter].update(found)
 
