@@ -1,8 +1,9 @@
 """Whether what a script uses of Paddle is covered: the tables themselves are asked."""
 
+import argparse
 import importlib
 import inspect
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -17,6 +18,10 @@ from fleetx.near_names import near_names
 
 UNKNOWN = object()
 """What cannot be told without running the script; nothing is said against it."""
+
+
+ANYTHING = {Any, object, type(None), argparse.Namespace}
+"""Annotations that do not say which attributes there are."""
 
 
 @dataclass
@@ -161,7 +166,7 @@ def _returned(found: Any) -> Any:
         hint = get_type_hints(found).get("return")
     except Exception:
         return UNKNOWN  # names for type checkers alone, and things without hints
-    return hint if inspect.isclass(hint) and hint not in {object, type(None)} else UNKNOWN
+    return hint if inspect.isclass(hint) and hint not in ANYTHING else UNKNOWN
 
 
 def _of_object(kind: Any, attribute: str) -> Any:
@@ -170,20 +175,21 @@ def _of_object(kind: Any, attribute: str) -> Any:
     if hasattr(kind, attribute):
         found = inspect.getattr_static(kind, attribute)
         return found if inspect.isfunction(found) else UNKNOWN
-    if "__getattr__" in dir(kind) or attribute in _set_inside(kind):
+    inside = _named_inside(cast(Any, kind))
+    if "__getattr__" in dir(kind) or attribute in inside:
         return UNKNOWN
-    raise Missing(_Nearest(f"{kind.__name__}()", attribute, [*dir(kind), *_set_inside(kind)]))
+    raise Missing(_Nearest(f"{kind.__name__}()", attribute, [*dir(kind), *inside]))
 
 
 @cache
-def _set_inside(kind: Hashable) -> set[str]:
+def _named_inside(kind: Any) -> frozenset[str]:
     """Attributes that a class declares, or that its methods name."""
     found: set[str] = set()
-    for base in inspect.getmro(cast(type, kind))[:-1]:
+    for base in inspect.getmro(kind)[:-1]:
         found |= {*vars(base).get("__annotations__", {})}
         codes = (getattr(member, "__code__", None) for member in vars(base).values())
         found |= {name for code in codes if code for name in code.co_names}
-    return found
+    return frozenset(found)
 
 
 def _listed(module: str) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fleetx import static
-from fleetx.compat import modes
+from fleetx.compat import imports, modes
 from fleetx.compat.coverage import table
 from fleetx.compat.porting import port
 from tests.compat.test_names import NAMES, NOT_COVERED
@@ -36,6 +36,7 @@ def test_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "step2 cost = 0." in capsys.readouterr().out
     static.reset()
     modes.forget()
+    imports.uninstall()
     exec(native, {"__name__": "__main__"})
 
 
