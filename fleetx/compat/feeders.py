@@ -55,7 +55,11 @@ class DataFeeder:
         return [self.feed(batches[0])]
 
     def decorate_reader(
-        self, reader: Any, multi_devices: bool, num_places: int | None = None, drop_last: bool = True
+        self,
+        reader: Any,
+        multi_devices: bool,
+        num_places: int | None = None,
+        drop_last: bool = True,
     ) -> Any:
         """A reader of feeds from a reader of lists of samples."""
         if multi_devices:

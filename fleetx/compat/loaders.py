@@ -182,18 +182,26 @@ def from_dataset(dataset: Any, places: Any = None, drop_last: bool = True) -> It
         yield found
 
 
-class PyReader:
+class PyReader(GeneratorLoader):
     """``fluid.io.PyReader``: the loader of Paddle 1.5."""
 
-    def __new__(
-        cls,
+    def __new__(cls, feed_list: Sequence[Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Without inputs, one of eager mode."""
+        return super().__new__(cls) if feed_list else EagerLoader(drop_last=False)
+
+    def __init__(
+        self,
         feed_list: Sequence[Any] | None = None,
         capacity: int | None = None,
         use_double_buffer: bool = True,
         iterable: bool = True,
         return_list: bool = False,
-    ) -> Any:
-        """The same as ``DataLoader.from_generator``."""
-        return from_generator(
-            feed_list, capacity, use_double_buffer, iterable, return_list, drop_last=False
+    ) -> None:
+        """The same as ``DataLoader.from_generator``, which keeps a last batch that is not full."""
+        super().__init__(
+            feed_list or [],
+            capacity=int(capacity or 16) if use_double_buffer else 1,
+            iterable=iterable,
+            drop_last=False,
+            return_list=return_list,
         )

@@ -102,7 +102,7 @@ def create_lod_tensor(
     return made
 
 
-def create_random_int_lodtensor(  # noqa: PLR0917 (the order of Paddle)
+def create_random_int_lodtensor(
     recursive_seq_lens: Sequence[Sequence[int]],
     base_shape: Sequence[int],
     place: Any,

@@ -34,14 +34,20 @@ def save_inference_model(  # noqa: PLR0917 (the order of Paddle)
     weights are beside it too, in Paddle's files.
     """
     program = _program(main_program)
-    names = _written(executor, Path(dirname) / (model_filename or MODEL), program,
-                     feeded_var_names, target_vars, export_for_deployment)
+    names = _written(
+        executor,
+        Path(dirname) / (model_filename or MODEL),
+        program,
+        feeded_var_names,
+        target_vars,
+        export_for_deployment,
+    )
     if not program_only:
         _weights(program, Path(dirname), params_filename, names[0])
     return names[1]
 
 
-def save_2(  # noqa: PLR0917 (the order of Paddle)
+def save_2(
     path_prefix: str,
     feed_vars: Any,
     fetch_vars: Any,
@@ -89,9 +95,7 @@ def _written(  # noqa: PLR0917
         note(f"save_inference_model: feed {idle[0]!r}", "no target depends on it; it is left out.")
     if folder.is_file():
         folder.unlink()  # a model of Paddle's own
-    outputs = fleetx_io.save_inference_model(
-        executor, folder, needed, targets, program, deployed
-    )
+    outputs = fleetx_io.save_inference_model(executor, folder, needed, targets, program, deployed)
     return list(values(pruned)), outputs
 
 
@@ -105,7 +109,7 @@ def _weights(program: Program, folder: Path, filename: str | None, used: list[st
         tensors.write(folder / name, value)
 
 
-def load_inference_model(  # noqa: PLR0917 (the order of Paddle)
+def load_inference_model(
     dirname: Any,
     executor: Any,
     model_filename: str | None = None,

@@ -157,4 +157,3 @@ def load_dygraph(model_path: str, **configs: Any) -> tuple[Any, Any]:
         load(params, **configs) if params.is_file() else None,
         load(opt, **configs) if opt.is_file() else None,
     )
-

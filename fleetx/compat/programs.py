@@ -17,7 +17,6 @@ from fleetx.plan.option import unknown
 from fleetx.static.record import current, interception
 from fleetx.static.record.error import ProgramError
 
-
 _BLOCKS = "fleetx.compat.blocks"
 """Operators by name; they are layers, which are made of what is here."""
 
@@ -165,7 +164,7 @@ class _IsParameter(type):
 class Parameter(metaclass=_IsParameter):
     """Variables that read a parameter, and parameters of eager mode, are of this kind."""
 
-    def __new__(  # noqa: PLR0917
+    def __new__(
         cls,
         block: "Block | None" = None,
         shape: Sequence[int] = (),
@@ -195,9 +194,7 @@ class Parameter(metaclass=_IsParameter):
 
 def _made(program: static.Program, attr: Any, shape: Sequence[int], dtype: Any) -> Any:
     with program_guard(program):
-        return parameters.create(
-            "create_parameter", attr, shape, dtype, default=torch.Tensor.zero_
-        )
+        return parameters.create("create_parameter", attr, shape, dtype, default=torch.Tensor.zero_)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Executor(static.Executor):
         self.place = place if place is not None else places.CPUPlace()
 
     @override
-    def run(  # type: ignore[override]  # noqa: PLR0917 (the order of Paddle)
+    def run(  # type: ignore[override]
         self,
         program: Any = None,
         feed: Any = None,
@@ -114,7 +114,7 @@ class Executor(static.Executor):
         return program
 
     @override
-    def train_from_dataset(  # noqa: PLR0917 (the order of Paddle)
+    def train_from_dataset(
         self,
         program: Any = None,
         dataset: Any = None,
@@ -139,7 +139,7 @@ class Executor(static.Executor):
             )
 
     @override
-    def infer_from_dataset(  # noqa: PLR0917 (the order of Paddle)
+    def infer_from_dataset(
         self,
         program: Any = None,
         dataset: Any = None,

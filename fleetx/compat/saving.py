@@ -221,9 +221,7 @@ def _combined(program: static.Program, path: Path, chosen: list[str]) -> dict[st
     trained = _moved(program)
     options = [sorted(chosen)] if chosen else []
     options += [sorted([*known, *more]) for more in accumulators.names(trained)]
-    options += [
-        sorted([*known, *more, accumulators.RATE]) for more in accumulators.names(trained)
-    ]
+    options += [sorted([*known, *more, accumulators.RATE]) for more in accumulators.names(trained)]
     for names in [*options, sorted(program.state.trained()), sorted(trained)]:
         if len(names) == len(found) and all(
             name not in known or _fits(value, known[name])

@@ -13,11 +13,17 @@ from fleetx.config.block import ExecutionStrategy as NativeExecution
 from fleetx.plan.option import annotations
 from fleetx.static.run.executions import has_run
 
-_FUSED = (
-    "fuse_elewise_add_act_ops fuse_bn_act_ops fuse_relu_depthwise_conv enable_auto_fusion "
-    "fuse_gemm_epilogue fused_attention fused_feedforward fuse_bn_add_act_ops "
-    "allow_cuda_graph_capture"
-).split()
+_FUSED = [
+    "fuse_elewise_add_act_ops",
+    "fuse_bn_act_ops",
+    "fuse_relu_depthwise_conv",
+    "enable_auto_fusion",
+    "fuse_gemm_epilogue",
+    "fused_attention",
+    "fused_feedforward",
+    "fuse_bn_add_act_ops",
+    "allow_cuda_graph_capture",
+]
 """Obeyed on a card, where compiling pays; the results are the same without."""
 
 _TUNED: dict[str, Any] = {
@@ -151,7 +157,7 @@ class CompiledProgram(static.CompiledProgram):
         super().__init__(ours(inner), _known(build_strategy, NativeBuild))
 
     @override
-    def with_data_parallel(  # type: ignore[override]  # noqa: PLR0917 (the order of Paddle)
+    def with_data_parallel(  # type: ignore[override]
         self,
         loss_name: Any = None,
         build_strategy: Any = None,

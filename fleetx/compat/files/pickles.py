@@ -1,4 +1,4 @@
-"""Pickles that Paddle wrote, through a reader that builds arrays and containers and nothing else."""
+"""Pickles that Paddle wrote, by a reader that builds arrays and containers and nothing else."""
 
 import codecs
 import io

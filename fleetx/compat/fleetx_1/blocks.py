@@ -15,9 +15,7 @@ def conv_bn(
     x: Any, filters: int, size: int, stride: int = 1, act: str | None = None, layout: str = "NCHW"
 ) -> Any:
     """A convolution without bias, and batch normalisation."""
-    made = conv2d(
-        x, filters, size, stride, (size - 1) // 2, bias_attr=False, data_format=layout
-    )
+    made = conv2d(x, filters, size, stride, (size - 1) // 2, bias_attr=False, data_format=layout)
     return batch_norm(made, act=act, data_layout=layout)
 
 
@@ -93,7 +91,9 @@ def encoder_layer(x: Any, mask: Any, sizes: tuple[int, int, float], act: str) ->
     return added(x, feed_forward(x, width, act), rate)
 
 
-def decoder_layer(x: Any, memory: Any, masks: tuple[Any, Any], sizes: tuple[int, int, float]) -> Any:
+def decoder_layer(
+    x: Any, memory: Any, masks: tuple[Any, Any], sizes: tuple[int, int, float]
+) -> Any:
     """Attention to what was written before, to the source, and two matrices."""
     width, heads, rate = sizes
     x = added(x, attention(x, x, masks[0], width, heads, rate), rate)

@@ -418,9 +418,7 @@ class Word2vec(ModelBase):
         self, dict_path: str, file_list: Any, batch_size: int = 100, shuffle: bool = True
     ) -> Loader:
         """Feeds from text files."""
-        return load_w2v_reader(
-            self.inputs, file_list, dict_path, self.nce_num, batch_size, shuffle
-        )
+        return load_w2v_reader(self.inputs, file_list, dict_path, self.nce_num, batch_size, shuffle)
 
     def load_dataset_from_file(
         self, dict_path: str, file_list: Any, batch_size: int = 100

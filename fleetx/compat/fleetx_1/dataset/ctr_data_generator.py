@@ -13,9 +13,7 @@ from fleetx.compat.fleetx_1.share import own_files
 
 DENSE, SPARSE = 13, 26
 LOWEST = np.array([0, -3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "float32")
-LARGEST = np.array(
-    [20, 603, 50, 50, 64000, 500, 100, 50, 500, 10, 10, 10, 50], "float32"
-)
+LARGEST = np.array([20, 603, 50, 50, 64000, 500, 100, 50, 500, 10, 10, 10, 50], "float32")
 
 
 def _sample(line: str, dim: int) -> tuple[np.ndarray, list[int], int]:

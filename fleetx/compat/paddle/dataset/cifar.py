@@ -37,7 +37,11 @@ def reader_creator(filename: str | Path, sub_name: str, cycle: bool = False) -> 
 
 
 def _again(once: Reader, cycle: bool) -> Reader:
-    return (lambda: itertools.chain.from_iterable(once() for _ in itertools.count())) if cycle else once
+    return (
+        (lambda: itertools.chain.from_iterable(once() for _ in itertools.count()))
+        if cycle
+        else once
+    )
 
 
 def _split(classes: int, name: str, part: str, cycle: bool) -> Reader:

@@ -40,9 +40,7 @@ def _files() -> Path | None:
     return places[0].parent if places[0] is not None and all(places) else None
 
 
-def _split(
-    name: str, mapper: Mapper, buffered_size: int, use_xmap: bool, cycle: bool
-) -> Reader:
+def _split(name: str, mapper: Mapper, buffered_size: int, use_xmap: bool, cycle: bool) -> Reader:
     folder = _files()
     once = _read(folder, name, mapper, buffered_size, use_xmap) if folder else _draw(name, mapper)
     if not cycle:
@@ -107,9 +105,7 @@ def test(
     return _split("test", mapper, buffered_size, use_xmap, cycle)
 
 
-def valid(
-    mapper: Mapper = test_mapper, buffered_size: int = 1024, use_xmap: bool = True
-) -> Reader:
+def valid(mapper: Mapper = test_mapper, buffered_size: int = 1024, use_xmap: bool = True) -> Reader:
     """A reader of the validation set."""
     return _split("valid", mapper, buffered_size, use_xmap, False)
 

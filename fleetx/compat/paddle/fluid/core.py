@@ -3,6 +3,7 @@
 from typing import Any
 
 from fleetx.compat.lod_tensors import LoDTensor, LoDTensorArray, Tensor
+from fleetx.compat.notes import note
 from fleetx.compat.paddle.fluid.predictors import (
     AnalysisConfig,
     PaddleBuf,
@@ -60,13 +61,34 @@ class op_proto_and_checker_maker:
 
 
 class PSGPU:
-    """Refused: tables on cards, in a form that only Paddle's own build has."""
+    """Copies of tables in the memory of cards; here workers ask the servers, and learn the same."""
 
     def __init__(self) -> None:
-        raise NotImplementedError(
-            "core.PSGPU() keeps tables in the memory of cards; here servers keep them: remove the "
-            "lines about PSGPU, and train with fleet's parameter servers."
-        )
+        note("core.PSGPU", "rows of tables come from the servers; the numbers are the same.")
+
+    def set_slot_vector(self, slots: Any) -> None:
+        """Which slots look rows up."""
+
+    def set_slot_dim_vector(self, dims: Any) -> None:
+        """How wide their rows are."""
+
+    def init_gpu_ps(self, devices: Any) -> None:
+        """Which cards hold copies."""
+
+    def set_dataset(self, dataset: Any) -> None:
+        """Whose rows are copied."""
+
+    def build_gpu_ps(self, table_id: int, feature_dim: int) -> None:
+        """Copy the rows."""
+
+    def begin_pass(self) -> None:
+        """Begin a pass over the data."""
+
+    def end_pass(self) -> None:
+        """End it."""
+
+    def finalize(self) -> None:
+        """End all of them."""
 
 
 class ops:
@@ -84,6 +106,7 @@ def get_num_devices() -> int:
 
 
 __all__ = [
+    "PSGPU",
     "AnalysisConfig",
     "BuildStrategy",
     "CPUPlace",
@@ -96,7 +119,6 @@ __all__ = [
     "LoDTensorArray",
     "NPUPlace",
     "OpRole",
-    "PSGPU",
     "PaddleBuf",
     "PaddleDType",
     "PaddleTensor",

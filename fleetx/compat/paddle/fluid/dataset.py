@@ -9,7 +9,6 @@ from typing import Any
 from fleetx.compat.notes import note
 from fleetx.data import slot_dataset
 
-
 _PYTHON = re.compile(r"(^|[|;&]\s*)python[23]?(?=\s)")
 _SHELL = re.compile(r"[|;&<>$`*]")
 
@@ -48,9 +47,7 @@ class DatasetBase(slot_dataset.QueueDataset):
     def set_use_var(self, var_list: Sequence[Any]) -> None:
         """The slots of a line, in order: inputs of a program."""
         self.use_var = list(var_list)
-        super().init(
-            batch_size=self._batch_size, use_var=self.use_var, pipe_command=self._command
-        )
+        super().init(batch_size=self._batch_size, use_var=self.use_var, pipe_command=self._command)
 
     def set_pipe_command(self, pipe_command: str) -> None:
         """A program through which each file goes, such as a data generator."""

@@ -1,8 +1,8 @@
 """``paddle.fluid.io``."""
 
+from fleetx.compat.batches import batch
 from fleetx.compat.loaders import PyReader
 from fleetx.compat.models import load_inference_model, save_inference_model
-from fleetx.compat.batches import batch
 from fleetx.compat.paddle.io.reader import DataLoader
 from fleetx.compat.paddle.reader.decorator import (
     ComposeNotAligned,

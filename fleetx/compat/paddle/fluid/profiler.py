@@ -72,7 +72,7 @@ def profiler(
 
 @contextmanager
 def cuda_profiler(output_file: str, output_mode: Any = None, config: Any = None) -> Iterator[None]:
-    """nvprof's own controls, which torch does not set."""
+    """Nvprof's own controls, which torch does not set."""
     note("profiler.cuda_profiler", "run the script under nsys; here it does nothing.")
     yield
 

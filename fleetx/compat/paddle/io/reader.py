@@ -164,9 +164,7 @@ class DataLoader:
             return TorchLoader(self.dataset, batch_sampler=self.batch_sampler, **options)
         if self.batch_size is None:
             return TorchLoader(self.dataset, batch_size=None, **options)
-        return TorchLoader(
-            self.dataset, batch_size=self.batch_size, drop_last=drop_last, **options
-        )
+        return TorchLoader(self.dataset, batch_size=self.batch_size, drop_last=drop_last, **options)
 
     def __len__(self) -> int:
         return len(self._inner)

@@ -104,7 +104,7 @@ class SubsetRandomSampler(Sampler):
 class BatchSampler(Sampler):
     """The numbers of the samples of each batch."""
 
-    def __init__(  # noqa: PLR0917 (the order of Paddle)
+    def __init__(
         self,
         dataset: Any = None,
         sampler: Any = None,
