@@ -65,6 +65,15 @@ def _by_torch(tensor: torch.Tensor) -> bool:
     return not has_torch_function_unary(tensor)
 
 
+class Backwards:
+    """Who differentiates a loss: an optimizer, where a strategy scales losses before."""
+
+    by: Callable[[torch.Tensor], Any] | None = None
+
+
+backwards = Backwards()
+
+
 class Tensor(torch.Tensor):
     """A tensor of eager mode; results of operators with it are such tensors too.
 
@@ -91,6 +100,13 @@ class Tensor(torch.Tensor):
     def backward(self, grad_tensor: Any = None, retain_graph: bool = False, **kwargs: Any) -> None:
         """Accumulate gradients; a loss of several numbers is summed."""
         given = kwargs.pop("gradient", grad_tensor)
+        if given is None and backwards.by is not None and not _by_torch(self):
+            by, backwards.by = backwards.by, None
+            try:
+                by(self)
+            finally:
+                backwards.by = by
+            return
         if given is None and self.numel() != 1:
             given = torch.ones_like(self)
         torch.Tensor.backward(self, gradient=given, retain_graph=retain_graph, **kwargs)
@@ -252,13 +268,16 @@ def _numpy(self: torch.Tensor, *, force: bool = False) -> Any:
         return _torch_numpy(self, force=force)
     return numpy_of(self)
 
+
 ATTACHED: dict[str, Any] = {
     "name": property(_name, _set_name),
     "numpy": _numpy,
     "astype": _astype,
     "cast": _astype,
     "stop_gradient": property(_stop_gradient, _set_stop_gradient),
-    "trainable": property(lambda self: self.requires_grad, lambda self, on: self.requires_grad_(on)),
+    "trainable": property(
+        lambda self: self.requires_grad, lambda self, on: self.requires_grad_(on)
+    ),
     "persistable": _kept("persistable", False),
     "lod_level": _kept("lod_level", 0),
     "is_distributed": _kept("is_distributed", False),
@@ -300,7 +319,9 @@ METHODS = {
 }
 """Methods that mean what Paddle's functions of these names do."""
 
-TORCHS = frozenset({"dim", "dims", "dim0", "dim1", "split_size", "other", "repeats", "index", "src"})
+TORCHS = frozenset(
+    {"dim", "dims", "dim0", "dim1", "split_size", "other", "repeats", "index", "src"}
+)
 """Keywords by which a call means torch's method."""
 
 

@@ -7,13 +7,20 @@ __version__ = "2.4.2"
 __getattr__, __dir__ = table(
     __name__,
     {
-        "modes": "enable_static disable_static in_dynamic_mode",
+        "modes": (
+            "enable_static disable_static in_dynamic_mode in_dygraph_mode=in_dynamic_mode "
+            "enable_imperative=disable_static disable_imperative=enable_static"
+        ),
         "parameters": "ParamAttr",
         "tensors": "Tensor",
         "formats": (
             "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 "
             "complex128 dtype"
         ),
+        "paddle.hapi": "Model summary",
+        "paddle.parameter": "create_parameter",
+        "paddle.nn.functional.activation": "sigmoid",
+        "paddle.tensor.printing": "set_printoptions",
         "default_dtype": "get_default_dtype set_default_dtype",
         "paddle.distributed.parallel": "DataParallel",
         "paddle.autograd": "no_grad grad enable_grad set_grad_enabled is_grad_enabled",
@@ -66,7 +73,7 @@ __getattr__, __dir__ = table(
         "paddle.static.input": "data",
     },
     modules=(
-        "amp autograd common_ops_import core dataset device distributed fluid incubate io "
+        "amp autograd common_ops_import core dataset device distributed fluid framework incubate io "
         "jit metric nn optimizer reader regularizer static tensor utils vision"
     ).split(),
 )

@@ -5,7 +5,10 @@ from fleetx.compat.tables import table
 __getattr__, __dir__ = table(
     __name__,
     {
-        "modes": "in_dygraph_mode",
+        "modes": (
+            "in_dygraph_mode enable_dygraph=disable_static disable_dygraph=enable_static "
+            "enable_imperative=disable_static disable_imperative=enable_static"
+        ),
         "parameters": "ParamAttr",
         "running": "Executor ParallelExecutor",
         "strategies": "BuildStrategy ExecutionStrategy CompiledProgram",
@@ -35,7 +38,7 @@ __getattr__, __dir__ = table(
         "paddle.fluid.tuning": "memory_optimize release_memory set_flags",
     },
     modules=(
-        "backward clip compiler contrib core data_feeder dataset executor framework "
+        "backward clip compiler contrib core data_feeder dataset dygraph executor framework "
         "incubate initializer input io layer_helper layers lod_tensor nets optimizer "
         "parallel_executor param_attr profiler proto reader regularizer transpiler "
         "unique_name"

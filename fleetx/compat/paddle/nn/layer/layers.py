@@ -34,6 +34,14 @@ def stored(parameter: Any) -> Any:
 _OF_TORCH = {"running_mean": "_mean", "running_var": "_variance"}
 
 
+class Listed(list[Any]):
+    """A list that can also be asked for its next, as torch's code asks iterators."""
+
+    def __next__(self) -> Any:
+        left = vars(self).setdefault("left", iter(list(self)))
+        return next(left)
+
+
 class Layer(nn.Module):
     """A module with Paddle's methods; in static mode its parameters are variables of a program."""
 
@@ -112,7 +120,7 @@ class Layer(nn.Module):
     def parameters(self, include_sublayers: bool = True, recurse: bool = True) -> list[Any]:  # type: ignore[override]
         """All parameters, as a list."""
         deep = include_sublayers and recurse
-        return [value for _, value in self.named_parameters(include_sublayers=deep)]
+        return Listed(value for _, value in self.named_parameters(include_sublayers=deep))
 
     @override
     def named_parameters(  # type: ignore[override]
@@ -135,7 +143,7 @@ class Layer(nn.Module):
     @override
     def buffers(self, include_sublayers: bool = True, recurse: bool = True) -> list[Any]:  # type: ignore[override]
         """All buffers, as a list."""
-        return list(super().buffers(include_sublayers and recurse))
+        return Listed(super().buffers(include_sublayers and recurse))
 
     @override
     def register_buffer(
@@ -195,7 +203,7 @@ class Layer(nn.Module):
         return _renamed(found)
 
     def set_state_dict(
-        self, state_dict: Mapping[str, Any], use_structured_name: bool = True, **_: Any
+        self, state_dict: Mapping[str, Any], use_structured_name: bool = True
     ) -> tuple[list[str], list[str]]:
         """Copy values in, by paths or by the names of parameters; what is missing, what is left."""
         known = self.state_dict()

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from fleetx.compat import modes
 from fleetx.compat.fills import Number
@@ -51,6 +51,7 @@ class _BatchNormBase(Layer, BatchNormBase):
         variance = ParamAttr(name=moving_variance_name, trainable=False)
         self._mean = self.create_parameter(size, mean, default_initializer=ZERO)
         self._variance = self.create_parameter(size, variance, default_initializer=ONE)
+        self.train()
 
     @property
     def running_mean(self) -> Any:  # type: ignore[override]
@@ -70,22 +71,22 @@ class _BatchNormBase(Layer, BatchNormBase):
     def _check_input_dim(self, input: Any) -> None:
         return None
 
+    # Synchronising over workers replaces the forward of torch's own norms and no other.
+    forward = BatchNormBase.forward
+
     @override
-    def forward(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> Any:
         moved = x.dim() > 2 and self._data_format.endswith("C")
-        x = channels_first(x, self._data_format) if moved else x
-        if modes.is_static():
-            made = self._recorded()(x)
-        else:
-            made = self._computed(x)
+        made = self._normalised(channels_first(x, self._data_format) if moved else x)
         return channels_back(made, self._data_format) if moved else made
 
-    def _computed(self, x: Any) -> Any:
-        if self._use_global_stats or not self.training:
-            return torch.nn.functional.batch_norm(
-                x, self._mean, self._variance, self.weight, self.bias, False, 0.0, self.eps
-            )
-        return BatchNormBase.forward(self, x)
+    def _normalised(self, x: Any) -> Any:
+        return self._recorded()(x) if modes.is_static() else Layer.__call__(self, x)
+
+    @override
+    def train(self, mode: bool = True) -> Self:
+        """Normalise by a batch, unless the layer was told to use what it knows."""
+        return super().train(mode and not self._use_global_stats)
 
     def _recorded(self) -> Any:
         """A module over the same parameters, as programs keep norms."""
@@ -96,7 +97,7 @@ class _BatchNormBase(Layer, BatchNormBase):
             self._whole.append(
                 norms.BatchNorm(found, self.num_features, self.eps, 1 - float(self.momentum or 0))
             )
-        self._whole[0].train(self.training and not self._use_global_stats)
+        self._whole[0].train(self.training)
         return self._whole[0]
 
 
@@ -154,17 +155,17 @@ class BatchNorm(_BatchNormBase):
         self._act = act
 
     @override
-    def forward(self, input: Any) -> Any:
-        return activated(super().forward(input), self._act)
+    def __call__(self, input: Any) -> Any:
+        return activated(super().__call__(input), self._act)
 
 
 class SyncBatchNorm(_BatchNormBase):
     """Batch normalisation over all workers."""
 
     @override
-    def _computed(self, x: Any) -> Any:
-        if not (self.training and torch.distributed.is_initialized()):
-            return super()._computed(x)
+    def _normalised(self, x: Any) -> Any:
+        if modes.is_static() or not (self.training and torch.distributed.is_initialized()):
+            return super()._normalised(x)
         if not x.is_cuda:
             raise ValueError(
                 "SyncBatchNorm computes over workers on cards only; use BatchNorm2D on the CPU."

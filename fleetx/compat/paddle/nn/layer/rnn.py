@@ -15,6 +15,7 @@ from fleetx.compat.fills import Even
 from fleetx.compat.paddle.nn.functional.common import dropout as drop
 from fleetx.compat.paddle.nn.layer.container import LayerList
 from fleetx.compat.paddle.nn.layer.layers import Layer
+from fleetx.compat.recorded import fake, operator
 
 
 class RNNCellBase(Layer):
@@ -278,8 +279,19 @@ class RNNBase(LayerList):
         elif self.state_components == 1 and isinstance(state, (list, tuple)):
             state = state[0]
         options = (True, self.num_layers, self.dropout, self.training, both, not self.time_major)
-        found = self.kernel(inputs, state, weights, *options)
+        given = (inputs, state, weights, *options)
+        found = self._in_program(given) if modes.is_static() else self.kernel(*given)
         return (found[0], tuple(found[1:])) if self.state_components == 2 else tuple(found)
+
+    def _in_program(self, given: tuple[Any, ...]) -> Any:
+        """The kernel as one operator: torch would settle the length of sequences in it."""
+        inputs, state = given[0], given[1]
+        width = self.hidden_size * self.num_directions
+        outputs = fake([inputs.size(0), inputs.size(1), width], inputs.dtype)
+        one = state[0] if isinstance(state, tuple) else state
+        last = fake(list(one.size()), one.dtype)
+        like = (outputs, *[last] * self.state_components)
+        return operator(self.kernel, *given, like=like)
 
     def _by_steps(self, inputs: Any, initial_states: Any, sequence_length: Any) -> Any:
         x, last = inputs, []

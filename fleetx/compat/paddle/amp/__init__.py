@@ -1,0 +1,12 @@
+"""``paddle.amp``: mixed precision of eager scripts."""
+
+from fleetx.compat.tables import table
+
+__getattr__, __dir__ = table(
+    __name__,
+    {
+        "paddle.amp.auto_cast": "auto_cast decorate amp_guard",
+        "paddle.amp.grad_scaler": "GradScaler AmpScaler",
+    },
+    modules=["grad_scaler"],
+)

@@ -1,0 +1,180 @@
+"""``paddle.Model``: training in one call."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fleetx.compat.files import pickles
+from fleetx.compat.notes import note
+from fleetx.compat.paddle.io.reader import DataLoader
+from fleetx.compat.paddle.nn.layer.layers import Layer
+from fleetx.compat.paddle.tensor.creation import to_tensor
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+class Model:
+    """A layer with an optimizer, a loss and metrics."""
+
+    def __init__(self, network: Layer, inputs: Any = None, labels: Any = None) -> None:
+        self.network = network
+        self._labels = max(1, len(_list(labels)))
+        self._optimizer: Any = None
+        self._loss: Any = None
+        self._metrics: list[Any] = []
+
+    def prepare(
+        self, optimizer: Any = None, loss: Any = None, metrics: Any = None, amp_configs: Any = None
+    ) -> None:
+        """What to train with."""
+        if amp_configs is not None:
+            raise ValueError(
+                "Model.prepare(amp_configs=…) is not here; use paddle.amp.auto_cast in a loop of "
+                "your own, or strategy.amp with fleet."
+            )
+        self._optimizer, self._loss, self._metrics = optimizer, loss, _list(metrics)
+
+    def parameters(self) -> list[Any]:
+        """All parameters."""
+        return self.network.parameters()
+
+    def _step(self, inputs: Any, labels: Any) -> tuple[Any, Any]:
+        given = [to_tensor(x) if not isinstance(x, torch.Tensor) else x for x in _list(inputs)]
+        wanted = [to_tensor(x) if not isinstance(x, torch.Tensor) else x for x in _list(labels)]
+        made = self.network(*given)
+        loss = self._loss(*_list(made), *wanted) if self._loss is not None and wanted else None
+        for metric in self._metrics if wanted else []:
+            metric.update(*_list(metric.compute(*_list(made), *wanted)))
+        return made, loss
+
+    def train_batch(self, inputs: Any, labels: Any = None, update: bool = True) -> list[Any]:
+        """One step; returns the loss."""
+        self.network.train()
+        _, loss = self._step(inputs, labels)
+        loss.backward()
+        if update:
+            self._optimizer.step()
+            self._optimizer.clear_grad()
+        return [loss.numpy()]
+
+    def eval_batch(self, inputs: Any, labels: Any = None) -> list[Any]:
+        """The loss of a batch."""
+        self.network.eval()
+        with torch.no_grad():
+            _, loss = self._step(inputs, labels)
+        return [] if loss is None else [loss.numpy()]
+
+    def predict_batch(self, inputs: Any) -> list[Any]:
+        """Outputs of a batch."""
+        self.network.eval()
+        with torch.no_grad():
+            return [part.numpy() for part in _list(self._step(inputs, None)[0])]
+
+    def _loader(self, data: Any, batch_size: int, shuffle: bool, workers: int) -> Any:
+        if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+            return DataLoader(data, batch_size=batch_size, shuffle=shuffle, num_workers=workers)
+        return data
+
+    def _split(self, batch: Any) -> tuple[list[Any], list[Any]]:
+        parts = _list(batch)
+        return parts[: -self._labels], parts[-self._labels :]
+
+    def fit(
+        self,
+        train_data: Any = None,
+        eval_data: Any = None,
+        batch_size: int = 1,
+        epochs: int = 1,
+        eval_freq: int = 1,
+        log_freq: int = 10,
+        save_dir: str | None = None,
+        save_freq: int = 1,
+        verbose: int = 2,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        num_workers: int = 0,
+        callbacks: Any = None,
+    ) -> None:
+        """Train over a data set, or a loader, so many times."""
+        if callbacks:
+            note("Model.fit(callbacks=…)", "callbacks are not called here.")
+        loader = self._loader(train_data, batch_size, shuffle, num_workers)
+        for epoch in range(epochs):
+            for metric in self._metrics:
+                metric.reset()
+            for step, batch in enumerate(loader):
+                losses = self.train_batch(*self._split(batch))
+                if verbose and step % log_freq == 0:
+                    print(f"epoch {epoch} step {step} loss {float(losses[0]):.4f}{self._shown()}")
+            if eval_data is not None and (epoch + 1) % eval_freq == 0:
+                self.evaluate(eval_data, batch_size, verbose=verbose, num_workers=num_workers)
+            if save_dir is not None and epoch % save_freq == 0:
+                self.save(f"{save_dir}/{epoch}")
+
+    def _shown(self) -> str:
+        return "".join(f" {_list(m.name())[0]} {m.accumulate()}" for m in self._metrics)
+
+    def evaluate(
+        self,
+        eval_data: Any,
+        batch_size: int = 1,
+        log_freq: int = 10,
+        verbose: int = 2,
+        num_workers: int = 0,
+        callbacks: Any = None,
+    ) -> dict[str, Any]:
+        """Loss and metrics of a data set."""
+        for metric in self._metrics:
+            metric.reset()
+        losses = [
+            float(found[0])
+            for batch in self._loader(eval_data, batch_size, False, num_workers)
+            if (found := self.eval_batch(*self._split(batch)))
+        ]
+        result: dict[str, Any] = {"loss": [float(np.mean(losses))]} if losses else {}
+        for metric in self._metrics:
+            names, values = _list(metric.name()), _list(metric.accumulate())
+            result.update(zip(names, values, strict=True))
+        if verbose:
+            print(f"evaluation: {result}")
+        return result
+
+    def predict(
+        self,
+        test_data: Any,
+        batch_size: int = 1,
+        num_workers: int = 0,
+        stack_outputs: bool = False,
+        verbose: int = 1,
+        callbacks: Any = None,
+    ) -> list[Any]:
+        """Outputs of a data set."""
+        made = [
+            self.predict_batch(_list(batch)[:1])
+            for batch in self._loader(test_data, batch_size, False, num_workers)
+        ]
+        columns = [list(column) for column in zip(*made, strict=True)]
+        return [np.concatenate(column) for column in columns] if stack_outputs else columns
+
+    def save(self, path: str, training: bool = True) -> None:
+        """Write parameters, and the optimizer's state."""
+        pickles.write(f"{path}.pdparams", dict(self.network.state_dict()))
+        if training and self._optimizer is not None:
+            pickles.write(f"{path}.pdopt", dict(self._optimizer.state_dict()))
+
+    def load(self, path: str, skip_mismatch: bool = False, reset_optimizer: bool = False) -> None:
+        """Read parameters back."""
+        self.network.set_state_dict(pickles.read(f"{path}.pdparams"))
+
+
+def summary(net: Any, input_size: Any = None, dtypes: Any = None, input: Any = None) -> Any:
+    """How many parameters a layer has."""
+    count = sum(int(p.numel()) for p in net.parameters())
+    moved = sum(int(p.numel()) for p in net.parameters() if not p.stop_gradient)
+    print(f"{net}\nTotal params: {count:,}\nTrainable params: {moved:,}")
+    return {"total_params": count, "trainable_params": moved}

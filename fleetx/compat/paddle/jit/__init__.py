@@ -1,0 +1,12 @@
+"""``paddle.jit``: layers as programs."""
+
+from fleetx.compat.tables import table
+
+__getattr__, __dir__ = table(
+    __name__,
+    {
+        "paddle.jit.api": "to_static save load not_to_static TranslatedLayer ProgramTranslator",
+        "paddle.static.input": "InputSpec",
+    },
+    modules=["api"],
+)

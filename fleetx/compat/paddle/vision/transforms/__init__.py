@@ -1,0 +1,18 @@
+"""``paddle.vision.transforms``."""
+
+from fleetx.compat.tables import table
+
+__getattr__, __dir__ = table(
+    __name__,
+    {
+        "paddle.vision.transforms.transforms": (
+            "BaseTransform Compose ToTensor Normalize Transpose Resize CenterCrop RandomCrop "
+            "RandomResizedCrop RandomHorizontalFlip RandomVerticalFlip Pad Grayscale "
+            "BrightnessTransform ContrastTransform"
+        ),
+        "paddle.vision.transforms.functional": (
+            "to_tensor normalize resize center_crop crop hflip vflip pad to_grayscale"
+        ),
+    },
+    modules=["transforms", "functional"],
+)
