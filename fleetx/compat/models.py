@@ -13,6 +13,7 @@ from fleetx.compat.programs import Program, ours
 from fleetx.io.inference import SIGNATURE
 from fleetx.io.values import values
 from fleetx.static.record.error import ProgramError
+from fleetx.static.run.slot_feeds import OFFSETS
 
 MODEL = "__model__"
 
@@ -91,7 +92,7 @@ def _written(  # noqa: PLR0917
     names += [lods.companion(n) for n in names if lods.companion(n) in inputs]
     pruned = program.clone(for_test=True).prune(names, targets)
     needed = [name for name in names if name in pruned.inputs()]
-    if idle := [n for n in names if n not in needed and not n.endswith(lods.OFFSETS)]:
+    if idle := [n for n in names if n not in needed and not n.endswith(OFFSETS)]:
         note(f"save_inference_model: feed {idle[0]!r}", "no target depends on it; it is left out.")
     if folder.is_file():
         folder.unlink()  # a model of Paddle's own
@@ -122,8 +123,8 @@ def load_inference_model(
         raise TypeError(f"load_inference_model() has no option {', '.join(configs)}")
     found = _found(Path(dirname), model_filename)
     program, feeds, fetches = fleetx_io.load_inference_model(found, executor)
-    named = [name for name in feeds if not name.endswith(lods.OFFSETS)]
-    return [ours(program), named, fetches]  # type: ignore[arg-type]
+    named = [name for name in feeds if not name.endswith(OFFSETS)]
+    return [ours(program), named, fetches]
 
 
 def _found(path: Path, model_filename: str | None) -> Path:
@@ -147,4 +148,4 @@ def normalize_program(program: Any, feed_vars: Any, fetch_vars: Any, **options: 
     feeds = feed_vars if isinstance(feed_vars, (list, tuple)) else [feed_vars]
     fetches = fetch_vars if isinstance(fetch_vars, (list, tuple)) else [fetch_vars]
     pruned = _program(program).clone(for_test=True).prune(feeds, fetches)
-    return ours(pruned)  # type: ignore[arg-type]
+    return ours(pruned)

@@ -153,6 +153,7 @@ def device_guard(device: str | None = None) -> Iterator[None]:
 
 
 class _IsParameter(type):
+    @override
     def __instancecheck__(cls, instance: Any) -> bool:
         if isinstance(instance, static.Variable):
             return instance.program.parameter(instance.node) is not None
@@ -180,7 +181,7 @@ class Parameter(metaclass=_IsParameter):
             *("is_distributed", "persistable", "initializer", "belong_to_optimizer"),
         }
         if strange := sorted(set(options) - known):
-            raise TypeError(unknown(f"Parameter() has no {strange[0]!r}", strange[0], known))
+            raise TypeError(unknown(f"Parameter() has no {strange[0]!r}", strange[0], [*known]))
         attr = parameters.ParamAttr(
             name=name,
             initializer=options.get("initializer"),

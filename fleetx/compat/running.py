@@ -1,5 +1,6 @@
 """``Executor`` in Paddle's words: feeds of every kind, fetched arrays, scopes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -51,7 +52,7 @@ class Executor(static.Executor):
         self.place = place if place is not None else places.CPUPlace()
 
     @override
-    def run(  # type: ignore[override]
+    def run(
         self,
         program: Any = None,
         feed: Any = None,
@@ -288,7 +289,7 @@ def _reshaped(value: Tensor, sizes: Sequence[int | None]) -> Tensor:
     if value.dim() > len(sizes) and all(size == 1 for size in value.shape[len(sizes) :]):
         return value.reshape(value.shape[: len(sizes)])
     if all(size not in FREE for size in inner):
-        count = int(np.prod(inner, dtype=np.int64))
+        count = math.prod(size or 0 for size in inner)
         if count and value.numel() == value.shape[0] * count:
             return value.reshape(-1, *[int(size) for size in inner if size is not None])
     return value

@@ -13,7 +13,8 @@ from fleetx.compat.lod_tensors import LoDTensor
 from fleetx.static.record.error import ProgramError
 from fleetx.static.run import scope as programs
 
-Get, Set = Callable[[], Any], Callable[[Any], None]
+Get = Callable[[], Any]
+Set = Callable[[Any], None]
 
 _registered: dict[str, tuple[Get, Set | None]] = {}
 """Values that are no parameters, such as learning rates."""
@@ -133,7 +134,7 @@ def _parameter(scope: parameters.Scope, name: str) -> _Kept:
     if state is not None and name in state.persistent():
         return _of_program(programs.Value(state, name), initial)
     value = initial.module.get_parameter("value")
-    return _Kept(lambda: value.detach(), lambda given: _write(value, given, initial))
+    return _Kept(value.detach, lambda given: _write(value, given, initial))
 
 
 def _of_program(value: programs.Value, initial: Any = None) -> _Kept:

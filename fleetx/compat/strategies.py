@@ -157,7 +157,7 @@ class CompiledProgram(static.CompiledProgram):
         super().__init__(ours(inner), _known(build_strategy, NativeBuild))
 
     @override
-    def with_data_parallel(  # type: ignore[override]
+    def with_data_parallel(
         self,
         loss_name: Any = None,
         build_strategy: Any = None,

@@ -109,10 +109,13 @@ def _tidied(found: Any) -> Any:
     return found
 
 
-class _Writer(pickle._Pickler):  # type: ignore[name-defined,misc]  # the one in Python, to be changed
+_InPython: Any = vars(pickle)["_Pickler"]
+"""The one that is written in Python, and can be changed."""
+
+
+class _Writer(_InPython):  # type: ignore[misc]
     """Writes arrays so that Paddle's numpy, which is older, reads them."""
 
-    @override
     def save_global(self, obj: Any, name: str | None = None) -> None:
         if obj not in (_reconstruct, _scalar):
             super().save_global(obj, name)

@@ -11,7 +11,7 @@ from fleetx.compat.paddle.fluid.layers.norms import batch_norm, layer_norm
 from fleetx.compat.paddle.fluid.layers.reduction import matmul
 
 
-def conv_bn(
+def conv_bn(  # noqa: PLR0917
     x: Any, filters: int, size: int, stride: int = 1, act: str | None = None, layout: str = "NCHW"
 ) -> Any:
     """A convolution without bias, and batch normalisation."""
@@ -58,7 +58,9 @@ def vgg16(image: Any, classes: int, layout: str) -> tuple[Any, list[Any]]:
     return fc(x, classes), outputs
 
 
-def attention(queries: Any, keys: Any, mask: Any, width: int, heads: int, rate: float) -> Any:
+def attention(  # noqa: PLR0917
+    queries: Any, keys: Any, mask: Any, width: int, heads: int, rate: float
+) -> Any:
     """Attention of several heads; ``mask`` is added to what softmax sees."""
     parts = [fc(given, width, num_flatten_dims=2) for given in (queries, keys, keys)]
     q, k, v = (

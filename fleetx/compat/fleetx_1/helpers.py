@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from fleetx import roles
 from fleetx.compat.paddle.fluid.layers.learning_rate_scheduler import (
     linear_lr_warmup,
@@ -25,7 +27,8 @@ class Downloader(downloader.Downloader):
         """From the folder or address that the YAML file names; HDFS itself is not spoken."""
         return self.download_from_bos(fs_yaml, local_path, shard_num, shard_id, process_num)
 
-    def download_from_bos(  # type: ignore[override]
+    @override
+    def download_from_bos(
         self,
         fs_yaml: str | Path | None = None,
         local_path: str | Path = "./",

@@ -1,6 +1,5 @@
 """``fleetx.applications`` of FleetX 1: models that write themselves into the default program."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -75,7 +74,7 @@ class ModelBase:
 
 
 class _Images(ModelBase):
-    network: ClassVar[Callable[[Any, int, str], tuple[Any, list[Any]]]]
+    network: ClassVar[Any]
 
     def __init__(self, data_layout: str = "NCHW", class_dim: int = 1000, size: int = 224) -> None:
         """Write the model.
@@ -116,7 +115,7 @@ class _Images(ModelBase):
         layout = self.data_layout
         return image_loader_of(path, self.inputs, size, phase, shuffle, use_dali, layout)
 
-    def load_imagenet_from_file(
+    def load_imagenet_from_file(  # noqa: PLR0917 (the order of FleetX)
         self,
         filelist: str,
         batch_size: int = 32,
@@ -212,7 +211,7 @@ class BertBase(ModelBase):
         )
         return layer_norm(words + places, begin_norm_axis=2)
 
-    def get_train_dataloader(
+    def get_train_dataloader(  # noqa: PLR0917
         self,
         data_dir: str,
         max_seq_len: int = 512,
@@ -245,7 +244,7 @@ class BertBase(ModelBase):
         """The same in words of an earlier FleetX."""
         return self._loader(data_dir, "train", max_seq_len, batch_size, in_tokens, True)
 
-    def _loader(
+    def _loader(  # noqa: PLR0917
         self, folder: str, phase: str, length: int, size: int, in_tokens: bool, shuffle: bool
     ) -> Loader:
         return load_bert_dataset(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from fleetx import roles
 from fleetx.api import servers
@@ -55,7 +56,7 @@ class Trainer:
             if step > start_step:
                 speed = (step - start_step) / (time.perf_counter() - begun)
                 loss = float(np.mean(found[0]))
-                print(
+                print(  # noqa: T201 (what scripts' logs had)
                     f"worker_index: {_worker()}, epoch id: {number}, step{step}, "
                     f"train_loss: {loss:f}, step per second: {speed:f}"
                 )
@@ -85,7 +86,7 @@ class Trainer:
         rows = [self.exe.run(program, data, fetches) for data in _batches(dataloader)]
         means = {n: float(np.mean([row[at] for row in rows])) for at, n in enumerate(target_list)}
         title = f"Test Epoch {current_epoch}" if current_epoch > 0 else "Test Result"
-        print(title, ", ".join(f"{name} = {value}" for name, value in means.items()))
+        print(title, ", ".join(f"{name} = {value}" for name, value in means.items()))  # noqa: T201
         return means
 
     def benchmark(
@@ -142,8 +143,14 @@ class CPUTrainer(Trainer):
 class CPUDatasetTrainer(CPUTrainer):
     """The same over a slot data set."""
 
-    def fit(  # type: ignore[override]
-        self, model: Any, dataset: Any, epoch: int
+    @override
+    def fit(
+        self,
+        model: Any,
+        dataloader: Any,
+        epoch: int,
+        use_dali: bool = False,
+        start_step: int = 10,
     ) -> None:
         """Train for so many passes over the data set."""
         self._begin()
@@ -151,13 +158,13 @@ class CPUDatasetTrainer(CPUTrainer):
             begun = time.perf_counter()
             count = self.exe.train_from_dataset(
                 default_main_program(),
-                dataset,
+                dataloader,
                 fetch_list=[model.loss],
                 fetch_info=[model.loss.name],
                 print_period=1000,
             )
             speed = count / (time.perf_counter() - begun)
-            print(f"epoch: {number} finished, speed: {speed:f} batches/s")
+            print(f"epoch: {number} finished, speed: {speed:f} batches/s")  # noqa: T201
         self._end()
 
 
@@ -171,5 +178,6 @@ class MultiGPUTrainer(Trainer):
         super().__init__(cuda_places()[0])
         self.exe.run(default_startup_program())
 
+    @override
     def _begin(self) -> None:
         """The start-up program ran when the trainer was made."""

@@ -1,6 +1,7 @@
 """``paddlenlp.data``: vocabularies, and batches of samples."""
 
 import collections
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ class Stack:
         self._axis, self._dtype = axis, dtype
 
     def __call__(self, data: Sequence[Any]) -> np.ndarray:
+        """The batch of these samples."""
         found = np.stack([np.asarray(each) for each in data], axis=self._axis)
         return found.astype(self._dtype) if self._dtype else found
 
@@ -40,6 +42,7 @@ class Pad:
         self._dtype, self._right = dtype, pad_right
 
     def __call__(self, data: Sequence[Any]) -> Any:
+        """The batch of these samples."""
         arrays = [np.asarray(each) for each in data]
         lengths = [array.shape[self._axis] for array in arrays]
         longest = max(lengths)
@@ -64,6 +67,7 @@ class Tuple:
         self._functions = [*fn] if isinstance(fn, (list, tuple)) else [fn, *args]
 
     def __call__(self, data: Sequence[Any]) -> tuple[Any, ...]:
+        """The batch of these samples."""
         if len(data[0]) != len(self._functions):
             raise ValueError(
                 f"a sample has {len(data[0])} fields, and {len(self._functions)} functions were "
@@ -83,6 +87,7 @@ class Dict:
         self._functions = dict(fn)
 
     def __call__(self, data: Sequence[Any]) -> tuple[Any, ...]:
+        """The batch of these samples."""
         found: list[Any] = []
         for key, function in self._functions.items():
             made = function([sample[key] for sample in data])
@@ -161,7 +166,7 @@ class Vocab:
         pad_token: str | None = None,
         bos_token: str | None = None,
         eos_token: str | None = None,
-        **kwargs: str,
+        **kwargs: Any,
     ) -> "Vocab":
         """The words of a file, one a line."""
         lines = Path(filepath).read_text(encoding="utf-8").splitlines()
@@ -205,7 +210,7 @@ class JiebaTokenizer:
     def __init__(self, vocab: Vocab) -> None:
         self.vocab = vocab
         try:
-            import jieba
+            jieba = importlib.import_module("jieba")
         except ImportError:
             self._cut: Callable[[str], list[str]] = self._longest
         else:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from fleetx.compat.paddle.dataset import common
 from fleetx.compat.paddle.dataset.drawing import sentences
 from fleetx.compat.paddle.io.dataset import Dataset
@@ -18,9 +20,11 @@ class MapDataset(Dataset):
         self.data, self.new_data = list(data), list(data)
         self.label_list = ["0", "1"]
 
+    @override
     def __getitem__(self, idx: int) -> Any:
         return self.new_data[idx]
 
+    @override
     def __len__(self) -> int:
         return len(self.new_data)
 

@@ -9,7 +9,7 @@ from fleetx.compat.notes import note
 from fleetx.data.images.loaders import train_loader, val_loader
 
 
-def image_loader_of(
+def image_loader_of(  # noqa: PLR0917 (the order of FleetX)
     folder: str | Path,
     inputs: Sequence[Any],
     batch_size: int = 32,

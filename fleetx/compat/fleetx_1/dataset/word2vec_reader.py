@@ -16,7 +16,8 @@ WINDOW = 5
 
 def _vocabulary(dict_path: str | Path) -> tuple[dict[str, int], np.ndarray]:
     """Words -> numbers, and how often each is drawn when one is guessed wrongly."""
-    words, counts = {}, []
+    words: dict[str, int] = {}
+    counts: list[float] = []
     for line in Path(dict_path).read_text(encoding="utf-8").splitlines():
         word, _, count = line.strip().partition(" ")
         words[word] = len(words)

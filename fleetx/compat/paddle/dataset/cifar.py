@@ -62,7 +62,7 @@ def train10(cycle: bool = False) -> Reader:
     return _split(10, "train", "data_batch", cycle)
 
 
-def test10(cycle: bool = False) -> Reader:
+def test10(cycle: bool = False) -> Reader:  # noqa: PT028
     """Test set of 10 classes."""
     return _split(10, "test", "test_batch", cycle)
 

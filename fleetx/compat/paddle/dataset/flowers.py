@@ -96,10 +96,10 @@ def train(
 
 
 def test(
-    mapper: Mapper = test_mapper,
-    buffered_size: int = 1024,
-    use_xmap: bool = True,
-    cycle: bool = False,
+    mapper: Mapper = test_mapper,  # noqa: PT028
+    buffered_size: int = 1024,  # noqa: PT028
+    use_xmap: bool = True,  # noqa: PT028
+    cycle: bool = False,  # noqa: PT028
 ) -> Reader:
     """A reader of the test set."""
     return _split("test", mapper, buffered_size, use_xmap, cycle)

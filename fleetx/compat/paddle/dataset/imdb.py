@@ -1,4 +1,4 @@
-"""``paddle.dataset.imdb``: words of a review as numbers, and whether it likes the film (0) or not."""
+"""``paddle.dataset.imdb``: words of a review as numbers, and 0 where it likes the film."""
 
 import re
 import string

@@ -81,7 +81,11 @@ def train(word_idx: dict[str, int], n: int, data_type: int = DataType.NGRAM) -> 
     return _split("train", word_idx, n, data_type)
 
 
-def test(word_idx: dict[str, int], n: int, data_type: int = DataType.NGRAM) -> Reader:
+def test(
+    word_idx: dict[str, int],
+    n: int,
+    data_type: int = DataType.NGRAM,  # noqa: PT028
+) -> Reader:
     """A reader of the validation set."""
     return _split("valid", word_idx, n, data_type)
 

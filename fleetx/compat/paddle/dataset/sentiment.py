@@ -1,4 +1,4 @@
-"""``paddle.dataset.sentiment``: words of a review as numbers, and whether it is a good one; drawn."""
+"""``paddle.dataset.sentiment``: words of a review, and whether it is a good one; drawn."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

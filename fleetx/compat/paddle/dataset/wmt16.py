@@ -76,7 +76,7 @@ def train(src_dict_size: int, trg_dict_size: int, src_lang: str = "en") -> Reade
     return _split("train", (src_dict_size, trg_dict_size), src_lang)
 
 
-def test(src_dict_size: int, trg_dict_size: int, src_lang: str = "en") -> Reader:
+def test(src_dict_size: int, trg_dict_size: int, src_lang: str = "en") -> Reader:  # noqa: PT028
     """A reader of the test set."""
     return _split("test", (src_dict_size, trg_dict_size), src_lang)
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from fleetx.compat.notes import note
 from fleetx.data import slot_dataset
 
@@ -25,9 +27,11 @@ class DatasetBase(slot_dataset.QueueDataset):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pipe_command, self.thread_num, self.use_var = "cat", 1, []
+        self.pipe_command, self.thread_num = "cat", 1
+        self.use_var: list[Any] = []
 
-    def init(self, **kwargs: Any) -> None:  # type: ignore[override]
+    @override
+    def init(self, **kwargs: Any) -> None:
         """All settings at once, as Paddle 2 has them."""
         threads = kwargs.pop("thread_num", 1)
         for name in ("fs_name", "fs_ugi", "input_type", "download_cmd", "data_feed_type"):
@@ -102,16 +106,19 @@ class QueueDataset(DatasetBase):
 class InMemoryDataset(DatasetBase, slot_dataset.InMemoryDataset):
     """Holds its records, so that they can be shuffled."""
 
-    def global_shuffle(  # type: ignore[override]
+    @override
+    def global_shuffle(
         self, fleet: Any = None, thread_num: int = 12, seed: int | None = None
     ) -> None:
         """Deal the records of all workers out at random."""
         super().global_shuffle(fleet, seed=seed)
 
+    @override
     def local_shuffle(self, seed: int | None = None) -> None:
         """A new order of this worker's records."""
         slot_dataset.InMemoryDataset.local_shuffle(self, seed)
 
+    @override
     def preload_into_memory(self, thread_num: int | None = None) -> None:
         """Begin to read all files, beside what the script does next."""
         super().preload_into_memory()
@@ -122,10 +129,12 @@ class InMemoryDataset(DatasetBase, slot_dataset.InMemoryDataset):
     set_fleet_send_batch_size = set_fleet_send_sleep_seconds = set_queue_num
     set_merge_by_lineid = set_parse_ins_id = set_parse_content = set_queue_num
 
+    @override
     def get_memory_data_size(self, fleet: Any = None) -> int:
         """Records in memory: of this worker, or of all when ``fleet`` is passed."""
         return super().get_memory_data_size(fleet)
 
+    @override
     def get_shuffle_data_size(self, fleet: Any = None) -> int:
         """The same, after a shuffle."""
         return super().get_memory_data_size(fleet)

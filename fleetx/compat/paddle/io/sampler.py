@@ -114,7 +114,7 @@ class BatchSampler(Sampler):
     ) -> None:
         if (dataset is None) == (sampler is None):
             raise ValueError("BatchSampler() takes a dataset or a sampler, one of the two.")
-        if not isinstance(batch_size, int) or batch_size < 1:
+        if batch_size < 1:
             raise ValueError(f"BatchSampler(batch_size={batch_size!r}) is a positive number.")
         super().__init__(dataset)
         kind = RandomSampler if shuffle else SequenceSampler
