@@ -57,11 +57,9 @@ def _scaled(given: Inputs, attrs: Attrs) -> Any:
 
 
 def _multiplied(given: Inputs, attrs: Attrs) -> Any:
-    turned = [
-        attrs.get("transpose_X", attrs.get("trans_x", False)),
-        attrs.get("transpose_Y", attrs.get("trans_y", False)),
-    ]
-    return reduction.matmul(given["X"][0], given["Y"][0], *turned, attrs.get("alpha", 1.0))
+    left = bool(attrs.get("transpose_X", attrs.get("trans_x", False)))
+    right = bool(attrs.get("transpose_Y", attrs.get("trans_y", False)))
+    return reduction.matmul(given["X"][0], given["Y"][0], left, right, attrs.get("alpha", 1.0))
 
 
 def _sent(given: Inputs, attrs: Attrs) -> Any:

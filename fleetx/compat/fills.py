@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 
 class Initializer:
@@ -29,6 +30,7 @@ class Number(Initializer):
     def __init__(self, value: float = 0.0) -> None:
         self.value = value
 
+    @override
     def fill(self, tensor: Tensor) -> None:
         """Give a tensor its first numbers."""
         tensor.fill_(self.value)
@@ -40,6 +42,7 @@ class Bell(Initializer):
     def __init__(self, mean: float, std: float, *, cut: bool = False, seed: int = 0) -> None:
         self.mean, self.std, self.cut, self.seed = mean, std, cut, seed
 
+    @override
     def fill(self, tensor: Tensor) -> None:
         """Give a tensor its first numbers."""
         source = generator(self.seed)
@@ -56,6 +59,7 @@ class Even(Initializer):
     def __init__(self, low: float, high: float, seed: int = 0) -> None:
         self.low, self.high, self.seed = low, high, seed
 
+    @override
     def fill(self, tensor: Tensor) -> None:
         """Give a tensor its first numbers."""
         tensor.uniform_(self.low, self.high, generator=generator(self.seed))
@@ -83,6 +87,7 @@ class ByFans(Initializer):
             return Even(-math.sqrt(3) * std, math.sqrt(3) * std, self.seed)
         return Bell(0.0, std, seed=self.seed)
 
+    @override
     def fill(self, tensor: Tensor) -> None:
         """Give a tensor its first numbers."""
         self.of_shape(list(tensor.shape)).fill(tensor)
@@ -91,6 +96,7 @@ class ByFans(Initializer):
 class XavierFill(ByFans):
     """By both fans."""
 
+    @override
     def deviation(self, fan_in: float, fan_out: float) -> float:
         """The standard deviation for these fans."""
         return math.sqrt(2.0 / (fan_in + fan_out))
@@ -101,6 +107,7 @@ class KaimingFill(ByFans):
 
     gain = math.sqrt(2.0)
 
+    @override
     def deviation(self, fan_in: float, fan_out: float) -> float:
         """The standard deviation for these fans."""
         return self.gain / math.sqrt(fan_in)
@@ -112,6 +119,7 @@ class Values(Initializer):
     def __init__(self, value: Any) -> None:
         self.value = value
 
+    @override
     def fill(self, tensor: Tensor) -> None:
         """Give a tensor its first numbers."""
         given = self.value
@@ -127,6 +135,7 @@ class Values(Initializer):
 class BilinearFill(Initializer):
     """The weights with which a transposed convolution enlarges images smoothly."""
 
+    @override
     def fill(self, tensor: Tensor) -> None:
         """Give a tensor its first numbers."""
         shape = list(tensor.shape)

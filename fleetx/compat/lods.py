@@ -76,7 +76,8 @@ def _found(program: ProgramGraph, node: fx.Node) -> fx.Node | None:
 
 def _rows(node: fx.Node) -> Any:
     value = node.meta.get("val")
-    size = value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else None
+    known = isinstance(value, torch.Tensor) and value.dim() > 0
+    size: Any = value.shape[0] if known else None
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 

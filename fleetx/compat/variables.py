@@ -59,7 +59,8 @@ class Description:
 
     def shape(self) -> list[int]:
         """The sizes, -1 for those that come with the data."""
-        return [s if isinstance(s, int) else -1 for s in self._variable.fake.shape]
+        sizes: list[Any] = list(self._variable.fake.shape)
+        return [s if isinstance(s, int) else -1 for s in sizes]
 
     def dtype(self) -> Any:
         """The format of its numbers."""

@@ -33,8 +33,8 @@ class Body:
         rounds = 0
         while bool(state[0]):
             known = dict(zip(self.given, [*state, *rest], strict=True))
-            for node, *step in self._steps:
-                known[node] = _value(*step, known)
+            for node, op, target, args, kwargs in self._steps:
+                known[node] = _value(op, target, (args, kwargs), known)
             state = [known[node] for node in self._after]
             rounds += 1
             if rounds > LIMIT:
@@ -42,8 +42,8 @@ class Body:
         return tuple(value.clone() for value in state)
 
 
-def _value(op: str, target: Any, args: Any, kwargs: Any, known: dict[fx.Node, Any]) -> Any:
-    given, named = fx.map_arg((args, kwargs), known.__getitem__)
+def _value(op: str, target: Any, arguments: Any, known: dict[fx.Node, Any]) -> Any:
+    given, named = fx.map_arg(arguments, known.__getitem__)
     function: Callable[..., Any] = getattr(Tensor, target) if op == "call_method" else target
     return function(*given, **named)
 

@@ -18,7 +18,7 @@ def at(name: str) -> np.ndarray:
 
 def run(build: Callable[..., Any], **feeds: Any) -> list[np.ndarray]:
     """What a program gives that is built of inputs of these forms."""
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -46,14 +46,14 @@ def run(build: Callable[..., Any], **feeds: Any) -> list[np.ndarray]:
 
 def attr(values: np.ndarray) -> Any:
     """A parameter that begins with these numbers."""
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     return fluid.ParamAttr(initializer=fluid.initializer.NumpyArrayInitializer(values))
 
 
 def layers() -> Any:
     """The module."""
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     return fluid.layers
 
@@ -162,9 +162,7 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"x": "p", "y": "lab_ign"},
     ),
     "swce": (
-        lambda x, y: layers().softmax_with_cross_entropy(
-            logits=x, label=y, return_softmax=True
-        ),
+        lambda x, y: layers().softmax_with_cross_entropy(logits=x, label=y, return_softmax=True),
         {"x": "logits", "y": "lab_ign"},
     ),
     "swce_soft": (
@@ -268,16 +266,25 @@ def test_losses_that_need_arrays_of_their_own() -> None:
     cos = run(lambda x, y: layers().cos_sim(x, y), x=logits, y=p)
     lengths = np.linalg.norm(logits, axis=1) * np.linalg.norm(p, axis=1)
     np.testing.assert_allclose(cos[0][:, 0], (logits * p).sum(1) / lengths, rtol=1e-5)
-    flat = run(lambda x: layers().conv2d(x, 6, 3, padding=1, groups=2, param_attr=attr(at("w")),
-               bias_attr=False, data_format="NHWC"), x=at("x4").transpose(0, 2, 3, 1).copy())
+    flat = run(
+        lambda x: layers().conv2d(
+            x,
+            6,
+            3,
+            padding=1,
+            groups=2,
+            param_attr=attr(at("w")),
+            bias_attr=False,
+            data_format="NHWC",
+        ),
+        x=at("x4").transpose(0, 2, 3, 1).copy(),
+    )
     np.testing.assert_allclose(flat[0].shape[1:], (6, 6, 6))
 
 
 def test_records_expand_and_share() -> None:
     rows, logits = at("rows"), at("logits")
-    more = run(
-        lambda x, y: layers().sequence_expand(x, y), x=logits[:3].copy(), y=(rows, LENS)
-    )
+    more = run(lambda x, y: layers().sequence_expand(x, y), x=logits[:3].copy(), y=(rows, LENS))
     np.testing.assert_allclose(more[0], at("seq_expand.0"))
     shares = run(lambda x: layers().sequence_softmax(x), x=(rows[:, :1].copy(), LENS))
     np.testing.assert_allclose(shares[0], at("seq_softmax.0"), rtol=1e-5)
@@ -293,7 +300,7 @@ def test_records_expand_and_share() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_auc_counts_over_all_and_over_the_last_batches(steps: int) -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     scores = fluid.layers.data("s", [2])
     label = fluid.layers.data("l", [1], dtype="int64")

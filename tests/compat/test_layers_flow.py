@@ -13,7 +13,7 @@ from fleetx.compat import after_updates, rates
 
 def computed(*wanted: Any, **feed: Any) -> list[np.ndarray]:
     """What the default program gives."""
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     exe = fluid.Executor(fluid.CPUPlace())
     exe.run(fluid.default_startup_program())
@@ -27,7 +27,7 @@ def schedule(rate: Any, steps: int) -> list[float]:
 
 
 def test_schedules_are_those_of_fleetx() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     layers = fluid.layers
     pairs = [
@@ -64,7 +64,7 @@ def test_schedules_are_those_of_fleetx() -> None:
 
 def warmed(rate: float, warm: int, steps: int) -> Any:
     """A learning rate as FleetX's own scripts compose it."""
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     layers = fluid.layers
     with fluid.default_main_program()._lr_schedule_guard():
@@ -88,7 +88,7 @@ def warmed(rate: float, warm: int, steps: int) -> Any:
 
 
 def test_a_composed_rate_moves_parameters_and_is_fetched() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     x = fluid.layers.data("x", [4])
     loss = fluid.layers.mean(fluid.layers.fc(x, 1, name="h"), "mean_loss")
@@ -113,7 +113,7 @@ def test_a_composed_rate_moves_parameters_and_is_fetched() -> None:
 
 
 def test_loops_and_choices() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     layers = fluid.layers
     i = layers.fill_constant([1], "int64", 0)
@@ -138,26 +138,26 @@ def test_loops_and_choices() -> None:
 
 
 def test_what_only_a_run_knows_is_refused_by_name() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     layers = fluid.layers
     i, n = layers.fill_constant([1], "int64", 0), layers.fill_constant([1], "int64", 3)
     go = layers.less_than(i, n)
     with (
-        pytest.raises(NotImplementedError, match="array_write.*counts by a number"),
+        pytest.raises(NotImplementedError, match=r"array_write.*counts by a number"),
         layers.While(go).block(),
     ):
         layers.array_write(i, i=i)
-    with pytest.raises(NotImplementedError, match="ParallelDo.*fleetrun"):
+    with pytest.raises(NotImplementedError, match=r"ParallelDo.*fleetrun"):
         layers.ParallelDo(layers.device.get_places(device_count=2))
-    with pytest.raises(NotImplementedError, match="beam_search.*topk"):
+    with pytest.raises(NotImplementedError, match=r"beam_search.*topk"):
         layers.beam_search(i, i, i, i, beam_size=4, end_id=1, return_parent_idx=True)
     with pytest.raises(NotImplementedError, match="beam_search_decode"):
         layers.beam_search_decode(i, i, beam_size=4, end_id=1)
 
 
 def test_operators_by_their_names() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     layers, block = fluid.layers, fluid.default_main_program().global_block()
     count = block.create_var(
@@ -171,13 +171,11 @@ def test_operators_by_their_names() -> None:
         type="elementwise_add", inputs={"X": [count], "Y": [one]}, outputs={"Out": [count]}
     )
     block.append_op(type="c_allreduce_sum", inputs={"X": [one]}, outputs={"Out": [one]})
-    block.append_op(
-        type="scale", inputs={"X": [one]}, outputs={"Out": [one]}, attrs={"scale": 3.0}
-    )
+    block.append_op(type="scale", inputs={"X": [one]}, outputs={"Out": [one]}, attrs={"scale": 3.0})
     block.append_op(
         type="c_sync_comm_stream", inputs={"X": [one]}, outputs={"Out": [one]}, attrs={}
     )
-    with pytest.raises(NotImplementedError, match="'c_allreduce_sun'.*c_allreduce_sum"):
+    with pytest.raises(NotImplementedError, match=r"'c_allreduce_sun'.*c_allreduce_sum"):
         block.append_op(type="c_allreduce_sun", inputs={}, outputs={})
     exe = fluid.Executor(fluid.CPUPlace())
     exe.run(fluid.default_startup_program())
@@ -187,7 +185,7 @@ def test_operators_by_their_names() -> None:
 
 
 def test_a_layer_of_the_script_itself() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
     from paddle.fluid.layer_helper import LayerHelper
 
     x = fluid.layers.data("x", [3])
@@ -217,7 +215,7 @@ def filled(initializer: Any, shape: list[int]) -> torch.Tensor:
 
 def test_first_values() -> None:
     import paddle
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     old, new = fluid.initializer, paddle.nn.initializer
     shape = [40, 60]
@@ -251,7 +249,7 @@ def test_first_values() -> None:
 
 
 def test_layers_begin_as_paddles_do() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     image = fluid.layers.data("image", [3, 8, 8])
     made = fluid.nets.simple_img_conv_pool(
@@ -274,7 +272,7 @@ def test_layers_begin_as_paddles_do() -> None:
     [("downgrade_in_infer", {0.0, 1.0}, 0.75), ("upscale_in_train", {0.0, 4 / 3}, 1.0)],
 )
 def test_dropout_scales_now_or_in_tests(kind: str, trained: set[float], tested: float) -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     x = fluid.layers.data("x", [64])
     found = fluid.layers.dropout(
@@ -293,8 +291,10 @@ def test_functions_of_the_script_and_printing(capsys: pytest.CaptureFixture[str]
 
     paddle.enable_static()
     x = paddle.static.data("x", [None, 2])
-    out = paddle.static.default_main_program().global_block().create_var(
-        name="out", shape=[1, 2], dtype="float32"
+    out = (
+        paddle.static.default_main_program()
+        .global_block()
+        .create_var(name="out", shape=[1, 2], dtype="float32")
     )
     paddle.static.py_func(lambda a: a * 2, x, out)
     shown = paddle.static.Print(out, message="here")

@@ -183,7 +183,7 @@ def check(found: Any, wanted: Any, name: str) -> None:
 
 
 def test_operators_in_a_program() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     made = [
         fluid.layers.data(name, list(value.shape), append_batch_size=False, dtype=str(value.dtype))
@@ -200,7 +200,7 @@ def test_operators_in_a_program() -> None:
 
 def test_operators_on_eager_tensors() -> None:
     import paddle
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     paddle.disable_static()
     pairs = cases(fluid.layers, *(paddle.to_tensor(value) for value in (X, Y, Z, N)))
@@ -209,7 +209,7 @@ def test_operators_on_eager_tensors() -> None:
 
 
 def test_readers_feed_what_they_declare() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     reader = fluid.layers.py_reader(
         capacity=4,
@@ -230,16 +230,15 @@ def test_readers_feed_what_they_declare() -> None:
     exe.run(fluid.default_startup_program())
     for _ in range(2):
         reader.start()
-        found = []
+        found = [float(np.ravel(exe.run(fetch_list=[total])[0])[0]) for _ in range(2)]
         with pytest.raises(fluid.core.EOFException):
-            while True:
-                found.append(float(np.ravel(exe.run(fetch_list=[total])[0])[0]))
+            exe.run(fetch_list=[total])
         reader.reset()
         assert found == [9.0, 13.0]
 
 
 def test_readers_of_inputs() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     inputs = [fluid.layers.data("a", [2]), fluid.layers.data("b", [1], dtype="int64", lod_level=1)]
     reader = fluid.layers.create_py_reader_by_data(
@@ -265,3 +264,49 @@ def test_nests() -> None:
     assert map_structure(lambda v: v * 2, nest) == {"a": [2, (4, 6)], "b": 8}
     assert flatten(nest) == [1, 2, 3, 4]
     assert pack_sequence_as(nest, [5, 6, 7, 8]) == {"a": [5, (6, 7)], "b": 8}
+
+
+def exchanged() -> dict[str, list[Any]]:
+    """What one of two workers gets, in a program."""
+    import fleetx as fleet
+    from fleetx import static
+    from fleetx.compat import imports, modes
+
+    fleet.init(is_collective=True)
+    imports.install()
+    modes.forget()
+    from paddle import fluid
+
+    rank = fleet.worker_index()
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        layers = fluid.layers
+        x = layers.data("x", [2], append_batch_size=False)
+        moved = layers.collective
+        found = {
+            "sum": moved._c_allreduce(x, reduce_type="sum", use_calc_stream=True),
+            "max": moved._c_allreduce(x, reduce_type="max", use_calc_stream=True),
+            "all": moved._c_allgather(x, 2, use_calc_stream=True),
+            "part": moved._c_reducescatter(x, 2),
+            "sent": moved._c_broadcast(x + 0.0, root=1, ring_id=0, use_calc_stream=True),
+            "old": moved._broadcast(x + 0.0, 1, True),
+        }
+        given = x + 0.0
+        block = main.global_block()
+        block.append_op(type="c_allreduce_sum", inputs={"X": given}, outputs={"Out": given})
+        found["op"] = given
+    feed = {"x": np.array([1.0, 2.0], "float32") + rank}
+    values = fluid.Executor(fluid.CPUPlace()).run(main, feed=feed, fetch_list=list(found.values()))
+    imports.uninstall()
+    static.reset()
+    return {name: np.asarray(v).tolist() for name, v in zip(found, values, strict=True)}
+
+
+def test_workers_exchange() -> None:
+    from fleetx.testing import world
+
+    for rank, found in enumerate(world(2).run(exchanged)):
+        assert found["sum"] == found["op"] == [3, 5]
+        assert found["max"] == found["sent"] == found["old"] == [2, 3]
+        assert found["all"] == [1, 2, 2, 3]
+        assert found["part"] == [[3], [5]][rank]

@@ -15,12 +15,12 @@ from fleetx.compat.fills import (
 from fleetx.compat.notes import note
 
 __all__ = [
+    "MSRA",
     "Bilinear",
     "BilinearInitializer",
     "Constant",
     "ConstantInitializer",
     "Initializer",
-    "MSRA",
     "MSRAInitializer",
     "Normal",
     "NormalInitializer",

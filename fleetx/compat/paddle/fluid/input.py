@@ -8,7 +8,7 @@ from fleetx.compat.paddle.fluid.layers.linear import looked_up
 from fleetx.compat.paddle.fluid.layers.manipulation import one_hot as _one_hot
 
 
-def embedding(
+def embedding(  # noqa: PLR0917
     input: Any,
     size: Any,
     is_sparse: bool = False,

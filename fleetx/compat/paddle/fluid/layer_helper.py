@@ -51,7 +51,7 @@ class LayerHelper:
         """The format of the inputs."""
         return self.input(input_param_name).dtype
 
-    def create_parameter(
+    def create_parameter(  # noqa: PLR0917
         self,
         attr: Any,
         shape: Any,

@@ -12,7 +12,7 @@ from fleetx.compat.paddle.fluid.layers.norms import batch_norm
 from fleetx.compat.paddle.fluid.layers.sequence import sequence_conv, sequence_pool
 
 
-def simple_img_conv_pool(
+def simple_img_conv_pool(  # noqa: PLR0917
     input: Any,
     num_filters: int,
     filter_size: Any,
@@ -46,7 +46,7 @@ def simple_img_conv_pool(
     return pool2d(made, pool_size, pool_type, pool_stride, pool_padding, global_pooling)
 
 
-def img_conv_group(
+def img_conv_group(  # noqa: PLR0917
     input: Any,
     conv_num_filter: Any,
     pool_size: Any,
@@ -79,7 +79,7 @@ def img_conv_group(
     return pool2d(found, pool_size, pool_type, pool_stride)
 
 
-def sequence_conv_pool(
+def sequence_conv_pool(  # noqa: PLR0917
     input: Any,
     num_filters: int,
     filter_size: int,

@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 
-def fc(
+def fc(  # noqa: PLR0917
     x: Any = None,
     size: int = 0,
     num_flatten_dims: int = 1,
@@ -92,7 +92,7 @@ def fc(
     return _fc(given, size, num_flatten_dims, weight, bias_attr, chosen, name)
 
 
-def embedding(
+def embedding(  # noqa: PLR0917
     input: Any,
     size: Any,
     is_sparse: bool = False,
@@ -105,7 +105,7 @@ def embedding(
     return looked_up(input, size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
 
 
-def sparse_embedding(
+def sparse_embedding(  # noqa: PLR0917
     input: Any,
     size: Any,
     padding_idx: int | None = None,

@@ -47,12 +47,12 @@ def selu(
 
 
 def swish(x: Any, beta: float = 1.0, name: str | None = None) -> Any:
-    """x times the sigmoid of beta x."""
+    """X times the sigmoid of beta x."""
     return named(_swish(x, beta), name)
 
 
 def mish(x: Any, threshold: float = 20, name: str | None = None) -> Any:
-    """x times the tanh of its softplus."""
+    """X times the tanh of its softplus."""
     return named(F.mish(x), name)
 
 
@@ -68,7 +68,7 @@ def hard_swish(
     offset: float = 3.0,
     name: str | None = None,
 ) -> Any:
-    """x times a line between 0 and 1."""
+    """X times a line between 0 and 1."""
     return named(_hard_swish(x, threshold, scale, offset), name)
 
 
@@ -82,9 +82,7 @@ def soft_relu(x: Any, threshold: float = 40.0, name: str | None = None) -> Any:
     return named(torch.log1p(torch.exp(torch.clamp(x, -threshold, threshold))), name)
 
 
-def stanh(
-    x: Any, scale_a: float = 0.67, scale_b: float = 1.7159, name: str | None = None
-) -> Any:
+def stanh(x: Any, scale_a: float = 0.67, scale_b: float = 1.7159, name: str | None = None) -> Any:
     """A scaled hyperbolic tangent."""
     return named(scale_b * torch.tanh(scale_a * x), name)
 

@@ -104,9 +104,7 @@ def _broadcast(x: Any, root: int, sync_mode: bool = False) -> Any:
     return rebind(x, _run(x, sent, int(root)))
 
 
-def _c_broadcast(
-    x: Any, root: int = 0, ring_id: int = 0, use_calc_stream: bool = False
-) -> Any:
+def _c_broadcast(x: Any, root: int = 0, ring_id: int = 0, use_calc_stream: bool = False) -> Any:
     """The same."""
     return rebind(x, _run(x, sent, int(root)))
 

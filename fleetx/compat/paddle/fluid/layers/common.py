@@ -22,12 +22,12 @@ def hard_sigmoid(x: Any, slope: float = 0.2, offset: float = 0.5) -> Any:
 
 
 def swish(x: Any, beta: float = 1.0) -> Any:
-    """x times the sigmoid of beta x."""
+    """X times the sigmoid of beta x."""
     return x * torch.sigmoid(x * beta)
 
 
 def hard_swish(x: Any, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0) -> Any:
-    """x times a line between 0 and 1."""
+    """X times a line between 0 and 1."""
     return x * torch.clamp(x + offset, 0.0, threshold) / scale
 
 

@@ -1,6 +1,6 @@
 """``paddle.fluid.layers.control_flow``: choices, comparisons, counting, arrays, printing."""
 
-import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -44,8 +44,6 @@ __all__ = [
     "switch_case",
     "while_loop",
 ]
-
-_log = logging.getLogger("fleetx")
 
 
 class Switch:
@@ -103,7 +101,7 @@ def is_empty(x: Any, cond: Any = None, name: str | None = None) -> Any:
     return found if cond is None else rebind(cond, found)
 
 
-def Print(
+def Print(  # noqa: PLR0917
     input: Any,
     first_n: int = -1,
     message: str | None = None,
@@ -127,7 +125,8 @@ def Print(
             parts += [f"dtype: {x.dtype}"] if print_tensor_type else []
             shown = torch.flatten(x.detach())
             shown = shown if summarize < 0 else shown[:summarize]
-            print("\t".join(part for part in [*parts, f"data: {shown.tolist()}"] if part))
+            line = "\t".join(part for part in [*parts, f"data: {shown.tolist()}"] if part)
+            sys.stdout.write(f"{line}\n")
         return x.clone()
 
     if not isinstance(input, Variable):

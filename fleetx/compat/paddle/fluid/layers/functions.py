@@ -26,7 +26,7 @@ def py_func(
             "write a torch.autograd.Function and call its apply()",
         )
     given = [x] if isinstance(x, Tensor) else list(x)
-    outs = [out] if isinstance(out, Tensor) else list(out or ())
+    outs: list[Any] = [out] if isinstance(out, Tensor) else list(out or ())
     settle(*given)
     kinds = [held.dtype for held in outs]
 

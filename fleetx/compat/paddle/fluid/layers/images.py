@@ -96,7 +96,7 @@ def _convolved(  # noqa: PLR0917
     return named(activated(last(found, data_format), act), name, done)
 
 
-def conv2d(
+def conv2d(  # noqa: PLR0917
     input: Any,
     num_filters: int,
     filter_size: Any,
@@ -119,7 +119,7 @@ def conv2d(
     return _convolved(kind, *given, param_attr, bias_attr, act, name, data_format)
 
 
-def conv3d(
+def conv3d(  # noqa: PLR0917
     input: Any,
     num_filters: int,
     filter_size: Any,
@@ -139,7 +139,7 @@ def conv3d(
     return _convolved("conv3d", *given, param_attr, bias_attr, act, name, data_format)
 
 
-def conv2d_transpose(
+def conv2d_transpose(  # noqa: PLR0917
     input: Any,
     num_filters: int,
     output_size: Any = None,
@@ -222,7 +222,7 @@ def _pooled(  # noqa: PLR0917
     return last(found, data_format)
 
 
-def _largest(count: int, x: Any, sizes: Any, steps: Any, wanted: Any, ceil: bool) -> Any:
+def _largest(count: int, x: Any, sizes: Any, steps: Any, wanted: Any, ceil: bool) -> Any:  # noqa: PLR0917
     pool: Any = F.max_pool3d if count == 3 else F.max_pool2d
     if not isinstance(wanted, list) and any(
         2 * edge > size for edge, size in zip(wanted, sizes, strict=True)
@@ -232,7 +232,7 @@ def _largest(count: int, x: Any, sizes: Any, steps: Any, wanted: Any, ceil: bool
     return pool(x, sizes, steps, rest, 1, ceil)
 
 
-def pool2d(
+def pool2d(  # noqa: PLR0917
     input: Any,
     pool_size: Any = -1,
     pool_type: str = "max",
@@ -250,7 +250,7 @@ def pool2d(
     return named(_pooled(2, *given, ceil_mode, exclusive, data_format), name)
 
 
-def pool3d(
+def pool3d(  # noqa: PLR0917
     input: Any,
     pool_size: Any = -1,
     pool_type: str = "max",
@@ -282,7 +282,7 @@ def adaptive_pool2d(
     return named(pool(input, pair(pool_size)), name)
 
 
-def lrn(
+def lrn(  # noqa: PLR0917
     input: Any,
     n: int = 5,
     k: float = 1.0,

@@ -5,8 +5,8 @@ from typing import Any
 
 from fleetx.compat import modes, unique_names
 from fleetx.compat.dtypes import convert_dtype
-from fleetx.compat.lods import with_lod
 from fleetx.compat.loaders import GeneratorLoader
+from fleetx.compat.lods import with_lod
 from fleetx.compat.notes import note
 from fleetx.static.record import inputs
 from fleetx.static.record.current import default_main_program
@@ -29,7 +29,7 @@ def declared(name: str, shape: Sequence[Any], dtype: Any, lod_level: int = 0) ->
     return with_lod(made, lod_level)
 
 
-def data(
+def data(  # noqa: PLR0917
     name: str,
     shape: Sequence[Any],
     append_batch_size: bool = True,
@@ -47,7 +47,7 @@ def data(
     return made
 
 
-def py_reader(
+def py_reader(  # noqa: PLR0917
     capacity: int,
     shapes: Sequence[Sequence[Any]],
     dtypes: Sequence[Any],

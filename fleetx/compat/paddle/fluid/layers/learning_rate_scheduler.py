@@ -115,9 +115,7 @@ def noam_decay(d_model: int, warmup_steps: int, learning_rate: float = 1.0) -> A
     return learning_rate * d_model**-0.5 * slope
 
 
-def linear_lr_warmup(
-    learning_rate: Any, warmup_steps: int, start_lr: float, end_lr: float
-) -> Any:
+def linear_lr_warmup(learning_rate: Any, warmup_steps: int, start_lr: float, end_lr: float) -> Any:
     """From ``start_lr`` to ``end_lr`` in a line, then the rate as it is."""
     if modes.in_dygraph_mode():
         return lr.linear_lr_warmup(learning_rate, warmup_steps, start_lr, end_lr)

@@ -23,7 +23,7 @@ WEIGHT = XavierFill(None, None, uniform=True)
 BIAS = Number(0.0)
 
 
-def fc(
+def fc(  # noqa: PLR0917
     input: Any,
     size: int,
     num_flatten_dims: int = 1,
@@ -55,7 +55,7 @@ def _folded(x: Any, leading: int) -> Any:
     return torch.flatten(x, leading) if x.dim() > leading + 1 else x
 
 
-def embedding(
+def embedding(  # noqa: PLR0917
     input: Any,
     size: Any,
     is_sparse: bool = False,
@@ -141,7 +141,7 @@ def first_rows(fill: Any, size: list[int]) -> Any:
     )
 
 
-def dropout(
+def dropout(  # noqa: PLR0917
     x: Any,
     dropout_prob: float,
     is_test: bool = False,
@@ -163,7 +163,7 @@ def dropout(
     return named(found, name)
 
 
-def bilinear_tensor_product(
+def bilinear_tensor_product(  # noqa: PLR0917
     x: Any,
     y: Any,
     size: int,
@@ -182,9 +182,7 @@ def bilinear_tensor_product(
     return named(activated(found if bias is None else found + bias, act), name)
 
 
-def row_conv(
-    input: Any, future_context_size: int, param_attr: Any = None, act: Any = None
-) -> Any:
+def row_conv(input: Any, future_context_size: int, param_attr: Any = None, act: Any = None) -> Any:
     """Each row of [N, T, D] with the rows that follow it, weighted."""
     settle(input)
     layer, ahead = unique_names.generate("row_conv"), future_context_size + 1

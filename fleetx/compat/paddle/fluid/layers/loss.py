@@ -30,7 +30,7 @@ def _picked(logs: Any, label: Any, soft: bool, ignore: int, axis: int) -> Any:
     return torch.squeeze(found, axis) if flat else found
 
 
-def softmax_with_cross_entropy(
+def softmax_with_cross_entropy(  # noqa: PLR0917
     logits: Any,
     label: Any,
     soft_label: bool = False,

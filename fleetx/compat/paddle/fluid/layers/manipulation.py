@@ -10,13 +10,13 @@ from torch.nn import functional as F
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.fluid.layers.common import activated, named
-from fleetx.compat.recorded import operator, fake, say, settle, sizes_of
+from fleetx.compat.recorded import fake, operator, say, settle, sizes_of
 from fleetx.static.record.variable import Variable
 
 _slice = builtins.slice
 
 
-def reshape(
+def reshape(  # noqa: PLR0917
     x: Any,
     shape: Any,
     actual_shape: Any = None,
@@ -94,7 +94,7 @@ def expand_as(x: Any, target_tensor: Any, name: str | None = None) -> Any:
     """Repeated to the sizes of another tensor."""
     given, wanted = list(x.shape), list(target_tensor.shape)
     if len(given) == len(wanted) and builtins.all(
-        isinstance(size, int) and size == 1 or size is other or _same(size, other)
+        (isinstance(size, int) and size == 1) or size is other or _same(size, other)
         for size, other in zip(given, wanted, strict=True)
     ):
         return named(torch.expand_copy(x, wanted), name)
@@ -200,7 +200,7 @@ def pad(x: Any, paddings: Any, pad_value: float = 0.0, name: str | None = None) 
     return named(F.pad(x, flat, value=pad_value), name)
 
 
-def pad2d(
+def pad2d(  # noqa: PLR0917
     input: Any,
     paddings: Any = (0, 0, 0, 0),
     mode: str = "constant",
@@ -263,7 +263,7 @@ def resized(input: Any, out_shape: Any, scale: Any, mode: str, align: bool) -> A
     return F.interpolate(input, sizes, factor, mode=mode, **corners)
 
 
-def resize_bilinear(
+def resize_bilinear(  # noqa: PLR0917
     input: Any,
     out_shape: Any = None,
     scale: Any = None,
@@ -279,7 +279,7 @@ def resize_bilinear(
     return named(resized(input, out_shape, scale, "bilinear", align_corners), name)
 
 
-def resize_nearest(
+def resize_nearest(  # noqa: PLR0917
     input: Any,
     out_shape: Any = None,
     scale: Any = None,

@@ -11,9 +11,7 @@ from fleetx.compat.recorded import rebind, settle
 from fleetx.static.record.variable import Variable
 
 
-def accuracy(
-    input: Any, label: Any, k: int = 1, correct: Any = None, total: Any = None
-) -> Any:
+def accuracy(input: Any, label: Any, k: int = 1, correct: Any = None, total: Any = None) -> Any:
     """The share of samples whose label is among the ``k`` highest scores, of shape [1]."""
     label = label if label.dim() == input.dim() else torch.unsqueeze(label, -1)
     with torch.no_grad():
@@ -27,7 +25,7 @@ def accuracy(
     return found
 
 
-def auc(
+def auc(  # noqa: PLR0917
     input: Any,
     label: Any,
     curve: str = "ROC",

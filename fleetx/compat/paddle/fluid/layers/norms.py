@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+from typing_extensions import override
 
 from fleetx.compat import unique_names
 from fleetx.compat.fills import Number
@@ -32,6 +33,7 @@ class BatchNorm(BatchNormBase):
         for name, parameter in parameters.items():
             self.register_parameter(name, parameter)
 
+    @override
     def _check_input_dim(self, input: Any) -> None:
         return None
 
@@ -43,7 +45,7 @@ def _stored(parameter: Any) -> Any:
     return parameter
 
 
-def batch_norm(
+def batch_norm(  # noqa: PLR0917
     input: Any,
     act: Any = None,
     is_test: bool = False,
@@ -80,7 +82,7 @@ def batch_norm(
     return named(activated(last(module(x), data_layout), act), name, steps)
 
 
-def layer_norm(
+def layer_norm(  # noqa: PLR0917
     input: Any,
     scale: bool = True,
     shift: bool = True,
@@ -103,7 +105,7 @@ def layer_norm(
     return named(activated(found, act), name, 3)
 
 
-def group_norm(
+def group_norm(  # noqa: PLR0917
     input: Any,
     groups: int,
     epsilon: float = 1e-5,

@@ -51,7 +51,7 @@ sign = _unary(torch.sign, "-1, 0 or 1.")
 
 
 def gelu(x: Any, approximate: bool = False) -> Any:
-    """x times the share of a normal distribution below it."""
+    """X times the share of a normal distribution below it."""
     return F.gelu(x, approximate="tanh" if approximate else "none")
 
 

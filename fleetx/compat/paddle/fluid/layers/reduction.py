@@ -54,7 +54,7 @@ def sum(x: Any) -> Any:
     return found
 
 
-def scale(
+def scale(  # noqa: PLR0917
     x: Any,
     scale: Any = 1.0,
     bias: float = 0.0,
@@ -62,14 +62,14 @@ def scale(
     act: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """x times a number plus a number, or the other way round."""
+    """X times a number plus a number, or the other way round."""
     found = x * scale + bias if bias_after_scale else (x + bias) * scale
     found = found if isinstance(scale, torch.Tensor) else torch.Tensor.to(found, x.dtype)
     return named(activated(found, act), name)
 
 
 def pow(x: Any, factor: Any = 1.0, name: str | None = None) -> Any:
-    """x to a power."""
+    """X to a power."""
     return named(torch.pow(x, factor), name)
 
 
@@ -84,7 +84,7 @@ def clip_by_norm(x: Any, max_norm: float, name: str | None = None) -> Any:
     return named(x * torch.clamp(max_norm / torch.clamp_min(norm, 1e-12), max=1.0), name)
 
 
-def matmul(
+def matmul(  # noqa: PLR0917
     x: Any,
     y: Any,
     transpose_x: bool = False,

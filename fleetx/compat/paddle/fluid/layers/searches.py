@@ -8,7 +8,7 @@ _WHY = "keeps beams of different lengths as nested records between rounds that a
 _INSTEAD = "decode in Python: run the program for one step, and torch.topk over its scores"
 
 
-def beam_search(
+def beam_search(  # noqa: PLR0917
     pre_ids: Any,
     pre_scores: Any,
     ids: Any,

@@ -3,6 +3,7 @@
 Their input has all rows one behind the other; ``fleetx.compat.lods`` knows where records begin.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,17 +52,16 @@ def _largest(x: Any, begins: Any) -> Any:
     return torch.scatter_reduce(start, 0, at, x, "amax")
 
 
-def sequence_pool(
-    input: Any, pool_type: str, is_test: bool = False, pad_value: float = 0.0
-) -> Any:
+def sequence_pool(input: Any, pool_type: str, is_test: bool = False, pad_value: float = 0.0) -> Any:
     """One row for each record: the sum, mean, largest, first or last of its rows."""
     kind = pool_type.lower()
     begins = offsets_of(input, "sequence_pool")
     lengths = _per_record(_lengths(input, begins), input)
-    found = {
+    counts = torch.Tensor.to(torch.clamp_min(lengths, 1), input.dtype)
+    found: dict[str, Callable[[Any, Any], Any]] = {
         "sum": _added,
-        "average": lambda x, b: _added(x, b) / lengths,
-        "sqrt": lambda x, b: _added(x, b) / torch.sqrt(torch.Tensor.to(lengths, x.dtype)),
+        "average": lambda x, b: _added(x, b) / counts,
+        "sqrt": lambda x, b: _added(x, b) / torch.sqrt(counts),
         "max": _largest,
         "first": lambda x, b: x[torch.clamp_max(b, x.shape[0] - 1)],
         "last": lambda x, b: x[torch.clamp_min(b + torch.reshape(lengths, (-1,)) - 1, 0)],
@@ -127,9 +127,7 @@ def sequence_pad(x: Any, pad_value: Any, maxlen: int | None = None, name: str | 
     return named(torch.where(mask, rows, filler), name), lengths
 
 
-def sequence_mask(
-    x: Any, maxlen: Any = None, dtype: Any = "int64", name: str | None = None
-) -> Any:
+def sequence_mask(x: Any, maxlen: Any = None, dtype: Any = "int64", name: str | None = None) -> Any:
     """1 for places before each length, 0 for those behind."""
     if maxlen is None:
         if isinstance(x, torch.Tensor) and type(x).__name__ == "Variable":
@@ -154,7 +152,7 @@ def lod_reset(x: Any, y: Any = None, target_lod: Any = None) -> Any:
     return set_lod(found, kept)
 
 
-def sequence_conv(
+def sequence_conv(  # noqa: PLR0917
     input: Any,
     num_filters: int,
     filter_size: int = 3,
@@ -185,4 +183,3 @@ def sequence_conv(
     bias = create(layer, bias_attr, [num_filters], input.dtype, default=BIAS, is_bias=True)
     found = torch.matmul(torch.cat(neighbours, 1), weight)
     return named(activated(found if bias is None else found + bias, act), name)
-

@@ -61,7 +61,7 @@ def _called(variable: Any, name: str | None) -> Any:
     return variable
 
 
-def create_parameter(
+def create_parameter(  # noqa: PLR0917
     shape: Any,
     dtype: Any,
     name: str | None = None,
@@ -79,7 +79,7 @@ def create_parameter(
     return create(layer, described, sizes_of(shape), dtype, default=fill, is_bias=is_bias)
 
 
-def create_global_var(
+def create_global_var(  # noqa: PLR0917
     shape: Any,
     value: Any,
     dtype: Any,
@@ -113,7 +113,7 @@ def assign(input: Any, output: Any = None) -> Any:
     return rebind(output, input)
 
 
-def fill_constant(
+def fill_constant(  # noqa: PLR0917
     shape: Any,
     dtype: Any,
     value: Any,
@@ -134,7 +134,7 @@ def fill_constant(
     return named(found, name) if out is None else rebind(out, found)
 
 
-def fill_constant_batch_size_like(
+def fill_constant_batch_size_like(  # noqa: PLR0917
     input: Any,
     shape: Any,
     dtype: Any,

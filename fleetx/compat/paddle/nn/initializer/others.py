@@ -3,6 +3,7 @@
 from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fleetx.compat.fills import BilinearFill, Initializer
 
@@ -17,6 +18,7 @@ class Dirac(Initializer):
     def __init__(self, groups: int = 1, name: Any = None) -> None:
         self.groups = groups
 
+    @override
     def fill(self, tensor: Tensor) -> None:
         """Give a tensor its first numbers."""
         nn.init.dirac_(tensor, self.groups)
@@ -28,6 +30,7 @@ class Orthogonal(Initializer):
     def __init__(self, gain: float = 1.0, name: Any = None) -> None:
         self.gain = gain
 
+    @override
     def fill(self, tensor: Tensor) -> None:
         """Give a tensor its first numbers."""
         nn.init.orthogonal_(tensor, self.gain)
