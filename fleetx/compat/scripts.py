@@ -5,8 +5,11 @@ import runpy
 import sys
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from fleetx.compat import imports
 
+CARD = "FLAGS_selected_gpus"
 HASH_SEED = "PYTHONHASHSEED"
 """Scripts of Python 2 days number features by ``hash()``, which must agree between workers."""
 
@@ -14,6 +17,7 @@ HASH_SEED = "PYTHONHASHSEED"
 def run(script: str, args: Sequence[str], *, module: bool = False) -> None:
     """Run a script, or a module by its name, in this process, with its own ``sys.argv``."""
     _settle_hashes()
+    _name_a_card()
     imports.install()
     if module:
         sys.argv = [script, *args]
@@ -35,3 +39,9 @@ def _settle_hashes() -> None:
     if several and os.environ.get(HASH_SEED, "random") == "random":
         os.environ[HASH_SEED] = "0"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _name_a_card() -> None:
+    """Scripts ask for the number of their card whether or not there is one."""
+    if CARD not in os.environ and not torch.cuda.is_available():
+        os.environ[CARD] = "0"
