@@ -15,7 +15,6 @@ from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.tables import HERE
 from fleetx.static.record.variable import Variable
 
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _torch_numpy = torch.Tensor.numpy
@@ -109,7 +108,9 @@ class Tensor(torch.Tensor):
             return
         if given is None and self.numel() != 1:
             given = torch.ones_like(self)
-        torch.Tensor.backward(self, gradient=given, retain_graph=retain_graph, **kwargs)
+        # As a plain tensor: torch would run all of it, operators of scripts among it, as its own.
+        plain = self.as_subclass(torch.Tensor)
+        torch.Tensor.backward(plain, gradient=given, retain_graph=retain_graph, **kwargs)
 
     @override
     def __getitem__(self, at: Any) -> Any:

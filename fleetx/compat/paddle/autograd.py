@@ -1,5 +1,8 @@
 """``paddle.autograd``: gradients of eager tensors."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -11,7 +11,6 @@ from fleetx.compat.notes import note
 from fleetx.compat.places import CPUPlace, CUDAPlace, is_compiled_with_cuda
 from fleetx.static.run import devices
 
-
 __all__ = ["is_compiled_with_cuda"]
 
 
@@ -33,7 +32,9 @@ def _named(device: Any) -> torch.device:
     kind, _, index = device.partition(":")
     if kind == "cpu":
         return torch.device("cpu")
-    if kind not in {"gpu", "cuda"}:
+    if kind in {"npu", "xpu"}:
+        note(f"set_device({device!r})", "cards of CUDA, or the CPU, take the place of others")
+    elif kind not in {"gpu", "cuda"}:
         raise ValueError(
             f"set_device({device!r}) names a device that torch does not drive here; write 'cpu', "
             "'gpu' or 'gpu:0'."

@@ -1,11 +1,14 @@
 """``paddle.Model``: training in one call."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any
 
 import numpy as np
 import torch
 
-from fleetx.compat.files import pickles
+from fleetx.compat import objects
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.io.reader import DataLoader
 from fleetx.compat.paddle.nn.layer.layers import Layer
@@ -163,13 +166,13 @@ class Model:
 
     def save(self, path: str, training: bool = True) -> None:
         """Write parameters, and the optimizer's state."""
-        pickles.write(f"{path}.pdparams", dict(self.network.state_dict()))
+        objects.save(self.network.state_dict(), f"{path}.pdparams")
         if training and self._optimizer is not None:
-            pickles.write(f"{path}.pdopt", dict(self._optimizer.state_dict()))
+            objects.save(self._optimizer.state_dict(), f"{path}.pdopt")
 
     def load(self, path: str, skip_mismatch: bool = False, reset_optimizer: bool = False) -> None:
         """Read parameters back."""
-        self.network.set_state_dict(pickles.read(f"{path}.pdparams"))
+        self.network.set_state_dict(objects.load(f"{path}.pdparams"))
 
 
 def summary(net: Any, input_size: Any = None, dtypes: Any = None, input: Any = None) -> Any:

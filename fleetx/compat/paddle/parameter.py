@@ -1,5 +1,8 @@
 """``paddle.create_parameter``."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any
 
 from fleetx.compat import parameters, unique_names

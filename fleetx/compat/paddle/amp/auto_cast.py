@@ -1,5 +1,8 @@
 """``paddle.amp.auto_cast``."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

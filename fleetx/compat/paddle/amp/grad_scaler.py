@@ -1,5 +1,8 @@
 """``paddle.amp.GradScaler``: losses scaled up, so that half precision does not lose gradients."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any
 
 import torch

@@ -83,8 +83,9 @@ def save(layer: Any, path: str, input_spec: Any = None, **configs: Any) -> None:
     try:
         with modes.dygraph_guard(), static.program_guard(static.Program(), static.Program()):
             feeds = [
-                static.data(str(spec.name), [None if s < 0 else s for s in spec.shape],
-                            dtype_of(spec.dtype))
+                static.data(
+                    str(spec.name), [None if s < 0 else s for s in spec.shape], dtype_of(spec.dtype)
+                )
                 for spec in specs
             ]
             made = layer(*feeds)
@@ -127,5 +128,3 @@ def load(path: str, **configs: Any) -> TranslatedLayer:
     for name in configs:
         note(f"paddle.jit.load({name}=…)", "it is about Paddle's own format of models.")
     return TranslatedLayer(path)
-
-

@@ -1,5 +1,8 @@
 """``paddle.metric.metrics``: how good predictions are."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any
 
 import numpy as np
@@ -152,9 +155,7 @@ class Recall(Precision):
 class Auc(Metric):
     """The area under the ROC curve, by buckets."""
 
-    def __init__(
-        self, curve: str = "ROC", num_thresholds: int = 4095, name: str = "auc"
-    ) -> None:
+    def __init__(self, curve: str = "ROC", num_thresholds: int = 4095, name: str = "auc") -> None:
         if curve != "ROC":
             raise ValueError(f"Auc(curve={curve!r}) is not here; 'ROC'.")
         self._num_thresholds, self._name = num_thresholds, name

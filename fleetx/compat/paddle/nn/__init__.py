@@ -44,5 +44,5 @@ __getattr__, __dir__ = table(
         "paddle.nn.clip": "ClipGradByGlobalNorm ClipGradByNorm ClipGradByValue",
         "paddle.fluid.layers.linear": "fc embedding",
     },
-    modules="clip functional initializer layer loss utils".split(),
+    modules=["clip", "functional", "initializer", "layer", "loss", "utils"],
 )

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from fleetx.compat import modes, recorded
+from fleetx.compat.default_dtype import get_default_dtype
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.paddle.device import current_device, device_of
-from fleetx.compat.default_dtype import get_default_dtype
 from fleetx.compat.recorded import sizes_of
 from fleetx.compat.tensors import Tensor, at_least_1d, op, wrap
 from fleetx.static.record.variable import Variable
@@ -26,9 +26,7 @@ def _format(dtype: Any, start: Any = None) -> torch.dtype:
     return dtype_of(dtype if dtype is not None else start or get_default_dtype())
 
 
-def to_tensor(
-    data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True
-) -> Any:
+def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True) -> Any:
     """A tensor of these numbers; Python's floats are of the default format, integers int64."""
     if isinstance(data, Variable):
         return data if dtype is None else data.to(dtype_of(dtype))

@@ -1,5 +1,8 @@
 """``paddle.tensor.manipulation``: shapes, parts and orders of tensors."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any
 
 import numpy as np
@@ -278,9 +281,7 @@ def unique(
     name: str | None = None,
 ) -> Any:
     """The different numbers in their order, and where they were."""
-    found = torch.unique(
-        x, sorted=True, return_inverse=True, return_counts=True, dim=_axis(axis)
-    )
+    found = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=_axis(axis))
     values, inverse, counts = found
     given = [values]
     if return_index:

@@ -1,5 +1,8 @@
 """``paddle.tensor.math``: numbers of tensors, and sums over them."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from collections.abc import Callable
 from typing import Any
 
@@ -295,9 +298,7 @@ def increment(x: Any, value: float = 1.0, name: str | None = None) -> Any:
 
 
 @op
-def trace(
-    x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | None = None
-) -> Any:
+def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | None = None) -> Any:
     """The sum of a diagonal."""
     return at_least_1d(torch.sum(torch.diagonal(x, offset, axis1, axis2), -1))
 

@@ -1,5 +1,8 @@
 """``paddle.tensor.random``: numbers that are drawn."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any
 
 import torch

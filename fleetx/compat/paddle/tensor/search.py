@@ -1,5 +1,8 @@
 """``paddle.tensor.search``: where numbers are, and their order."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any
 
 import torch

@@ -1,5 +1,8 @@
 """``paddle.utils.download``: files by their addresses."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 import shutil
 import tarfile
 import zipfile

@@ -23,5 +23,5 @@ __getattr__, __dir__ = table(
             "InverseTimeDecay=inverse_time_decay PolynomialDecay=polynomial_decay"
         ),
     },
-    modules="base checkpoint container layers nn parallel".split(),
+    modules=["base", "checkpoint", "container", "layers", "nn", "parallel"],
 )

@@ -1,5 +1,8 @@
 """``paddle.fluid.dygraph.nn``: layers with the arguments of Paddle 1."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 import math
 from typing import Any
 
@@ -8,9 +11,8 @@ from typing_extensions import override
 
 from fleetx.compat.fills import Bell, Number
 from fleetx.compat.notes import note
-from fleetx.compat.paddle.nn.functional import common
+from fleetx.compat.paddle.nn.functional import common, pooling
 from fleetx.compat.paddle.nn.functional import conv as convs
-from fleetx.compat.paddle.nn.functional import pooling
 from fleetx.compat.paddle.nn.functional.activation import activated, prelu
 from fleetx.compat.paddle.nn.layer import norm
 from fleetx.compat.paddle.nn.layer.layers import Layer

@@ -14,9 +14,7 @@ __getattr__, __dir__ = table(
             "linear dropout dropout2d alpha_dropout pad interpolate upsample cosine_similarity "
             "label_smooth one_hot embedding unfold bilinear pixel_shuffle sequence_mask"
         ),
-        "paddle.nn.functional.conv": (
-            "conv1d conv2d conv3d conv1d_transpose conv2d_transpose"
-        ),
+        "paddle.nn.functional.conv": ("conv1d conv2d conv3d conv1d_transpose conv2d_transpose"),
         "paddle.nn.functional.loss": (
             "softmax_with_cross_entropy cross_entropy nll_loss mse_loss square_error_cost l1_loss "
             "smooth_l1_loss log_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div "
@@ -31,5 +29,5 @@ __getattr__, __dir__ = table(
             "adaptive_max_pool2d"
         ),
     },
-    modules="activation common conv input loss norm pooling".split(),
+    modules=["activation", "common", "conv", "input", "loss", "norm", "pooling"],
 )

@@ -1,5 +1,8 @@
 """``paddle.nn.functional.common``: linear, dropout, padding and resizing."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from collections.abc import Sequence
 from typing import Any
 

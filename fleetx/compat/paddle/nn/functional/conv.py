@@ -1,5 +1,8 @@
 """``paddle.nn.functional.conv``: convolutions."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from collections.abc import Callable
 from typing import Any
 
@@ -25,9 +28,7 @@ def margins(
     if isinstance(padding, str):
         if padding.upper() == "VALID":
             return [(0, 0)] * count
-        return [
-            _same(x.size(2 + at), kernel[at], stride[at], dilation[at]) for at in range(count)
-        ]
+        return [_same(x.size(2 + at), kernel[at], stride[at], dilation[at]) for at in range(count)]
     if isinstance(padding, (list, tuple)) and padding and isinstance(padding[0], (list, tuple)):
         pairs = [(int(a), int(b)) for a, b in padding]
         outer = [pair for pair in pairs if pair != (0, 0)]

@@ -1,5 +1,8 @@
 """``paddle.nn.functional.loss``: losses, whose mean or sum has the shape [1]."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any
 
 import torch
@@ -178,16 +181,17 @@ def binary_cross_entropy_with_logits(
     name: str | None = None,
 ) -> Any:
     """The loss of logits by 0 or 1."""
-    loss = F.binary_cross_entropy_with_logits(
-        logit, label, reduction="none", pos_weight=pos_weight
-    )
+    loss = F.binary_cross_entropy_with_logits(logit, label, reduction="none", pos_weight=pos_weight)
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
 @op
 def kl_div(input: Any, label: Any, reduction: str = "mean", name: str | None = None) -> Any:
     """How far a distribution is from another, given as logarithms."""
-    return at_least_1d(F.kl_div(input, label, reduction=reduction))
+    loss = F.kl_div(input, label, reduction="none")
+    if reduction == "batchmean":
+        return at_least_1d(torch.sum(loss) / input.size(0))
+    return reduced(loss, reduction)
 
 
 @op

@@ -1,5 +1,8 @@
 """``paddle.nn.functional.norm``: norms."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any
 
 import torch

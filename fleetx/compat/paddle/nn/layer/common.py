@@ -1,5 +1,8 @@
 """``paddle.nn.layer.common``: linear, embedding, dropout and the like."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any
 
 import torch
@@ -99,9 +102,7 @@ class Dropout(Layer):
 class Dropout2D(Layer):
     """Whole channels dropped in training."""
 
-    def __init__(
-        self, p: float = 0.5, data_format: str = "NCHW", name: str | None = None
-    ) -> None:
+    def __init__(self, p: float = 0.5, data_format: str = "NCHW", name: str | None = None) -> None:
         super().__init__()
         self.p, self.data_format = p, data_format
 

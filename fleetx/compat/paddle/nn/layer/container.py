@@ -2,9 +2,9 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from fleetx.compat.paddle.nn.layer.layers import Layer
 

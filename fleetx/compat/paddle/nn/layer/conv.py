@@ -1,5 +1,8 @@
 """``paddle.nn.layer.conv``: convolutions."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 import math
 from collections.abc import Callable
 from typing import Any

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import nn
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from fleetx.compat import modes, parameters, unique_names
 from fleetx.compat.default_dtype import get_default_dtype

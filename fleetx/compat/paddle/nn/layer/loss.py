@@ -1,5 +1,8 @@
 """``paddle.nn.layer.loss``: losses as layers."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any
 
 from typing_extensions import override

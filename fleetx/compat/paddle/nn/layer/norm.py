@@ -1,10 +1,13 @@
 """``paddle.nn.layer.norm``: norms."""
 
-from typing import Any
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
+from typing import Any, Self
 
 import torch
 from torch import nn
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from fleetx.compat import modes
 from fleetx.compat.fills import Number
@@ -279,4 +282,3 @@ class LocalResponseNorm(Layer):
     @override
     def forward(self, input: Any) -> Any:
         return F.local_response_norm(input, *self._given)
-

@@ -1,5 +1,8 @@
 """``paddle.nn.layer.pooling``: largest numbers and means of windows."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from collections.abc import Callable
 from typing import Any
 

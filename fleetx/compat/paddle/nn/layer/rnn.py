@@ -4,6 +4,9 @@ Whole layers without lengths are torch's kernels, whose gates have Paddle's orde
 over sequences of different lengths, are written out step by step.
 """
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 import math
 from typing import Any
 
@@ -207,8 +210,7 @@ class RNNBase(LayerList):
         super().__init__()
         if direction not in {"forward", "bidirectional", "bidirect"}:
             raise ValueError(
-                f"direction={direction!r} is not known; 'forward' or 'bidirect' "
-                "('bidirectional')."
+                f"direction={direction!r} is not known; 'forward' or 'bidirect' ('bidirectional')."
             )
         self.num_directions = 1 if direction == "forward" else 2
         self.num_layers, self.hidden_size = num_layers, hidden_size
@@ -230,7 +232,9 @@ class RNNBase(LayerList):
             size = input_size if layer == 0 else hidden_size * self.num_directions
             cells = [self.cell(size, hidden_size, **given) for _ in range(self.num_directions)]
             single = self.num_directions == 1
-            self.append(RNN(cells[0], time_major=time_major) if single else BiRNN(*cells, time_major))
+            self.append(
+                RNN(cells[0], time_major=time_major) if single else BiRNN(*cells, time_major)
+            )
 
     def _first(self, initial_states: Any, batch: Any) -> list[list[Any]]:
         """The state of each layer and direction."""
@@ -247,9 +251,7 @@ class RNNBase(LayerList):
         return [flat[at : at + width] for at in range(0, count, width)]
 
     @override
-    def forward(
-        self, inputs: Any, initial_states: Any = None, sequence_length: Any = None
-    ) -> Any:
+    def forward(self, inputs: Any, initial_states: Any = None, sequence_length: Any = None) -> Any:
         # Evaluation clones of programs switch dropout off, which they cannot inside of a kernel.
         steady = not (self.dropout and modes.is_static())
         if sequence_length is None and self._has_all and steady:
@@ -261,7 +263,9 @@ class RNNBase(LayerList):
         cells = [
             cell
             for layer in self
-            for cell in ([layer.cell_fw, layer.cell_bw] if self.num_directions == 2 else [layer.cell])
+            for cell in (
+                [layer.cell_fw, layer.cell_bw] if self.num_directions == 2 else [layer.cell]
+            )
         ]
         return [getattr(cell, name) for cell in cells for name in names]
 

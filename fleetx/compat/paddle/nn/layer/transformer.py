@@ -1,5 +1,8 @@
 """``paddle.nn.layer.transformer``: attention and the layers of transformers."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 import copy
 from collections import namedtuple
 from collections.abc import Sequence
@@ -88,7 +91,12 @@ class MultiHeadAttention(Layer):
 
     @override
     def forward(
-        self, query: Any, key: Any = None, value: Any = None, attn_mask: Any = None, cache: Any = None
+        self,
+        query: Any,
+        key: Any = None,
+        value: Any = None,
+        attn_mask: Any = None,
+        cache: Any = None,
     ) -> Any:
         key = query if key is None else key
         value = key if value is None else value
@@ -243,7 +251,12 @@ class TransformerDecoderLayer(Layer):
 
     @override
     def forward(
-        self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None, cache: Any = None
+        self,
+        tgt: Any,
+        memory: Any,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        cache: Any = None,
     ) -> Any:
         x = self._before(self.norm1, tgt)
         if cache is None:
@@ -283,7 +296,12 @@ class TransformerDecoder(Layer):
 
     @override
     def forward(
-        self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None, cache: Any = None
+        self,
+        tgt: Any,
+        memory: Any,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        cache: Any = None,
     ) -> Any:
         new = []
         for at, layer in enumerate(self.layers):

@@ -30,9 +30,7 @@ def weight_norm(layer: Any, name: str = "weight", dim: int | None = 0) -> Any:
     layer._parameters.pop(name, None)
     v = layer.create_parameter(list(start.size()), ParamAttr(initializer=lambda t: t.copy_(start)))
     lengths = _length(start, dim).reshape(-1)
-    g = layer.create_parameter(
-        [lengths.numel()], ParamAttr(initializer=lambda t: t.copy_(lengths))
-    )
+    g = layer.create_parameter([lengths.numel()], ParamAttr(initializer=lambda t: t.copy_(lengths)))
     layer.add_parameter(f"{name}_v", v)
     layer.add_parameter(f"{name}_g", g)
 

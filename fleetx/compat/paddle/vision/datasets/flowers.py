@@ -1,5 +1,8 @@
 """``paddle.vision.datasets.flowers``."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from collections.abc import Callable
 from typing import Any
 

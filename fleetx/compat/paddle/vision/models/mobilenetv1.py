@@ -14,8 +14,18 @@ from fleetx.compat.paddle.nn.layer.pooling import AdaptiveAvgPool2D
 from fleetx.compat.paddle.tensor.manipulation import flatten
 from fleetx.compat.paddle.vision.models.pretrained import refuse
 
-PLAN = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5]
-"""Widths and strides, before the last two."""
+PLAN = {
+    "conv2_1": (64, 1),
+    "conv2_2": (128, 2),
+    "conv3_1": (128, 1),
+    "conv3_2": (256, 2),
+    "conv4_1": (256, 1),
+    "conv4_2": (512, 2),
+    **{f"conv5_{at}": (512, 1) for at in range(1, 6)},
+    "conv5_6": (1024, 2),
+    "conv6": (1024, 1),
+}
+"""Widths and strides."""
 
 
 def _step(inputs: int, outputs: int, kernel: int, stride: int, groups: int = 1) -> Any:
@@ -50,18 +60,14 @@ class DepthwiseSeparable(Layer):
 class MobileNetV1(Layer):
     """A net of separable convolutions."""
 
-    def __init__(
-        self, scale: float = 1.0, num_classes: int = 1000, with_pool: bool = True
-    ) -> None:
+    def __init__(self, scale: float = 1.0, num_classes: int = 1000, with_pool: bool = True) -> None:
         super().__init__()
         self.scale, self.num_classes, self.with_pool = scale, num_classes, with_pool
         inputs = int(32 * scale)
         self.conv1 = _step(3, inputs, 3, 2)
-        steps = []
-        for width, stride in [*PLAN, (1024, 2), (1024, 1)]:
-            steps.append(DepthwiseSeparable(inputs, int(width * scale), stride))
+        for name, (width, stride) in PLAN.items():
+            self.add_sublayer(name, DepthwiseSeparable(inputs, int(width * scale), stride))
             inputs = int(width * scale)
-        self.dwsl = Sequential(*steps)
         if with_pool:
             self.pool2d_avg = AdaptiveAvgPool2D(1)
         if num_classes > 0:
@@ -69,7 +75,9 @@ class MobileNetV1(Layer):
 
     @override
     def forward(self, x: Any) -> Any:
-        x = self.dwsl(self.conv1(x))
+        x = self.conv1(x)
+        for name in PLAN:
+            x = getattr(self, name)(x)
         x = self.pool2d_avg(x) if self.with_pool else x
         return self.fc(flatten(x, 1)) if self.num_classes > 0 else x
 

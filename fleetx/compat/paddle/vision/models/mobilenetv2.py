@@ -69,9 +69,7 @@ class InvertedResidual(Layer):
 class MobileNetV2(Layer):
     """A net of inverted residuals."""
 
-    def __init__(
-        self, scale: float = 1.0, num_classes: int = 1000, with_pool: bool = True
-    ) -> None:
+    def __init__(self, scale: float = 1.0, num_classes: int = 1000, with_pool: bool = True) -> None:
         super().__init__()
         self.num_classes, self.with_pool = num_classes, with_pool
         inputs = _divisible(32 * scale)

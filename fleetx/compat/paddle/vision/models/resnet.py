@@ -1,5 +1,8 @@
 """``paddle.vision.models.resnet``."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 from typing import Any, ClassVar
 
 from typing_extensions import override

@@ -37,9 +37,7 @@ def to_tensor(pic: Any, data_format: str = "CHW") -> Any:
     return as_tensor(np.ascontiguousarray(ordered).astype("float32"))
 
 
-def normalize(
-    img: Any, mean: Any, std: Any, data_format: str = "CHW", to_rgb: bool = False
-) -> Any:
+def normalize(img: Any, mean: Any, std: Any, data_format: str = "CHW", to_rgb: bool = False) -> Any:
     """Less the mean, over the deviation of each channel."""
     shape = (-1, 1, 1) if data_format == "CHW" else (1, 1, -1)
     middle, spread = (np.asarray(v, "float32").reshape(shape) for v in (mean, std))

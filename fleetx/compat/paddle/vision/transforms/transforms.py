@@ -1,5 +1,8 @@
 """``paddle.vision.transforms``: changes of pictures, as objects."""
 
+# Positions are those of Paddle.
+# ruff: noqa: PLR0917
+
 import random
 from collections.abc import Sequence
 from typing import Any
