@@ -1,6 +1,7 @@
 """Models for use without training: saved as fleetx saves them, with weights in Paddle's files."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,10 @@ def load_inference_model(
     if configs:
         raise TypeError(f"load_inference_model() has no option {', '.join(configs)}")
     found = _found(Path(dirname), model_filename)
-    program, feeds, fetches = fleetx_io.load_inference_model(found, executor)
+    # In a thread of its own: a script may be writing another program, and reading is no part of it.
+    with ThreadPoolExecutor(1) as apart:
+        loading = apart.submit(fleetx_io.load_inference_model, found, executor)
+        program, feeds, fetches = loading.result()
     named = [name for name in feeds if not name.endswith(OFFSETS)]
     return [ours(program), named, fetches]
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from fleetx import static
 from fleetx.compat.models import load_inference_model
 from fleetx.compat.notes import note
 from fleetx.compat.places import CPUPlace, CUDAPlace
@@ -109,5 +108,4 @@ class PaddlePredictor:
 
 def create_paddle_predictor(config: AnalysisConfig) -> PaddlePredictor:
     """A predictor of a model that ``save_inference_model`` wrote."""
-    with static.program_guard(static.Program(), static.Program()):
-        return PaddlePredictor(config)
+    return PaddlePredictor(config)
