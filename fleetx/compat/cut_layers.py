@@ -32,9 +32,10 @@ def _part(whole: nn.Parameter, axis: int, group: Group) -> nn.Parameter:
             f"a layer with {whole.size(axis)} features cannot be cut into {group.nranks} equal "
             "parts; choose a size that mp_degree divides."
         )
-    own = whole.detach().chunk(group.nranks, dim=axis)[group.rank].clone()
+    own = torch.chunk(whole.detach(), group.nranks, dim=axis)[group.rank].clone()
     made = nn.Parameter(own.as_subclass(torch.Tensor), requires_grad=whole.requires_grad)
-    vars(made).update({**vars(whole), "is_distributed": True, "split_axis": axis})
+    vars(made).update({**vars(whole), "split_axis": axis})
+    made.is_distributed = True  # type: ignore[attr-defined]
     return made
 
 

@@ -95,7 +95,7 @@ def _applied(function: Any, name: str, x: Tensor, group: Group) -> Tensor:
             "layers by hand, which programs do not know here; write the layers whole "
             "(paddle.distributed.split), or train eagerly."
         )
-    made: Tensor = function.apply(x, group)
+    made: Tensor = function.apply(_of_torch(x), group)
     return made
 
 
@@ -121,27 +121,35 @@ def split(x: Tensor, group: Group) -> Tensor:
 
 def lookup(table: Tensor, index: Tensor, start: int, group: Group) -> Tensor:
     """Rows of a table of which each worker has a part; zeros for rows of others."""
-    local = index.long() - start
+    table, local = _of_torch(table), _of_torch(index).long() - start
     outside = (local < 0) | (local >= table.size(0))
-    rows = torch.nn.functional.embedding(local.masked_fill(outside, 0), table)
-    return rows.masked_fill(outside.unsqueeze(-1), 0.0)
+    rows = torch.nn.functional.embedding(torch.masked_fill(local, outside, 0), table)
+    return torch.masked_fill(rows, outside.unsqueeze(-1), 0.0)
 
 
 def softmax_with_cross_entropy(
     logits: Tensor, label: Tensor, group: Group, ignore_index: int = -100
 ) -> tuple[Tensor, Tensor]:
     """The loss of each sample, shaped ``[…, 1]``, and this worker's part of the softmax."""
-    label = label.long()
+    logits, label = _of_torch(logits), _of_torch(label).long()
     label = label.squeeze(-1) if label.dim() == logits.dim() else label
-    top = logits.detach().max(dim=-1, keepdim=True).values
+    top = torch.amax(logits.detach(), dim=-1, keepdim=True)
     if group.nranks > 1:
         dist.all_reduce(top, op=dist.ReduceOp.MAX, group=group.process_group)
-    powers = (logits - top).exp()
-    total = summed(powers.sum(dim=-1, keepdim=True), group)
+    powers = torch.exp(logits - top)
+    total = summed(torch.sum(powers, dim=-1, keepdim=True), group)
     width = logits.size(-1)
     local = label - group.rank * width
     outside = (local < 0) | (local >= width)
-    picked = (logits - top).gather(-1, local.masked_fill(outside, 0).unsqueeze(-1))
-    own = summed(picked.masked_fill(outside.unsqueeze(-1), 0.0), group)
-    loss = (total.log() - own).masked_fill((label == ignore_index).unsqueeze(-1), 0.0)
-    return loss, powers / total
+    at = torch.masked_fill(local, outside, 0).unsqueeze(-1)
+    picked = torch.masked_fill(
+        torch.gather(logits - top, -1, at), outside.unsqueeze(-1), 0.0
+    )
+    loss = torch.log(total) - summed(picked, group)
+    ignored = (label == ignore_index).unsqueeze(-1)
+    return torch.masked_fill(loss, ignored, 0.0), powers / total
+
+
+def _of_torch(tensor: Tensor) -> Tensor:
+    """With torch's own methods, where those of scripts mean other things."""
+    return tensor if isinstance(tensor, Variable) else tensor.as_subclass(torch.Tensor)

@@ -1,0 +1,255 @@
+"""Fleets of all generations on two workers, and what eager scripts exchange by hand."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fleetx.testing import world
+from tests.compat.workers import served
+
+
+def line(step: int, rank: int) -> tuple[Any, Any]:
+    """A batch of points of a line."""
+    chance = np.random.RandomState(10 * step + rank)
+    x = chance.randn(8, 4).astype("float32")
+    return x, x.sum(1, keepdims=True)
+
+
+def eager_model() -> Any:
+    """``fleet.distributed_model`` and ``distributed_optimizer``."""
+    import paddle
+    from paddle.distributed import fleet
+
+    fleet.init(is_collective=True, strategy=fleet.DistributedStrategy())
+    paddle.seed(3)
+    layer = paddle.nn.Sequential(paddle.nn.Linear(4, 8), paddle.nn.ReLU(), paddle.nn.Linear(8, 1))
+    scheduler = paddle.optimizer.lr.PiecewiseDecay(boundaries=[10], values=[0.05, 0.02])
+    plain = paddle.optimizer.Momentum(
+        learning_rate=scheduler,
+        momentum=0.9,
+        weight_decay=1e-4,
+        parameters=layer.parameters(),
+        grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
+    )
+    optimizer = fleet.distributed_optimizer(plain)
+    model = fleet.distributed_model(layer)
+    losses = []
+    for step in range(20):
+        x, y = line(step, fleet.worker_index())
+        loss = paddle.nn.functional.mse_loss(model(paddle.to_tensor(x)), paddle.to_tensor(y))
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        scheduler.step()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0] / 2
+    assert optimizer.get_lr() == pytest.approx(0.02)
+    return [np.array(p.numpy()).tolist() for p in model.parameters()]
+
+
+def data_parallel() -> Any:
+    """``paddle.DataParallel`` and ``minimize``."""
+    import paddle
+    import paddle.distributed as dist
+
+    dist.init_parallel_env()
+    paddle.seed(dist.get_rank())
+    model = paddle.DataParallel(paddle.nn.Linear(4, 1))
+    optimizer = paddle.optimizer.Adam(0.1, parameters=model.parameters())
+    first = last = 0.0
+    for _ in range(10):
+        x, y = line(0, dist.get_rank())
+        loss = paddle.mean((model(paddle.to_tensor(x)) - paddle.to_tensor(y)) ** 2)
+        loss = model.scale_loss(loss)
+        loss.backward()
+        model.apply_collective_grads()
+        optimizer.minimize(loss)
+        model.clear_gradients()
+        first, last = first or float(loss), float(loss)
+    assert last < first
+    assert sorted(model.state_dict()) == ["bias", "weight"]
+    return [np.array(p.numpy()).tolist() for p in model.parameters()]
+
+
+def by_hand() -> Any:
+    """Collectives."""
+    import paddle
+    import paddle.distributed as dist
+
+    dist.init_parallel_env()
+    rank, env = dist.get_rank(), dist.ParallelEnv()
+    assert (env.local_rank, env.world_size, env.nranks) == (rank, 2, 2)
+    value = paddle.to_tensor([1.0 + rank])
+    dist.all_reduce(value)
+    assert value.numpy().tolist() == [3.0]
+    dist.broadcast(value, 0)
+    parts: list[Any] = []
+    dist.all_gather(parts, paddle.to_tensor([rank]))
+    assert [int(part) for part in parts] == [0, 1]
+    largest = paddle.to_tensor([rank])
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    out: list[Any] = []
+    dist.alltoall([paddle.to_tensor([rank * 10 + i]) for i in range(2)], out)
+    own = paddle.to_tensor([0.0])
+    dist.scatter(own, [paddle.to_tensor([5.0]), paddle.to_tensor([6.0])], src=1)
+    dist.barrier()
+    group = dist.new_group([0, 1])
+    assert group.nranks == 2
+    return [int(largest), [int(entry) for entry in out], float(own)]
+
+
+def cut_layers() -> Any:
+    """Layers cut over two workers compute what whole ones do."""
+    import paddle
+    from paddle.distributed import collective, fleet
+    from paddle.distributed.fleet import meta_parallel as parts
+
+    strategy = fleet.DistributedStrategy()
+    strategy.hybrid_configs = {"dp_degree": 1, "mp_degree": 2, "pp_degree": 1}
+    fleet.init(is_collective=True, strategy=strategy)
+    group = fleet.get_hybrid_communicate_group()
+    rank = group.get_model_parallel_rank()
+    assert group.get_model_parallel_world_size() == 2
+    assert (group.get_data_parallel_rank(), group.get_stage_id()) == (0, 0)
+
+    class Net(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            assign = paddle.nn.initializer.Assign
+            chance = np.random.RandomState(0)
+            shapes = {"table": (6, 4), "up": (4, 8), "down": (8, 6)}
+            self.whole = {k: chance.randn(*s).astype("float32") for k, s in shapes.items()}
+            attr = {k: paddle.ParamAttr(initializer=assign(v)) for k, v in self.whole.items()}
+            self.table = parts.VocabParallelEmbedding(6, 4, weight_attr=attr["table"])
+            self.up = parts.ColumnParallelLinear(
+                4, 8, weight_attr=attr["up"], has_bias=True, gather_output=False
+            )
+            self.down = parts.RowParallelLinear(
+                8, 6, weight_attr=attr["down"], has_bias=True, input_is_parallel=True
+            )
+            self.loss = parts.ParallelCrossEntropy()
+
+        def forward(self, ids: Any, labels: Any) -> Any:
+            out = self.down(paddle.tanh(self.up(self.table(ids))))
+            own = collective._c_split(out, group=group.get_model_parallel_group())
+            return out, self.loss(own, labels)
+
+    net = Net()
+    assert list(net.up.weight.shape) == [4, 4]
+    model = fleet.distributed_model(net)
+    plain = paddle.optimizer.SGD(
+        0.5, parameters=model.parameters(), grad_clip=paddle.nn.ClipGradByGlobalNorm(0.1)
+    )
+    optimizer = fleet.distributed_optimizer(plain)
+    ids, labels = paddle.to_tensor([0, 5, 3]), paddle.to_tensor([[1], [4], [0]])
+    out, loss = model(ids, labels)
+    whole = net.whole
+    hidden = np.tanh(whole["table"][[0, 5, 3]] @ whole["up"])
+    expected = hidden @ whole["down"]
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-5)
+    powers = np.exp(expected)
+    told = -np.log(powers[np.arange(3), [1, 4, 0]] / powers.sum(1))
+    np.testing.assert_allclose(loss.numpy().ravel(), told, rtol=1e-4)
+    before = np.array(net.down.weight.numpy())
+    loss.mean().backward()
+    optimizer.step()
+    optimizer.clear_grad()
+    slope = powers / powers.sum(1, keepdims=True)
+    slope[np.arange(3), [1, 4, 0]] -= 1
+    moved = (before - np.array(net.down.weight.numpy())) / 0.5
+    whole_gradient = (hidden.T @ slope / 3)[4 * rank : 4 * rank + 4]
+    ratio = moved / whole_gradient
+    np.testing.assert_allclose(ratio, ratio.mean(), rtol=1e-3)
+    return float(ratio.mean())
+
+
+def local_steps() -> Any:
+    """LocalSGD of Paddle 1: by turns alone and together."""
+    import paddle.fluid as fluid
+    from paddle.fluid.incubate.fleet.base import role_maker
+    from paddle.fluid.incubate.fleet.collective import DistributedStrategy, fleet
+
+    fleet.init(role_maker.PaddleCloudRoleMaker(is_collective=True))
+    x = fluid.layers.data(name="x", shape=[4], dtype="float32")
+    y = fluid.layers.data(name="y", shape=[1], dtype="float32")
+    loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(input=x, size=1) - y))
+    strategy = DistributedStrategy()
+    strategy.use_local_sgd = True
+    strategy.mode, strategy.collective_mode = "collective", "local_sgd"
+    optimizer = fleet.distributed_optimizer(
+        fluid.optimizer.SGD(learning_rate=0.05), strategy=strategy
+    )
+    optimizer.minimize(loss, fluid.default_startup_program())
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(fleet.startup_program())
+    values = []
+    for step in range(6):
+        a, b = line(step, fleet.worker_index())
+        chosen = fleet.main_program if step % 3 == 2 else fleet._origin_program
+        exe.run(chosen, feed={"x": a, "y": b}, fetch_list=[loss.name])
+        found = fluid.global_scope().find_var("fc_0.w_0").get_tensor()
+        values.append(np.array(found).ravel().tolist())
+    return values
+
+
+def pipeline() -> Any:
+    """A ``PipelineLayer`` over two workers."""
+    import paddle
+    from paddle.distributed import fleet
+    from paddle.distributed.fleet.meta_parallel import LayerDesc, PipelineLayer
+
+    strategy = fleet.DistributedStrategy()
+    strategy.hybrid_configs = {"dp_degree": 1, "mp_degree": 1, "pp_degree": 2}
+    strategy.pipeline_configs = {"accumulate_steps": 2, "micro_batch_size": 4}
+    fleet.init(is_collective=True, strategy=strategy)
+    paddle.seed(7)
+    layers = [
+        LayerDesc(paddle.nn.Linear, 4, 16),
+        LayerDesc(paddle.nn.ReLU),
+        LayerDesc(paddle.nn.Linear, 16, 16),
+        lambda x: paddle.tanh(x),
+        LayerDesc(paddle.nn.Linear, 16, 1),
+    ]
+    net = PipelineLayer(layers=layers, num_stages=2, loss_fn=paddle.nn.MSELoss())
+    model = fleet.distributed_model(net)
+    optimizer = fleet.distributed_optimizer(
+        paddle.optimizer.SGD(learning_rate=0.1, parameters=net.parameters())
+    )
+    losses = []
+    for step in range(8):
+        x, y = line(step % 2, 0)
+        loss = model.train_batch([paddle.to_tensor(x), paddle.to_tensor(y)], optimizer, None)
+        losses.append(float(loss.numpy()[0]))
+    assert losses[-1] < losses[0]
+    return losses
+
+
+SCENES: dict[str, Callable[[], Any]] = {
+    scene.__name__: scene
+    for scene in (eager_model, data_parallel, by_hand, cut_layers, local_steps, pipeline)
+}
+
+
+def all_scenes() -> dict[str, Any]:
+    """One script after another, on one of two workers."""
+    made = {}
+    for name, scene in SCENES.items():
+        with served():
+            made[name] = scene()
+    return made
+
+
+def test_two_workers() -> None:
+    first, second = world(2, timeout=120).run(all_scenes)
+    for name in ("eager_model", "data_parallel", "pipeline"):
+        for one, other in zip(first[name], second[name], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert first["by_hand"] == [1, [0, 10], 5.0]
+    assert second["by_hand"] == [1, [1, 11], 6.0]
+    assert first["cut_layers"] == pytest.approx(second["cut_layers"], rel=1e-4)
+    same = [
+        np.allclose(a, b) for a, b in zip(first["local_steps"], second["local_steps"], strict=True)
+    ]
+    assert same == [False, False, True, False, False, True]
