@@ -39,7 +39,7 @@ __getattr__, __dir__ = table(
     },
     modules=(
         "backward clip compiler contrib core data_feeder dataset dygraph executor framework "
-        "incubate initializer input io layer_helper layers lod_tensor nets optimizer "
+        "incubate initializer input io layer_helper layers lod_tensor metrics nets optimizer "
         "parallel_executor param_attr profiler proto reader regularizer transpiler "
         "unique_name"
     ).split(),

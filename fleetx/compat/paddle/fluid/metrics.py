@@ -1,0 +1,150 @@
+"""``paddle.fluid.metrics``: counts that a script gathers over the batches of a test."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def _number(value: Any) -> float:
+    """A number, or an array of one."""
+    return float(np.asarray(value, dtype=np.float64).reshape(-1)[0])
+
+
+class MetricBase:
+    """What all of them have; ``reset`` begins anew."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = name or type(self).__name__
+
+    def __str__(self) -> str:
+        """The name that it was given."""
+        return self._name
+
+    def reset(self) -> None:
+        """Begin anew."""
+        name = self._name
+        vars(self).clear()
+        type(self).__init__(self, name)
+
+    def get_config(self) -> dict[str, Any]:
+        """Its counts by name."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+class Accuracy(MetricBase):
+    """The mean of accuracies, weighed by the sizes of their batches."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.value, self.weight = 0.0, 0.0
+
+    def update(self, value: Any, weight: Any) -> None:
+        """Add the accuracy of a batch and the number of its samples."""
+        if _number(weight) < 0:
+            raise ValueError(f"a batch of {weight} samples: the weight is a number from 0 on.")
+        self.value += _number(value) * _number(weight)
+        self.weight += _number(weight)
+
+    def eval(self) -> float:
+        """The accuracy of all samples so far."""
+        if self.weight == 0:
+            raise ValueError(
+                "Accuracy.eval() was called before any update(), so there is nothing to divide "
+                "by; call update(value, weight) for each batch first."
+            )
+        return self.value / self.weight
+
+
+class _Ratio(MetricBase):
+    """Right ones of those that count."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.tp, self.others = 0, 0
+
+    def eval(self) -> float:
+        """The share so far; 0 before anything counts."""
+        total = self.tp + self.others
+        return self.tp / total if total else 0.0
+
+
+class Precision(_Ratio):
+    """Of those that were called positive, the share that is."""
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Add probabilities of the positive class and labels of 0 and 1."""
+        called, truth = _binary(preds, labels)
+        self.tp += int((called & truth).sum())
+        self.others += int((called & ~truth).sum())
+
+
+class Recall(_Ratio):
+    """Of those that are positive, the share that was called so."""
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Add probabilities of the positive class and labels of 0 and 1."""
+        called, truth = _binary(preds, labels)
+        self.tp += int((called & truth).sum())
+        self.others += int((~called & truth).sum())
+
+
+def _binary(preds: Any, labels: Any) -> tuple[Array, Array]:
+    called = np.rint(np.asarray(preds)).astype("int64").reshape(-1) == 1
+    return called, np.asarray(labels).reshape(-1) == 1
+
+
+class Auc(MetricBase):
+    """The area under the ROC curve, of probabilities put into equal boxes."""
+
+    def __init__(
+        self, name: str | None = None, curve: str = "ROC", num_thresholds: int = 4095
+    ) -> None:
+        super().__init__(name)
+        if curve != "ROC":
+            raise ValueError(f"Auc(curve={curve!r}) is not computed here; take curve='ROC'.")
+        self._boxes = num_thresholds + 1
+        self._positive, self._negative = np.zeros(self._boxes), np.zeros(self._boxes)
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Add probabilities of shape [n, 2] (or of the positive class) and labels."""
+        given = np.asarray(preds, dtype=np.float64)
+        chance = given[:, -1] if given.ndim > 1 else given
+        box = np.clip((chance * (self._boxes - 1)).astype(int), 0, self._boxes - 1)
+        truth = np.asarray(labels).reshape(-1) > 0
+        np.add.at(self._positive, box[truth], 1)
+        np.add.at(self._negative, box[~truth], 1)
+
+    def eval(self) -> float:
+        """The area so far; 0 while one class is missing."""
+        right, wrong = self._positive[::-1].cumsum(), self._negative[::-1].cumsum()
+        if right[-1] == 0 or wrong[-1] == 0:
+            return 0.0
+        heights = np.concatenate([[0.0], right])
+        widths = np.diff(np.concatenate([[0.0], wrong]))
+        area = (widths * (heights[1:] + heights[:-1]) / 2).sum()
+        return float(area / right[-1] / wrong[-1])
+
+
+class CompositeMetric(MetricBase):
+    """Several that are updated together."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self._metrics: list[Any] = []
+
+    def add_metric(self, metric: MetricBase) -> None:
+        """Let one more take part."""
+        self._metrics.append(metric)
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Hand a batch to each."""
+        for metric in self._metrics:
+            metric.update(preds, labels)
+
+    def eval(self) -> Sequence[float]:
+        """What each says."""
+        return [metric.eval() for metric in self._metrics]

@@ -1,0 +1,33 @@
+"""``fluid.metrics`` against counting by hand."""
+
+import numpy as np
+import pytest
+
+
+def test_accuracy_is_weighed_by_samples() -> None:
+    import paddle.fluid as fluid
+
+    metric = fluid.metrics.Accuracy()
+    with pytest.raises(ValueError, match="before any update"):
+        metric.eval()
+    metric.update(value=np.array([0.5], "float32"), weight=10)
+    metric.update(value=1.0, weight=np.array([30.0]))
+    assert metric.eval() == pytest.approx((5 + 30) / 40)
+    assert (metric.value, metric.weight) == (35.0, 40.0)
+    metric.reset()
+    assert metric.weight == 0
+
+
+def test_precision_recall_and_auc_count_right() -> None:
+    import paddle.fluid as fluid
+
+    both = fluid.metrics.CompositeMetric()
+    both.add_metric(fluid.metrics.Precision())
+    both.add_metric(fluid.metrics.Recall())
+    both.update(np.array([0.9, 0.8, 0.2, 0.7]), np.array([[1], [0], [1], [1]]))
+    assert both.eval() == [2 / 3, 2 / 3]
+    auc = fluid.metrics.Auc(name="auc")
+    chances = np.array([0.1, 0.4, 0.35, 0.8])
+    auc.update(np.stack([1 - chances, chances], 1), np.array([[0], [0], [1], [1]]))
+    assert auc.eval() == pytest.approx(0.75)
+    assert str(auc) == "auc"
