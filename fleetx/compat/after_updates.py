@@ -7,6 +7,7 @@ from after it.
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.optim.optimizer import (
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.liveness import live_nodes
 from fleetx.static.record.program_graph import ProgramGraph
+from fleetx.static.record.variable import Variable
 from fleetx.static.record.writes import written
 from fleetx.static.run.training import Training
 
@@ -141,3 +143,28 @@ def _watch(mark: _Mark) -> None:
     hooks = register_optimizer_step_pre_hook(pre), register_optimizer_step_post_hook(post)
     for hook in hooks:
         weakref.finalize(mark, hook.remove)
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of a parameter, as ``minimize`` gives it: a name that can be fetched."""
+
+    name: str
+    program: ProgramGraph
+
+
+def finished(loss: Any, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """What ``minimize`` returns to a script: parameters and their gradients.
+
+    Args:
+        loss: what was minimised.
+        pairs: names of parameters, and of their gradients.
+    """
+    program = loss.program
+    begin(program)
+    found = []
+    for parameter, gradient in pairs:
+        node = program.node(parameter) if isinstance(parameter, str) else parameter.node
+        known = gradient if not isinstance(gradient, str) else Gradient(gradient, program)
+        found.append((Variable(node.meta["val"], node, program), known))
+    return found

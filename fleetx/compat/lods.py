@@ -3,6 +3,8 @@
 An input ``x`` with a ``lod_level`` has a companion ``x_offsets``, which is fed with it.
 """
 
+import keyword
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,11 +12,18 @@ import numpy as np
 import torch
 from torch import fx
 
-from fleetx.static.record.inputs import data
+from fleetx.static.record.inputs import TAKEN, data
 from fleetx.static.record.program import Program
 from fleetx.static.record.program_graph import ProgramGraph
 from fleetx.static.record.variable import Variable
 from fleetx.static.run.slot_feeds import OFFSETS
+
+
+def input_name(name: str) -> str:
+    """The name of an input here: that of the script, made one that Python code can have."""
+    if name.isidentifier() and not keyword.iskeyword(name) and name not in TAKEN:
+        return name
+    return "input_" + re.sub(r"\W", "_", name)
 
 
 def companion(name: str) -> str:
@@ -75,9 +84,9 @@ def _found(program: ProgramGraph, node: fx.Node) -> fx.Node | None:
 
 
 def _rows(node: fx.Node) -> Any:
-    value = node.meta.get("val")
+    value: Any = node.meta.get("val")
     known = isinstance(value, torch.Tensor) and value.dim() > 0
-    size: Any = value.shape[0] if known else None
+    size = value.shape[0] if known else None
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
@@ -96,7 +105,8 @@ def expanded(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
     """A feed in which records of different lengths are rows, and where each begins."""
     inputs = program.inputs()
     found: dict[str, Any] = {}
-    for name, value in feed.items():
+    for given, value in feed.items():
+        name = given if given in inputs else input_name(given)
         lengths = _lengths(value)
         if companion(name) in inputs and companion(name) not in feed and lengths is not None:
             begins = np.cumsum([0, *lengths[:-1]]) if len(lengths) else np.zeros(0)

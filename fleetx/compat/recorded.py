@@ -11,6 +11,7 @@ from fleetx.compat import after_updates, modes
 from fleetx.static.record.current import default_main_program, record_by_default
 from fleetx.static.record.recorder import emit
 from fleetx.static.record.variable import Variable
+from fleetx.torch_internals import without_torch_function
 
 
 def settle(*inputs: Any) -> bool:
@@ -47,8 +48,65 @@ def operator(func: Callable[..., Any], *args: Any, like: Any, **kwargs: Any) -> 
 
 def fake(shape: Iterable[Any], dtype: torch.dtype) -> Tensor:
     """Stands for a result of this shape while a program is recorded."""
-    with default_main_program().shapes.mode:
+    with without_torch_function(), default_main_program().shapes.mode:
         return torch.empty(list(shape), dtype=dtype)
+
+
+def _free(size: Any) -> bool:
+    return isinstance(size, torch.SymInt)
+
+
+def _guess(size: Any) -> int:
+    """The number that stands for a size while a program is written."""
+    return int(size.node.hint) if _free(size) else int(size)
+
+
+def _unlike(size: Any, other: Any) -> bool:
+    """Whether two free sizes cannot be taken for one, though a run may well find them equal."""
+    return _free(size) and _free(other) and _guess(size) != _guess(other)
+
+
+def agreed(x: Any, y: Any, behind: int = 0) -> Any:
+    """The second of two tensors that meet, with the free sizes of the first.
+
+    Paddle takes free sizes for equal until a run, such as those of tokens and of their labels.
+    As many last dimensions as ``behind`` says stay as they are.
+    """
+    if not isinstance(x, Variable) or not isinstance(y, Variable):
+        return y
+    mine, sizes = list(x.fake.shape), list(y.fake.shape)
+    count = min(len(mine), len(sizes))
+    changed = [at for at in range(behind + 1, count + 1) if _unlike(mine[-at], sizes[-at])]
+    for at in changed:
+        sizes[-at] = mine[-at]
+    return _as(y, sizes, same) if changed else y
+
+
+def same(x: Tensor) -> Tensor:
+    """The tensor itself, which a program takes for one of other free sizes."""
+    return x
+
+
+def _as(x: Variable, sizes: list[Any], func: Callable[..., Any], *args: Any) -> Any:
+    like = fake(sizes, x.fake.dtype)
+    if x.fake.requires_grad:
+        like.requires_grad_(True)
+    return emit(x.program, "call_function", func, (x, *args), {}, found=like)
+
+
+def reshaped(x: Any, sizes: list[Any]) -> Any:
+    """Other sizes, of which one may be -1, also where a free size decides whether that fits."""
+    if not isinstance(x, Variable) or -1 not in [s for s in sizes if isinstance(s, int)]:
+        return torch.reshape(x, sizes)
+    known, total = 1, 1
+    for size in sizes:
+        known = known if isinstance(size, int) and size == -1 else known * size
+    for size in x.fake.shape:
+        total = total * size
+    if not _free(total) or _free(known) or _guess(total) % known == 0:
+        return torch.reshape(x, sizes)
+    found = [total // known if isinstance(s, int) and s == -1 else s for s in sizes]
+    return _as(x, found, torch.reshape, tuple(sizes))
 
 
 _choices: list[Any] = []

@@ -1,10 +1,14 @@
 """What scripts ask of a variable about the program that it belongs to."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.overrides import has_torch_function_unary
 
+from fleetx.compat import tensors
+from fleetx.compat.recorded import agreed
 from fleetx.compat.tables import HERE
 from fleetx.static.record.recorder import record
 from fleetx.static.record.variable import Variable
@@ -29,7 +33,7 @@ def _op(self: Variable) -> Any:
 def _true(self: Variable) -> Any:
     """A variable is something, whatever its numbers will be, as in Paddle 1."""
     if not has_torch_function_unary(self):  # code of torch itself wants to know a number
-        return record(self.program, Variable.__bool__, (self,), {})
+        return record(self.program, torch.Tensor.__bool__, (self,), {})
     return True
 
 
@@ -71,10 +75,33 @@ class Description:
         return bool(self._variable.persistable)
 
 
+def _agreeing(func: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator of Python whose tensors may differ in free sizes."""
+
+    def call(self: Variable, other: Any) -> Any:
+        return func(self, agreed(self, other))
+
+    return call
+
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "__add__": torch.add,
+    "__sub__": torch.sub,
+    "__mul__": torch.mul,
+    "__truediv__": torch.div,
+    "__iadd__": torch.add,
+    "__isub__": torch.sub,
+    "__imul__": torch.mul,
+    "__itruediv__": torch.div,
+}
+"""In Paddle ``x += y`` makes another variable, too."""
+
+
 def own() -> dict[str, Any]:
     """Names that variables have in a process that serves Paddle's modules."""
     return {
         "__bool__": _true,
+        **{name: _agreeing(func) for name, func in _OPERATORS.items()},
         "block": property(_block),
         "op": property(_op),
         "desc": property(Description),
@@ -85,3 +112,12 @@ def own() -> dict[str, Any]:
         "error_clip": _noted("error_clip", None),
         "do_model_average": _noted("do_model_average", None),
     }
+
+
+def install() -> None:
+    """Give them to variables, where tensors have Paddle's names; those are taken away together."""
+    replaced = tensors._replaced
+    for name, value in own().items() if replaced else ():
+        if name not in replaced:
+            replaced[name] = vars(Variable).get(name)
+            setattr(Variable, name, value)

@@ -321,3 +321,23 @@ def test_layers_of_2_x() -> None:
     (found, total) = computed(old, state, ids=np.array([[1], [2]]))
     np.testing.assert_allclose(found.sum(-1), 1.0, rtol=1e-5)
     assert total.tolist() == [3.0]
+
+
+def test_free_sizes_are_taken_for_equal_until_a_run() -> None:
+    from paddle import fluid
+
+    layers = fluid.layers
+    words = layers.data("words", [-1, 3, 1], dtype="int64", append_batch_size=False)
+    label = layers.data("1", [1], dtype="int64")
+    weight = layers.data("weight", [1])
+    rows = layers.embedding(words, size=[5, 4])
+    flat = layers.reshape(rows, shape=[-1, rows.shape[-1]], inplace=True)
+    cost = layers.softmax_with_cross_entropy(logits=flat, label=label)
+    cost *= weight
+    groups = layers.reshape(layers.embedding(label, size=[5, 2]), shape=[-1, 3, 2])
+    both = layers.matmul(rows, groups, transpose_x=True)
+    assert bool(weight)
+    assert label.block.program is fluid.default_main_program()
+    feed = {"words": np.zeros((2, 3, 1), "int64"), "weight": np.ones((6, 1), "float32")}
+    found = computed(cost, both, **feed, **{"1": np.zeros((6, 1), "int64")})
+    assert [v.shape for v in found] == [(6, 1), (2, 4, 2)]

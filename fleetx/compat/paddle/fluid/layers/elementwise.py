@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fleetx.compat.paddle.fluid.layers.common import activated, named
-from fleetx.compat.recorded import rebind
+from fleetx.compat.recorded import agreed, rebind
 
 
 def placed(x: Any, y: Any, axis: int) -> Any:
@@ -28,7 +28,7 @@ def _binary(func: Callable[..., Any], doc: str) -> Callable[..., Any]:
     ) -> Any:
         if isinstance(y, Tensor) and x.dim() < y.dim():
             x = placed(y, x, axis)
-        found = func(x, placed(x, y, axis))
+        found = func(x, agreed(x, placed(x, y, axis)))
         return named(activated(found, act), name, steps=1 if act is None else 2)
 
     call.__doc__ = doc
@@ -57,7 +57,7 @@ elementwise_floordiv = _binary(torch.floor_divide, "Whole times that y goes into
 
 def _logical(func: Callable[..., Any], doc: str) -> Callable[..., Any]:
     def call(x: Any, y: Any, out: Any = None, name: str | None = None) -> Any:
-        found = func(x, y)
+        found = func(x, agreed(x, y))
         return named(found, name) if out is None else rebind(out, found)
 
     call.__doc__ = doc
@@ -81,7 +81,7 @@ def _compared(func: Callable[..., Any], doc: str) -> Callable[..., Any]:
     ) -> Any:
         if isinstance(force_cpu, Tensor):  # equal(x, y, cond) has no force_cpu
             cond = force_cpu
-        found = func(x, y)
+        found = func(x, agreed(x, y))
         return named(found, name) if cond is None else rebind(cond, found)
 
     call.__doc__ = doc

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fleetx.compat import modes, unique_names
+from fleetx.compat import modes, unique_names, variables
 from fleetx.compat.dtypes import convert_dtype
 from fleetx.compat.loaders import GeneratorLoader
-from fleetx.compat.lods import with_lod
+from fleetx.compat.lods import input_name, with_lod
 from fleetx.compat.notes import note
 from fleetx.static.record import inputs
 from fleetx.static.record.current import default_main_program
@@ -17,7 +17,9 @@ from fleetx.static.run import readers
 def declared(name: str, shape: Sequence[Any], dtype: Any, lod_level: int = 0) -> Variable:
     """An input; one that the program has already, if it is the same."""
     modes.enable_static()
+    variables.install()
     program = default_main_program()
+    called, name = name, input_name(name)
     sizes = [None if size in {None, -1} else int(size) for size in shape]
     kind = convert_dtype(dtype or "float32")
     if name in program.inputs():
@@ -25,6 +27,8 @@ def declared(name: str, shape: Sequence[Any], dtype: Any, lod_level: int = 0) ->
         if tuple(known.node.meta["shape"]) == tuple(sizes) and convert_dtype(known.dtype) == kind:
             return known
     made = inputs.data(name, sizes, kind)
+    if called != name:
+        program.names[called] = made.node
     vars(made)["_paddle_lod_level"] = lod_level
     return with_lod(made, lod_level)
 

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from fleetx.compat.paddle.fluid.layers.common import named
+from fleetx.compat.recorded import agreed
 
 kIgnoreIndex = -100
 
@@ -19,6 +20,7 @@ def cross_entropy(
 
 
 def _picked(logs: Any, label: Any, soft: bool, ignore: int, axis: int) -> Any:
+    label = _of_rows(logs, label)
     if soft:
         return -torch.sum(logs * label, axis, keepdim=True)
     flat = label.dim() < logs.dim()
@@ -28,6 +30,13 @@ def _picked(logs: Any, label: Any, soft: bool, ignore: int, axis: int) -> Any:
     found = -torch.gather(logs, axis, torch.where(ignored, torch.zeros_like(at), at))
     found = torch.where(ignored, torch.zeros_like(found), found)
     return torch.squeeze(found, axis) if flat else found
+
+
+def _of_rows(x: Any, label: Any) -> Any:
+    """Labels of as many rows as there are predictions."""
+    flat = label.dim() < x.dim()
+    found = agreed(x, torch.unsqueeze(label, -1) if flat else label)
+    return torch.squeeze(found, -1) if flat else found
 
 
 def softmax_with_cross_entropy(  # noqa: PLR0917
@@ -52,7 +61,7 @@ def sigmoid_cross_entropy_with_logits(
     normalize: bool = False,
 ) -> Any:
     """The cross entropy of each number by itself."""
-    label = torch.Tensor.to(label, x.dtype)
+    label = torch.Tensor.to(agreed(x, label), x.dtype)
     kept = torch.Tensor.to(torch.ne(label, ignore_index), x.dtype)
     found = F.binary_cross_entropy_with_logits(x, label * kept, reduction="none") * kept
     if normalize:
@@ -62,7 +71,7 @@ def sigmoid_cross_entropy_with_logits(
 
 def square_error_cost(input: Any, label: Any) -> Any:
     """The squared difference of each number."""
-    return torch.square(input - label)
+    return torch.square(input - agreed(input, label))
 
 
 def mse_loss(input: Any, label: Any) -> Any:
@@ -72,6 +81,7 @@ def mse_loss(input: Any, label: Any) -> Any:
 
 def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = None) -> Any:
     """The cross entropy of probabilities of class 1."""
+    label = agreed(input, label)
     found = -label * torch.log(input + epsilon) - (1 - label) * torch.log(1 - input + epsilon)
     return named(found, name)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.fluid.layers.common import activated, named
-from fleetx.compat.recorded import fake, operator, say, settle, sizes_of
+from fleetx.compat.recorded import agreed, fake, operator, reshaped, say, settle, sizes_of
 from fleetx.static.record.variable import Variable
 
 _slice = builtins.slice
@@ -30,7 +30,7 @@ def reshape(  # noqa: PLR0917
     kept = [
         known[at] if isinstance(size, int) and size == 0 else size for at, size in enumerate(sizes)
     ]
-    return named(activated(torch.reshape(x, kept), act), name)
+    return named(activated(reshaped(x, kept), act), name)
 
 
 def squeeze(input: Any, axes: Any, name: str | None = None) -> Any:
@@ -55,7 +55,10 @@ def concat(input: Any, axis: Any = 0, name: str | None = None) -> Any:
     """One behind the other."""
     if isinstance(input, Tensor):
         return input
-    return named(torch.cat(list(input), sizes_of(axis)[0]), name)
+    parts, at = list(input), sizes_of(axis)[0]
+    if at not in {0, -parts[0].dim()}:  # those along which they meet
+        parts = [parts[0], *(agreed(parts[0], part) for part in parts[1:])]
+    return named(torch.cat(parts, at), name)
 
 
 def split(input: Any, num_or_sections: Any, dim: Any = -1, name: str | None = None) -> Any:

@@ -7,13 +7,14 @@ import torch
 from fleetx.compat import unique_names
 from fleetx.compat.fills import Number
 from fleetx.compat.parameters import ParamAttr, create
-from fleetx.compat.recorded import rebind, settle
+from fleetx.compat.recorded import agreed, rebind, settle
 from fleetx.static.record.variable import Variable
 
 
 def accuracy(input: Any, label: Any, k: int = 1, correct: Any = None, total: Any = None) -> Any:
     """The share of samples whose label is among the ``k`` highest scores, of shape [1]."""
     label = label if label.dim() == input.dim() else torch.unsqueeze(label, -1)
+    label = agreed(input, label)
     with torch.no_grad():
         best = torch.topk(input, k, -1).indices
         right = torch.Tensor.to(torch.any(torch.eq(best, label), -1), torch.float32)

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from fleetx.compat.paddle.fluid.layers.common import activated, axes_of, named, scalar
+from fleetx.compat.recorded import agreed
 
 
 def _reduction(func: Callable[..., Any], doc: str) -> Callable[..., Any]:
@@ -50,7 +51,7 @@ def sum(x: Any) -> Any:
         return x
     found = x[0]
     for entry in x[1:]:
-        found = found + entry
+        found = found + agreed(found, entry)
     return found
 
 
@@ -95,7 +96,7 @@ def matmul(  # noqa: PLR0917
     """The product of matrices, or of stacks of them."""
     x = torch.transpose(x, -1, -2) if transpose_x and x.dim() > 1 else x
     y = torch.transpose(y, -1, -2) if transpose_y and y.dim() > 1 else y
-    found = torch.matmul(x, y)
+    found = torch.matmul(x, agreed(x, y, behind=2))
     return named(scalar(found if alpha == 1.0 else found * alpha), name)
 
 
@@ -117,6 +118,7 @@ def mul(
 
 def cos_sim(X: Any, Y: Any) -> Any:
     """The cosine of the angle between rows, [N, 1]."""
+    Y = agreed(X, Y)
     lengths = [torch.sqrt(torch.sum(torch.square(v), -1, keepdim=True)) for v in (X, Y)]
     return torch.sum(X * Y, -1, keepdim=True) / (lengths[0] * lengths[1])
 

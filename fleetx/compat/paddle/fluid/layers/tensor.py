@@ -13,7 +13,7 @@ from fleetx.compat.notes import note
 from fleetx.compat.paddle.fluid.layers.common import named, scalar
 from fleetx.compat.paddle.fluid.layers.manipulation import concat, reverse
 from fleetx.compat.parameters import ParamAttr, create
-from fleetx.compat.recorded import made, rebind, settle, sizes_of
+from fleetx.compat.recorded import agreed, made, rebind, settle, sizes_of
 from fleetx.static.record.variable import Variable
 
 __all__ = [
@@ -208,7 +208,7 @@ def sums(input: Any, out: Any = None) -> Any:
     """The sum of several tensors."""
     found = input[0]
     for entry in input[1:]:
-        found = found + entry
+        found = found + agreed(found, entry)
     return found if out is None else rebind(out, found)
 
 
