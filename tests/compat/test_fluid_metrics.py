@@ -5,7 +5,7 @@ import pytest
 
 
 def test_accuracy_is_weighed_by_samples() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     metric = fluid.metrics.Accuracy()
     with pytest.raises(ValueError, match="before any update"):
@@ -19,7 +19,7 @@ def test_accuracy_is_weighed_by_samples() -> None:
 
 
 def test_precision_recall_and_auc_count_right() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     both = fluid.metrics.CompositeMetric()
     both.add_metric(fluid.metrics.Precision())
