@@ -12,9 +12,11 @@ class Array(np.ndarray[Any, Any]):
     numpy itself dropped that for arrays with dimensions, and Paddle's losses have the shape [1].
     """
 
+    @override
     def __float__(self) -> float:
         return float(self.item())
 
+    @override
     def __int__(self) -> int:
         return int(self.item())
 

@@ -43,7 +43,7 @@ class Sizes(list[Any]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def numel(self) -> Any:
         """How many numbers there are."""
@@ -89,14 +89,16 @@ class Tensor(torch.Tensor):
 
     @property
     @override
-    def size(self) -> Any:  # type: ignore[override]
+    def size(self) -> Any:
         """How many numbers there are; called, it is torch's method."""
         count = _Count(self.numel())
         count._shape = _shape_of(self)
         return count
 
     @override
-    def backward(self, grad_tensor: Any = None, retain_graph: bool = False, **kwargs: Any) -> None:
+    def backward(  # type: ignore[override]
+        self, grad_tensor: Any = None, retain_graph: bool = False, **kwargs: Any
+    ) -> None:
         """Accumulate gradients; a loss of several numbers is summed."""
         given = kwargs.pop("gradient", grad_tensor)
         if given is None and backwards.by is not None and not _by_torch(self):
@@ -110,7 +112,7 @@ class Tensor(torch.Tensor):
             given = torch.ones_like(self)
         # As a plain tensor: torch would run all of it, operators of scripts among it, as its own.
         plain = self.as_subclass(torch.Tensor)
-        torch.Tensor.backward(plain, gradient=given, retain_graph=retain_graph, **kwargs)
+        torch.autograd.backward(plain, given, retain_graph=retain_graph, **kwargs)
 
     @override
     def __getitem__(self, at: Any) -> Any:

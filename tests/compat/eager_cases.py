@@ -44,7 +44,7 @@ def case(function: Case) -> Case:
     return function
 
 
-def simple(name: str, function: Case) -> None:
+def simple(name: str, function: Any) -> None:
     CASES[name] = function
 
 
@@ -572,12 +572,13 @@ def _described(layer: Any) -> Any:
     return np.array(lines)
 
 
-for _name, _options in {
+_MODELS: dict[str, dict[str, Any]] = {
     "resnet50": {},
     "vgg11": {"batch_norm": True, "num_classes": 0},
     "mobilenet_v1": {"scale": 0.25},
     "mobilenet_v2": {"scale": 0.25},
-}.items():
+}
+for _name, _options in _MODELS.items():
 
     def _names(p: Any, n: str = _name, o: dict[str, Any] = _options) -> Any:
         with p.utils.unique_name.guard():
@@ -601,7 +602,7 @@ def names_of_layers(p: Any) -> Any:
             p.nn.Sequential(("a", p.nn.Linear(2, 2)), ("b", p.nn.Linear(2, 2))),
             p.nn.LayerList([p.nn.Linear(2, 2)]),
         ]
-        return np.concatenate([np.array([a.full_name()] + list(_described(a))) for a in layers])
+        return np.concatenate([np.array([a.full_name(), *_described(a)]) for a in layers])
 
 
 @case

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from fleetx.compat import modes
 from fleetx.compat.tensors import Tensor, wrap
@@ -99,7 +100,8 @@ class PyLayer:
 def _applied(layer: type[PyLayer], args: Any, kwargs: Any) -> Any:
     class Function(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *given: Any) -> Any:  # type: ignore[override]
+        @override
+        def forward(ctx: Any, *given: Any) -> Any:
             ctx.paddle = PyLayerContext()
             ctx.is_tensor = [isinstance(part, torch.Tensor) for part in given]
             plain = [g.as_subclass(Tensor) if isinstance(g, torch.Tensor) else g for g in given]
@@ -112,6 +114,7 @@ def _applied(layer: type[PyLayer], args: Any, kwargs: Any) -> Any:
             return tuple(out) if several else out[0]
 
         @staticmethod
+        @override
         def backward(ctx: Any, *given: Any) -> Any:
             found = iter(_list(layer.backward(ctx.paddle, *[wrap(g) for g in given])))
             return tuple(next(found, None) if is_tensor else None for is_tensor in ctx.is_tensor)

@@ -1,7 +1,7 @@
 """``paddle.Model``: training in one call."""
 
 # Positions are those of Paddle.
-# ruff: noqa: PLR0917
+# ruff: noqa: PLR0917, T201
 
 from typing import Any
 

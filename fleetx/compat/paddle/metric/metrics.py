@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from fleetx.compat.recorded import rebind
 from fleetx.compat.tensors import op
@@ -68,6 +69,7 @@ class Accuracy(Metric):
         self._name = name or "acc"
         self.reset()
 
+    @override
     def compute(self, pred: Any, label: Any, *args: Any) -> Any:
         """Which of the highest scores hit, as 0 and 1."""
         best = torch.topk(pred, max(self.topk), dim=-1)[1]
@@ -77,6 +79,7 @@ class Accuracy(Metric):
             wanted = torch.argmax(label, -1, keepdim=True)
         return torch.eq(best, wanted).to(torch.float32)
 
+    @override
     def update(self, correct: Any, *args: Any) -> Any:
         """Count a batch; returns its own share."""
         hits = np.asarray(_numbers(correct))
@@ -88,15 +91,18 @@ class Accuracy(Metric):
             self.count[at] += number
         return shares[0] if len(shares) == 1 else shares
 
+    @override
     def reset(self) -> None:
         """Begin anew."""
         self.total, self.count = [0.0] * len(self.topk), [0] * len(self.topk)
 
+    @override
     def accumulate(self) -> Any:
         """The share so far."""
         found = [t / c if c else 0.0 for t, c in zip(self.total, self.count, strict=True)]
         return found[0] if len(found) == 1 else found
 
+    @override
     def name(self) -> Any:
         """What it is called."""
         if len(self.topk) == 1:
@@ -111,6 +117,7 @@ class Precision(Metric):
         self._name = name
         self.reset()
 
+    @override
     def update(self, preds: Any, labels: Any) -> None:
         """Count a batch of probabilities and 0 or 1."""
         said = np.floor(np.asarray(_numbers(preds)).reshape(-1) + 0.5).astype(int) == 1
@@ -121,14 +128,17 @@ class Precision(Metric):
     def _other(self, said: Any, true: Any) -> None:
         self.fp += int((said & ~true).sum())
 
+    @override
     def reset(self) -> None:
         """Begin anew."""
         self.tp = self.fp = 0
 
+    @override
     def accumulate(self) -> float:
         """The share so far."""
         return self.tp / (self.tp + self.fp) if self.tp + self.fp else 0.0
 
+    @override
     def name(self) -> str:
         """What it is called."""
         return self._name
@@ -140,13 +150,16 @@ class Recall(Precision):
     def __init__(self, name: str = "recall") -> None:
         super().__init__(name)
 
+    @override
     def _other(self, said: Any, true: Any) -> None:
         self.fn += int((~said & true).sum())
 
+    @override
     def reset(self) -> None:
         """Begin anew."""
         self.tp = self.fn = 0
 
+    @override
     def accumulate(self) -> float:
         """The share so far."""
         return self.tp / (self.tp + self.fn) if self.tp + self.fn else 0.0
@@ -161,6 +174,7 @@ class Auc(Metric):
         self._num_thresholds, self._name = num_thresholds, name
         self.reset()
 
+    @override
     def update(self, preds: Any, labels: Any) -> None:
         """Count a batch of probabilities [n, 2] or [n, 1], and 0 or 1."""
         scores = np.asarray(_numbers(preds))
@@ -170,6 +184,7 @@ class Auc(Metric):
         np.add.at(self._pos, at, true)
         np.add.at(self._neg, at, 1 - true)
 
+    @override
     def accumulate(self) -> float:
         """The area so far."""
         pos, neg = self._pos[::-1].cumsum(), self._neg[::-1].cumsum()
@@ -179,11 +194,13 @@ class Auc(Metric):
         area = (self._neg[::-1] * (pos + before)).sum() / 2
         return float(area / (pos[-1] * neg[-1]))
 
+    @override
     def reset(self) -> None:
         """Begin anew."""
         self._pos = np.zeros(self._num_thresholds + 1)
         self._neg = np.zeros(self._num_thresholds + 1)
 
+    @override
     def name(self) -> str:
         """What it is called."""
         return self._name

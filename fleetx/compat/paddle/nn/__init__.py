@@ -26,8 +26,8 @@ __getattr__, __dir__ = table(
         ),
         "paddle.nn.layer.norm": (
             "BatchNorm BatchNorm1D BatchNorm2D BatchNorm3D SyncBatchNorm LayerNorm GroupNorm "
-            "InstanceNorm1D InstanceNorm2D InstanceNorm3D LocalResponseNorm BatchNorm1d=BatchNorm1D "
-            "BatchNorm2d=BatchNorm2D BatchNorm3d=BatchNorm3D"
+            "InstanceNorm1D InstanceNorm2D InstanceNorm3D LocalResponseNorm "
+            "BatchNorm1d=BatchNorm1D BatchNorm2d=BatchNorm2D BatchNorm3d=BatchNorm3D"
         ),
         "paddle.nn.layer.pooling": (
             "MaxPool1D MaxPool2D MaxPool3D AvgPool1D AvgPool2D AvgPool3D AdaptiveAvgPool1D "

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from fleetx.compat.dtypes import dtype_of
-from fleetx.compat.paddle.tensor.creation import numel as numel
-from fleetx.compat.paddle.tensor.creation import to_tensor, tril, triu
+from fleetx.compat.paddle.tensor.creation import numel, to_tensor, tril, triu
 from fleetx.compat.recorded import rebind
 from fleetx.compat.tensors import at_least_1d, op, wrap
 from fleetx.static.record.variable import Variable

@@ -187,7 +187,8 @@ def adaptive_max_pool1d(
     x: Any, output_size: Any, return_mask: bool = False, name: str | None = None
 ) -> Any:
     """The largest numbers of so many windows of one axis."""
-    return F.adaptive_max_pool1d(x, output_size, return_mask)
+    pool: Callable[..., Any] = F.adaptive_max_pool1d
+    return pool(x, output_size, return_mask)
 
 
 @op
@@ -195,4 +196,5 @@ def adaptive_max_pool2d(
     x: Any, output_size: Any, return_mask: bool = False, name: str | None = None
 ) -> Any:
     """The largest numbers of so many windows of two axes."""
-    return F.adaptive_max_pool2d(x, output_size, return_mask)
+    pool: Callable[..., Any] = F.adaptive_max_pool2d
+    return pool(x, output_size, return_mask)

@@ -45,6 +45,10 @@ class Listed(list[Any]):
 class Layer(nn.Module):
     """A module with Paddle's methods; in static mode its parameters are variables of a program."""
 
+    _full_name: str
+    _dtype: str
+    _variables: dict[str, Any]
+
     def __init__(self, name_scope: str | None = None, dtype: Any = None) -> None:
         nn.Module.__init__(self)
         scope = name_scope or snake(type(self).__name__)
@@ -65,11 +69,11 @@ class Layer(nn.Module):
         # A program has the parameters by their names already: recording this as a module of torch
         # would give them to it again, under another.
         for before in list(self._forward_pre_hooks.values()):
-            given = before(self, args)  # type: ignore[arg-type,call-arg]
+            given = before(self, args)
             args = args if given is None else given if isinstance(given, tuple) else (given,)
         made = self.forward(*args, **kwargs)
         for after in list(self._forward_hooks.values()):
-            given = after(self, args, made)  # type: ignore[arg-type,call-arg]
+            given = after(self, args, made)
             made = made if given is None else given
         return made
 
@@ -123,7 +127,7 @@ class Layer(nn.Module):
         return Listed(value for _, value in self.named_parameters(include_sublayers=deep))
 
     @override
-    def named_parameters(  # type: ignore[override]
+    def named_parameters(
         self,
         prefix: str = "",
         recurse: bool = True,
@@ -146,7 +150,7 @@ class Layer(nn.Module):
         return Listed(super().buffers(include_sublayers and recurse))
 
     @override
-    def register_buffer(
+    def register_buffer(  # type: ignore[override]
         self, name: str, tensor: Any, persistable: bool = True, persistent: bool = True
     ) -> None:
         """Hold a tensor that no optimizer moves; it is saved unless told otherwise."""

@@ -57,11 +57,13 @@ class _BatchNormBase(Layer, BatchNormBase):
         self.train()
 
     @property
+    @override
     def running_mean(self) -> Any:  # type: ignore[override]
         """The mean so far, as torch calls it."""
         return self._mean
 
     @property
+    @override
     def running_var(self) -> Any:  # type: ignore[override]
         """The variance so far, as torch calls it."""
         return self._variance

@@ -135,6 +135,24 @@ def _where(keep: Any, new: Any, old: Any) -> Any:
     return torch.where(keep, new, old)
 
 
+def _over_steps(
+    cell: Any, inputs: Any, state: Any, lengths: Any, *, back: bool, axis: int, **options: Any
+) -> Any:
+    """What a cell makes of each step, from the first or from the last, and its last state."""
+    steps = list(torch.unbind(inputs, axis))
+    state = cell.get_initial_states(steps[0]) if state is None else state
+    made: list[Any] = [None] * len(steps)
+    order = range(len(steps))
+    for at in reversed(order) if back else order:
+        output, new = cell(steps[at], state, **options)
+        if lengths is not None:
+            keep = torch.unsqueeze(torch.gt(lengths, at), -1)
+            new = _where(keep, new, state)
+            output = torch.where(keep, output, torch.zeros_like(output))
+        made[at], state = output, new
+    return torch.stack(made, axis), state
+
+
 class RNN(Layer):
     """A cell over all steps of a sequence."""
 
@@ -147,20 +165,8 @@ class RNN(Layer):
         self, inputs: Any, initial_states: Any = None, sequence_length: Any = None, **kwargs: Any
     ) -> Any:
         axis = 0 if self.time_major else 1
-        steps = list(torch.unbind(inputs, axis))
-        state = initial_states
-        if state is None:
-            state = self.cell.get_initial_states(steps[0])
-        made: list[Any] = [None] * len(steps)
-        order = range(len(steps))
-        for at in reversed(order) if self.is_reverse else order:
-            output, new = self.cell(steps[at], state, **kwargs)
-            if sequence_length is not None:
-                keep = torch.unsqueeze(torch.gt(sequence_length, at), -1)
-                new = _where(keep, new, state)
-                output = torch.where(keep, output, torch.zeros_like(output))
-            made[at], state = output, new
-        return torch.stack(made, axis), state
+        given = (self.cell, inputs, initial_states, sequence_length)
+        return _over_steps(*given, back=self.is_reverse, axis=axis, **kwargs)
 
 
 class BiRNN(Layer):
@@ -174,23 +180,22 @@ class BiRNN(Layer):
     def forward(
         self, inputs: Any, initial_states: Any = None, sequence_length: Any = None, **kwargs: Any
     ) -> Any:
-        first = initial_states or (None, None)
-        made, states = [], []
-        for cell, state, back in zip((self.cell_fw, self.cell_bw), first, (False, True)):
-            whole = RNN.__new__(RNN)
-            Layer.__init__(whole, "rnn")
-            whole.cell, whole.is_reverse, whole.time_major = cell, back, self.time_major
-            output, last = whole.forward(inputs, state, sequence_length, **kwargs)
-            made.append(output)
-            states.append(last)
-        return torch.cat(made, -1), tuple(states)
+        first, axis = initial_states or (None, None), 0 if self.time_major else 1
+        ends = [
+            _over_steps(cell, inputs, state, sequence_length, back=back, axis=axis, **kwargs)
+            for cell, state, back in [
+                (self.cell_fw, first[0], False),
+                (self.cell_bw, first[1], True),
+            ]
+        ]
+        return torch.cat([made for made, _ in ends], -1), tuple(last for _, last in ends)
 
 
 class RNNBase(LayerList):
     """Several recurrent layers above each other, in one or both directions."""
 
     cell: Any = SimpleRNNCell
-    kernel = staticmethod(torch.rnn_tanh)
+    kernel: Any = staticmethod(torch.rnn_tanh)
 
     def __init__(
         self,
@@ -233,7 +238,9 @@ class RNNBase(LayerList):
             cells = [self.cell(size, hidden_size, **given) for _ in range(self.num_directions)]
             single = self.num_directions == 1
             self.append(
-                RNN(cells[0], time_major=time_major) if single else BiRNN(*cells, time_major)
+                RNN(cells[0], time_major=time_major)
+                if single
+                else BiRNN(cells[0], cells[1], time_major)
             )
 
     def _first(self, initial_states: Any, batch: Any) -> list[list[Any]]:

@@ -51,6 +51,7 @@ class Cifar10(Dataset):
             given = self.transform(given)
         return given, np.array(label, "int64")
 
+    @override
     def __len__(self) -> int:
         return len(self.data)
 

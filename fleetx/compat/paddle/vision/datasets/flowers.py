@@ -52,5 +52,6 @@ class Flowers(Dataset):
             given = self.transform(given)
         return given, np.array([label], "int64")
 
+    @override
     def __len__(self) -> int:
         return len(self.data)

@@ -39,6 +39,7 @@ class ImageFolder(Dataset):
     def __getitem__(self, index: int) -> Any:
         return [self._picture(self.samples[index])]
 
+    @override
     def __len__(self) -> int:
         return len(self.samples)
 

@@ -52,6 +52,7 @@ class MNIST(Dataset):
             given = self.transform(given)
         return given, label
 
+    @override
     def __len__(self) -> int:
         return len(self.labels)
 

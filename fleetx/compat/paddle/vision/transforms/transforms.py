@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from fleetx.compat.paddle.vision.transforms import functional as F
 
@@ -19,6 +20,7 @@ class Compose:
         self.transforms = transforms
 
     def __call__(self, data: Any) -> Any:
+        """All of them."""
         for change in self.transforms:
             data = change(data)
         return data
@@ -31,6 +33,7 @@ class BaseTransform:
         self.keys = keys
 
     def __call__(self, inputs: Any) -> Any:
+        """The change."""
         if isinstance(inputs, tuple):
             return (self._apply_image(inputs[0]), *inputs[1:])
         return self._apply_image(inputs)
@@ -46,6 +49,7 @@ class ToTensor(BaseTransform):
         super().__init__(keys)
         self.data_format = data_format
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         return F.to_tensor(img, self.data_format)
 
@@ -67,6 +71,7 @@ class Normalize(BaseTransform):
         )
         self.data_format, self.to_rgb = data_format, to_rgb
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         return F.normalize(img, self.mean, self.std, self.data_format, self.to_rgb)
 
@@ -78,6 +83,7 @@ class Transpose(BaseTransform):
         super().__init__(keys)
         self.order = order
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         found = np.asarray(img)
         return (found[:, :, None] if found.ndim == 2 else found).transpose(self.order)
@@ -90,6 +96,7 @@ class Resize(BaseTransform):
         super().__init__(keys)
         self.size, self.interpolation = size, interpolation
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         return F.resize(img, self.size, self.interpolation)
 
@@ -101,6 +108,7 @@ class CenterCrop(BaseTransform):
         super().__init__(keys)
         self.size = size
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         return F.center_crop(img, self.size)
 
@@ -122,6 +130,7 @@ class RandomCrop(BaseTransform):
         self.padding, self.pad_if_needed = padding, pad_if_needed
         self.fill, self.padding_mode = fill, padding_mode
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         if self.padding is not None:
             img = F.pad(img, self.padding, self.fill, self.padding_mode)
@@ -150,6 +159,7 @@ class RandomResizedCrop(BaseTransform):
         self.size = (size, size) if isinstance(size, int) else tuple(size)
         self.scale, self.ratio, self.interpolation = scale, ratio, interpolation
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         height, width = F._size(img)
         for _ in range(10):
@@ -172,6 +182,7 @@ class _Flip(BaseTransform):
 class RandomHorizontalFlip(_Flip):
     """Left is right, sometimes."""
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         return F.hflip(img) if random.random() < self.prob else img
 
@@ -179,6 +190,7 @@ class RandomHorizontalFlip(_Flip):
 class RandomVerticalFlip(_Flip):
     """Top is bottom, sometimes."""
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         return F.vflip(img) if random.random() < self.prob else img
 
@@ -192,6 +204,7 @@ class Pad(BaseTransform):
         super().__init__(keys)
         self.padding, self.fill, self.padding_mode = padding, fill, padding_mode
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         return F.pad(img, self.padding, self.fill, self.padding_mode)
 
@@ -203,6 +216,7 @@ class Grayscale(BaseTransform):
         super().__init__(keys)
         self.num_output_channels = num_output_channels
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         return F.to_grayscale(img, self.num_output_channels)
 
@@ -219,6 +233,7 @@ class _Scaled(BaseTransform):
 class BrightnessTransform(_Scaled):
     """Brighter or darker."""
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         found = np.asarray(img)
         return (found * self._amount()).clip(0, 255).astype(found.dtype)
@@ -227,6 +242,7 @@ class BrightnessTransform(_Scaled):
 class ContrastTransform(_Scaled):
     """More or less contrast."""
 
+    @override
     def _apply_image(self, img: Any) -> Any:
         found, amount = np.asarray(img), self._amount()
         return (found * amount + found.mean() * (1 - amount)).clip(0, 255).astype(found.dtype)
