@@ -323,6 +323,30 @@ def test_layers_of_2_x() -> None:
     assert total.tolist() == [3.0]
 
 
+def test_what_a_batch_counts_and_a_second_start() -> None:
+    from paddle import fluid
+
+    image = fluid.layers.data("image", [3, 4, 4])
+    label = fluid.layers.data("label", [1], dtype="int64")
+    made = fluid.layers.batch_norm(
+        input=fluid.layers.conv2d(image, 2, 3, act=None, bias_attr=False),
+        act="relu",
+        name="bn",
+        moving_mean_name="bn_mean",
+        moving_variance_name="bn_variance",
+        is_test=False,
+    )
+    predicted = fluid.layers.fc(made, 2, act="softmax")
+    size = fluid.layers.create_tensor(dtype="int64")
+    share = fluid.layers.accuracy(input=predicted, label=label, total=size)
+    held = [v.name for v in fluid.default_main_program().list_vars() if v.persistable]
+    assert {"bn.w_0", "bn.b_0", "bn_mean", "bn_variance"} <= set(held)
+    feed = {"image": np.ones((5, 3, 4, 4), "float32"), "label": np.zeros((5, 1), "int64")}
+    for _ in range(2):  # the start-up program runs twice
+        found = computed(share, size, **feed)
+        assert found[1].tolist() == [5]
+
+
 def test_free_sizes_are_taken_for_equal_until_a_run() -> None:
     from paddle import fluid
 

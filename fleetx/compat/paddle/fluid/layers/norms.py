@@ -34,6 +34,10 @@ class BatchNorm(BatchNormBase):
             self.register_parameter(name, parameter)
 
     @override
+    def reset_parameters(self) -> None:
+        """Nothing: parameters get their first values under their own names."""
+
+    @override
     def _check_input_dim(self, input: Any) -> None:
         return None
 
