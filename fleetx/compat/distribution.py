@@ -11,8 +11,12 @@ from fleetx.compat.fleet_strategies import chosen_by_auto, native, with_strategi
 from fleetx.compat.made_optimizers import DGCMomentum
 from fleetx.compat.notes import note
 from fleetx.compat.optimizers import Optimizer, grad_clip_of
+from fleetx.compat.parameters import current_scope
 from fleetx.config.transpiler import DistributeTranspilerConfig
 from fleetx.static.record.variable import Variable
+
+COMPRESSED = 16384
+"""Gradients of fewer numbers are not compressed."""
 
 
 class DistributedOptimizer:
@@ -119,7 +123,7 @@ def innermost(optimizer: Any) -> Optimizer:
 def distribute(optimizer: Any, strategy: Any = None) -> DistributedOptimizer:
     """Give an optimizer to all workers of the job."""
     inner = innermost(optimizer)
-    chosen = _strategy(optimizer, native(strategy))
+    chosen = without_idle(_strategy(optimizer, native(strategy)))
     clip = grad_clip_of(inner)
     if not inner.eager:
         return DistributedOptimizer(
@@ -128,6 +132,26 @@ def distribute(optimizer: Any, strategy: Any = None) -> DistributedOptimizer:
     made = fleetx.distributed_optimizer(inner.inner(), chosen, grad_clip=clip)
     inner.go_through(made)
     return DistributedOptimizer(inner, made)
+
+
+def without_idle(strategy: Any) -> Any:
+    """Without what would have no effect, which fleetx refuses and Paddle let pass."""
+    known = current_scope().parameters
+    if not isinstance(strategy, fleetx.DistributedStrategy) or not known:
+        return strategy
+    strategy = copy.deepcopy(strategy)
+    for rule in ("lars", "lamb"):
+        given = getattr(strategy, f"{rule}_configs")["exclude_from_weight_decay"]
+        idle = [pattern for pattern in given if not any(pattern in name for name in known)]
+        if getattr(strategy, rule) and idle:
+            note(f"{rule}_configs['exclude_from_weight_decay']", f"{idle} name no parameter.")
+            kept = [pattern for pattern in given if pattern not in idle]
+            setattr(strategy, f"{rule}_configs", {"exclude_from_weight_decay": kept})
+    sizes = [initial.module.get_parameter("value").numel() for initial in known.values()]
+    if strategy.dgc and max(sizes) < COMPRESSED:
+        note("strategy.dgc", f"no parameter has {COMPRESSED} numbers, so all travel whole.")
+        strategy.dgc = False
+    return strategy
 
 
 def _strategy(optimizer: Any, given: Any) -> Any:

@@ -19,12 +19,34 @@ from fleetx.static.run.executions import executions
 from fleetx.static.run.single_worker import without_exchange
 from fleetx.static.run.training import Training, training_of
 
-_QUERIES = (
-    "is_first_worker worker_index worker_num node_num local_rank rank nranks world_size "
-    "local_device_ids world_device_ids is_worker worker_endpoints server_num server_index "
-    "server_endpoints is_server is_coordinator barrier_worker split_files util init_worker "
-    "stop_worker run_server shrink all_reduce server_report"
-).split()
+_QUERIES = [
+    "is_first_worker",
+    "worker_index",
+    "worker_num",
+    "node_num",
+    "local_rank",
+    "rank",
+    "nranks",
+    "world_size",
+    "local_device_ids",
+    "world_device_ids",
+    "is_worker",
+    "worker_endpoints",
+    "server_num",
+    "server_index",
+    "server_endpoints",
+    "is_server",
+    "is_coordinator",
+    "barrier_worker",
+    "split_files",
+    "util",
+    "init_worker",
+    "stop_worker",
+    "run_server",
+    "shrink",
+    "all_reduce",
+    "server_report",
+]
 """The same words, and the same answers."""
 
 
@@ -213,11 +235,16 @@ class Fleet:
 
 
 def _init_late(collective: bool) -> None:
-    if not roles.started():
-        raise roles.NotInitializedError(
-            "fleet.distributed_optimizer() was called before fleet.init(); call "
-            f"fleet.init({'is_collective=True' if collective else ''}) first."
+    """Begin a job of workers for a script that forgot to, as Paddle lets pass until minimize."""
+    if roles.started():
+        return
+    if not collective:
+        note(
+            "fleet.init()",
+            "it was not called before fleet.distributed_optimizer(); a job of "
+            "workers without servers begins.",
         )
+    fleetx.init(is_collective=True)
 
 
 def _usable(strategy: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fleetx.compat.files import tensors
 from fleetx.io.values import values
+from fleetx.roles.worker_util import util as _util
 
 
 def _name(variable: Any) -> str:
@@ -45,3 +46,8 @@ def save_program(  # noqa: PLR0917 (the order of FleetX)
     (folder / "model_info.json").write_text(text, encoding="utf-8")
     for name, value in values(main_prog).items():
         tensors.write(folder / name, value)
+
+
+def __getattr__(name: str) -> Any:
+    # ``fleet.util`` of today has the same name: get_file_shard, all_reduce, barrier.
+    return getattr(_util, name)
