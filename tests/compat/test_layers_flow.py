@@ -365,3 +365,21 @@ def test_free_sizes_are_taken_for_equal_until_a_run() -> None:
     feed = {"words": np.zeros((2, 3, 1), "int64"), "weight": np.ones((6, 1), "float32")}
     found = computed(cost, both, **feed, **{"1": np.zeros((6, 1), "int64")})
     assert [v.shape for v in found] == [(6, 1), (2, 4, 2)]
+
+
+def test_classes_that_are_drawn() -> None:
+    from paddle import fluid
+
+    x = fluid.layers.data("x", [2])
+    label = fluid.layers.data("label", [1], dtype="int64")
+    one = fluid.ParamAttr(initializer=fluid.initializer.Constant(0.5))
+    cost = fluid.layers.nce(
+        input=x, label=label, num_total_classes=1, num_neg_samples=3, param_attr=one
+    )
+    rows = fluid.layers.continuous_value_model(x, x)
+    feed = {"x": np.array([[1.0, 2.0]], "float32"), "label": np.zeros((1, 1), "int64")}
+    found, counted = computed(cost, rows, **feed)
+    score = 1 / (1 + math.exp(-1.5))
+    wanted = -math.log(score / (score + 3)) - 3 * math.log(3 / (score + 3))
+    np.testing.assert_allclose(found, [[wanted]], rtol=1e-5)
+    np.testing.assert_allclose(counted, [[math.log(2), math.log(3 / 2)]], rtol=1e-5)

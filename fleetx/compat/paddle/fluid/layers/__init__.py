@@ -40,6 +40,7 @@ __getattr__, __dir__ = table(
             "sequence_expand sequence_expand_as sequence_reverse sequence_pad sequence_mask "
             "sequence_conv lod_reset"
         ),
+        "paddle.fluid.layers.sampled": "nce continuous_value_model",
         "paddle.fluid.layers.searches": "beam_search beam_search_decode",
         "paddle.fluid.layers.ops": (
             "exp tanh atan sqrt rsqrt abs ceil floor cos acos asin sin sinh cosh round reciprocal "
