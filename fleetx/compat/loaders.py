@@ -1,6 +1,6 @@
 """Loaders over generators, in Paddle's words."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -24,6 +24,17 @@ class Feed(dict[str, Any]):
         if key == 0:
             return self
         raise KeyError(key)
+
+
+def as_lod_tensors(feed: Mapping[str, Any]) -> dict[str, LoDTensor]:
+    """A feed in which values are ``LoDTensor``, those that have sequences with their lengths."""
+    found = {}
+    for name, value in feed.items():
+        begins = feed.get(lods.companion(name))
+        lod = None if begins is None else [[*(int(n) for n in begins), len(value)]]
+        found[name] = LoDTensor(value, lod)
+    extra = {lods.companion(name) for name in feed}
+    return {name: value for name, value in found.items() if name not in extra}
 
 
 class GeneratorLoader(readers.GeneratorLoader):
@@ -59,7 +70,8 @@ class GeneratorLoader(readers.GeneratorLoader):
     @override
     def __iter__(self) -> Iterator[Any]:
         for feed in super().__iter__():
-            yield [feed[name] for name in self._names] if self._as_list else feed
+            shown = as_lod_tensors(feed)
+            yield [shown[name] for name in self._names] if self._as_list else [shown]
 
     @override
     def set_batch_generator(self, reader: Any, places: Any = None) -> "GeneratorLoader":

@@ -16,7 +16,11 @@ class LoDTensor:
     """Numbers that a script fills by itself, to feed or to put into a scope."""
 
     def __init__(self, value: Any = None, lod: Lod | None = None) -> None:
-        self._value = None if value is None else torch.as_tensor(np.asarray(value))
+        self._value: torch.Tensor | None = None
+        if isinstance(value, torch.Tensor):
+            self._value = value.detach()
+        elif value is not None:
+            self._value = torch.as_tensor(np.asarray(value))
         self._lod: Lod = [list(level) for level in lod or []]
 
     def set(self, array: Any, place: Any = None) -> None:

@@ -284,6 +284,8 @@ def _reshaped(value: Tensor, sizes: Sequence[int | None]) -> Tensor:
     if value.dim() == len(sizes):
         return value
     inner = list(sizes[1:])
+    if value.dim() == 0:
+        return value.reshape([1] * len(sizes))
     if value.dim() == 1 and all(size == 1 for size in inner):
         return value.reshape(-1, *[1] * len(inner))
     if value.dim() > len(sizes) and all(size == 1 for size in value.shape[len(sizes) :]):

@@ -405,11 +405,10 @@ def test_loaders_that_feed_by_themselves_end_with_an_exception() -> None:
     exe = fluid.Executor(fluid.CPUPlace())
     for _ in range(2):
         loader.start()
-        found = []
-        with pytest.raises(fluid.core.EOFException):
-            while True:
-                found.append(float(exe.run(fetch_list=[total.name])[0]))
+        found = [float(exe.run(fetch_list=[total.name])[0]) for _ in range(2)]
         assert found == [1.0, 5.0]
+        with pytest.raises(fluid.core.EOFException):
+            exe.run(fetch_list=[total.name])
         loader.reset()
 
 

@@ -76,7 +76,7 @@ def test_feeds_of_every_kind_and_fetches() -> None:
     assert np.array(kept) == wanted
     assert kept.shape() == [1]
     assert kept.lod() == []
-    assert "%f" % exe.run(feed=FEED, fetch_list=[loss])[0] == "%f" % wanted.item()
+    assert float(exe.run(feed=FEED, fetch_list=[loss])[0]) == wanted.item()
     with pytest.raises(fluid.core.EnforceNotMet, match="one for each card"):
         exe.run(feed=[FEED, FEED], fetch_list=[loss])
     with pytest.raises(TypeError, match=r"takes a fluid\.Program"):
@@ -363,7 +363,13 @@ def test_a_trainer_fits_a_model_of_clicks(
         trainer.val(model, loader, ["auc"])
 
 
-@pytest.mark.parametrize("name", ["BertBase", "Transformer", "Word2vec", "VGG16"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Word2vec",
+        *(pytest.param(n, marks=pytest.mark.rare) for n in ("BertBase", "Transformer", "VGG16")),
+    ],
+)
 def test_models_of_fleetx_1_have_a_loss(name: str) -> None:
     from paddle import fluid
 
@@ -389,13 +395,14 @@ def test_models_of_fleetx_1_have_a_loss(name: str) -> None:
     assert len(model.parameter_list()) > 1
 
 
-def test_resnet50_has_the_names_of_paddle() -> None:
+def test_a_model_of_images_has_the_names_of_paddle(monkeypatch: pytest.MonkeyPatch) -> None:
     import fleetx as X
 
-    model = X.applications.Resnet50()
+    monkeypatch.setattr("fleetx.compat.fleetx_1.blocks.RESNET50", (1, 1, 0, 0))
+    model = X.applications.Resnet50(size=32)
     names = model.parameter_list()
-    assert {"conv2d_0.w_0", "batch_norm_52.b_0", "fc_0.w_0"} <= {*names}
-    assert len(model.checkpoints) == 16
+    assert {"conv2d_0.w_0", "batch_norm_0.b_0", "conv2d_8.w_0", "fc_0.w_0"} <= {*names}
+    assert len(model.checkpoints) == 2
     assert [variable.name for variable in model.inputs] == ["feed_image", "feed_label"]
     assert {*model.target} == {"acc1", "acc5"}
 

@@ -10,6 +10,9 @@ from fleetx.compat.paddle.fluid.layers.manipulation import reshape, transpose
 from fleetx.compat.paddle.fluid.layers.norms import batch_norm, layer_norm
 from fleetx.compat.paddle.fluid.layers.reduction import matmul
 
+RESNET50 = (3, 4, 6, 3)
+"""Blocks of each stage."""
+
 
 def conv_bn(  # noqa: PLR0917
     x: Any, filters: int, size: int, stride: int = 1, act: str | None = None, layout: str = "NCHW"
@@ -35,7 +38,7 @@ def resnet50(image: Any, classes: int, layout: str) -> tuple[Any, list[Any]]:
     x = conv_bn(image, 64, 7, 2, act="relu", layout=layout)
     x = pool2d(x, 3, "max", 2, 1, data_format=layout)
     outputs = []
-    for stage, count in enumerate((3, 4, 6, 3)):
+    for stage, count in enumerate(RESNET50):
         for at in range(count):
             stride = 2 if at == 0 and stage else 1
             x = bottleneck(x, 64 * 2**stage, stride, layout)

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset as TorchIterable
 from torch.utils.data import get_worker_info
 
 from fleetx.compat import modes
-from fleetx.compat.loaders import Feed, from_dataset, from_generator, tensors_of
+from fleetx.compat.loaders import as_lod_tensors, from_dataset, from_generator, tensors_of
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.io.sampler import BatchSampler
 from fleetx.compat.running import fed
@@ -185,7 +185,7 @@ class DataLoader:
             return values if modes.is_static() else tensors_of(values)
         names = [variable.name for variable in self.feed_list]
         program = program_of(self.feed_list[0])
-        return Feed(fed(program, dict(zip(names, values, strict=True))))
+        return [as_lod_tensors(fed(program, dict(zip(names, values, strict=True))))]
 
 
 __all__ = ["DataLoader", "default_collate_fn", "default_convert_fn", "get_worker_info"]
