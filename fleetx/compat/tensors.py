@@ -288,6 +288,7 @@ ATTACHED: dict[str, Any] = {
     "clear_gradient": _clear_grad,
     "gradient": _gradient,
     "set_value": _set_value,
+    "_grad_ivar": lambda self: wrap(self.grad),
     "get_tensor": lambda self: self,
     "value": lambda self: self,
     "place": property(_place),

@@ -559,12 +559,12 @@ def lenet(p: Any) -> Any:
 
 
 @case
-def resnet18(p: Any) -> Any:
-    layer = p.vision.models.resnet18(num_classes=7)
-    for _, value in layer.named_parameters():
-        value.set_value(np.full(value.shape, 0.01, "float32"))
-    layer.eval()
-    return layer(tensor(p, 1, 3, 32, 32))
+def blocks_of_resnet(p: Any) -> Any:
+    kinds = p.vision.models.resnet
+    shortcut = p.nn.Sequential(p.nn.Conv2D(4, 16, 1, bias_attr=False), p.nn.BatchNorm2D(16))
+    block = filled(kinds.BottleneckBlock(4, 4, downsample=shortcut))
+    basic = filled(kinds.BasicBlock(4, 4))
+    return [block(tensor(p, 2, 4, 5, 5)), basic(tensor(p, 2, 4, 5, 5))]
 
 
 def _described(layer: Any) -> Any:
@@ -573,7 +573,7 @@ def _described(layer: Any) -> Any:
 
 
 _MODELS: dict[str, dict[str, Any]] = {
-    "resnet50": {},
+    "resnet18": {"num_classes": 0},
     "vgg11": {"batch_norm": True, "num_classes": 0},
     "mobilenet_v1": {"scale": 0.25},
     "mobilenet_v2": {"scale": 0.25},
