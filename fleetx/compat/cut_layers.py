@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from fleetx.compat import exchanges, modes, unique_names
 from fleetx.compat.groups import Group, alone, chosen
 from fleetx.compat.hybrid import hybrid_group
-from fleetx.compat.paddle.nn.layer.layers import Layer
 from fleetx.compat.paddle.distributed.parallel import same_start
+from fleetx.compat.paddle.nn.layer.layers import Layer
+from fleetx.compat.plain import plain
 from fleetx.compat.tensors import wrap
 
 
@@ -33,7 +34,7 @@ def _part(whole: nn.Parameter, axis: int, group: Group) -> nn.Parameter:
             "parts; choose a size that mp_degree divides."
         )
     own = torch.chunk(whole.detach(), group.nranks, dim=axis)[group.rank].clone()
-    made = nn.Parameter(own.as_subclass(torch.Tensor), requires_grad=whole.requires_grad)
+    made = nn.Parameter(plain(own), requires_grad=whole.requires_grad)
     vars(made).update({**vars(whole), "split_axis": axis})
     made.is_distributed = True  # type: ignore[attr-defined]
     return made

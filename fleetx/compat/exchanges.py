@@ -8,6 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fleetx.compat.groups import Group
+from fleetx.compat.plain import plain
 from fleetx.static.record.variable import Variable
 
 
@@ -95,7 +96,7 @@ def _applied(function: Any, name: str, x: Tensor, group: Group) -> Tensor:
             "layers by hand, which programs do not know here; write the layers whole "
             "(paddle.distributed.split), or train eagerly."
         )
-    made: Tensor = function.apply(_of_torch(x), group)
+    made: Tensor = function.apply(plain(x), group)
     return made
 
 
@@ -121,7 +122,7 @@ def split(x: Tensor, group: Group) -> Tensor:
 
 def lookup(table: Tensor, index: Tensor, start: int, group: Group) -> Tensor:
     """Rows of a table of which each worker has a part; zeros for rows of others."""
-    table, local = _of_torch(table), _of_torch(index).long() - start
+    table, local = plain(table), plain(index).long() - start
     outside = (local < 0) | (local >= table.size(0))
     rows = torch.nn.functional.embedding(torch.masked_fill(local, outside, 0), table)
     return torch.masked_fill(rows, outside.unsqueeze(-1), 0.0)
@@ -131,7 +132,7 @@ def softmax_with_cross_entropy(
     logits: Tensor, label: Tensor, group: Group, ignore_index: int = -100
 ) -> tuple[Tensor, Tensor]:
     """The loss of each sample, shaped ``[…, 1]``, and this worker's part of the softmax."""
-    logits, label = _of_torch(logits), _of_torch(label).long()
+    logits, label = plain(logits), plain(label).long()
     label = label.squeeze(-1) if label.dim() == logits.dim() else label
     top = torch.amax(logits.detach(), dim=-1, keepdim=True)
     if group.nranks > 1:
@@ -142,14 +143,7 @@ def softmax_with_cross_entropy(
     local = label - group.rank * width
     outside = (local < 0) | (local >= width)
     at = torch.masked_fill(local, outside, 0).unsqueeze(-1)
-    picked = torch.masked_fill(
-        torch.gather(logits - top, -1, at), outside.unsqueeze(-1), 0.0
-    )
+    picked = torch.masked_fill(torch.gather(logits - top, -1, at), outside.unsqueeze(-1), 0.0)
     loss = torch.log(total) - summed(picked, group)
     ignored = (label == ignore_index).unsqueeze(-1)
     return torch.masked_fill(loss, ignored, 0.0), powers / total
-
-
-def _of_torch(tensor: Tensor) -> Tensor:
-    """With torch's own methods, where those of scripts mean other things."""
-    return tensor if isinstance(tensor, Variable) else tensor.as_subclass(torch.Tensor)

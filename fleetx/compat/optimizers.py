@@ -14,8 +14,8 @@ from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.compat import modes
 from fleetx.compat.clipping import clip_gradients, clip_in_force
-from fleetx.compat.groups import Group
 from fleetx.compat.decays import Decays, add_hooks, decay_of
+from fleetx.compat.groups import Group
 from fleetx.compat.paddle.optimizer.lr import LRScheduler
 from fleetx.static.lr import NAME, Schedule
 from fleetx.static.record.program import Program

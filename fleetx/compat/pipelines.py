@@ -12,6 +12,7 @@ from fleetx.compat.distribution import DistributedOptimizer
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.nn.layer.layers import Layer
 from fleetx.compat.paddle.optimizer.lr import LRScheduler
+from fleetx.compat.plain import plain
 from fleetx.compat.tensors import wrap
 
 
@@ -82,13 +83,17 @@ class PipelineLayer(Layer):
         vars(self)["_loss_fn"] = loss_fn
         self._num_stages = num_stages
         shared: dict[str, nn.Module] = {}
-        self.run_function = nn.ModuleList(_made(desc, shared) for desc in layers)
+        self.run_function = nn.ModuleList(_Stage(_made(desc, shared)) for desc in layers)
 
-    def forward(self, *inputs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """With tensors of torch, which pipelines send."""
+        return nn.Module.__call__(self, *args, **kwargs)
+
+    def forward(self, input: Any) -> Any:
         """One layer after the other."""
-        made: Any = inputs[0] if len(inputs) == 1 else inputs
-        for layer in self.run_function:
-            made = layer(*made) if isinstance(made, tuple) else layer(made)
+        made = input
+        for stage in self.run_function:
+            made = stage(made)
         return made
 
     @property
@@ -100,6 +105,18 @@ class PipelineLayer(Layer):
     def get_num_virtual_stages(self) -> int:
         """One: a worker has one stage."""
         return 1
+
+
+class _Stage(nn.Module):
+    """A layer as one piece for pipelines: tensors of torch outside, Paddle's inside."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        vars(self)["forward"] = self._run
+
+    def _run(self, input: Any) -> Any:
+        return plain(self.layer(wrap(input)))
 
 
 def _made(desc: Any, shared: dict[str, nn.Module]) -> nn.Module:
@@ -142,8 +159,7 @@ class PipelineModel(Layer):
         if isinstance(optimizer, DistributedOptimizer):
             optimizer._set_rates(optimizer.distributed)
         inputs, labels = data
-        pair = (_tuple(inputs), labels if not isinstance(labels, list) else tuple(labels))
-        loss = vars(self)["_inner"].train_batch(pair)
+        loss = vars(self)["_inner"].train_batch((plain(_tuple(inputs)), plain(_tuple(labels))))
         if lr_scheduler is not None:
             lr_scheduler.step()
         return wrap(loss.detach().reshape(1))
@@ -151,7 +167,8 @@ class PipelineModel(Layer):
     def eval_batch(self, data: Any, compute_loss: bool = True) -> Any:
         """The loss, or the outputs, of one batch."""
         inputs, labels = data
-        found = vars(self)["_inner"].eval_batch((_tuple(inputs), labels), compute_loss=compute_loss)
+        pair = (plain(_tuple(inputs)), plain(_tuple(labels)))
+        found = vars(self)["_inner"].eval_batch(pair, compute_loss=compute_loss)
         return wrap(found.reshape(1) if compute_loss and isinstance(found, Tensor) else found)
 
 
@@ -165,7 +182,7 @@ def _criterion(layers: PipelineLayer) -> Callable[[Any, Any], Tensor] | None:
         return None
 
     def loss(outputs: Any, labels: Any) -> Tensor:
-        found = function(outputs, labels)
-        return found.mean() if torch.is_tensor(found) and found.numel() != 1 else found.sum()
+        found: Tensor = function(wrap(outputs), wrap(labels))
+        return torch.mean(plain(found))
 
     return loss

@@ -167,7 +167,7 @@ def cut_layers() -> Any:
 
 def local_steps() -> Any:
     """LocalSGD of Paddle 1: by turns alone and together."""
-    import paddle.fluid as fluid
+    from paddle import fluid
     from paddle.fluid.incubate.fleet.base import role_maker
     from paddle.fluid.incubate.fleet.collective import DistributedStrategy, fleet
 
@@ -232,10 +232,12 @@ SCENES: dict[str, Callable[[], Any]] = {
 }
 
 
-def all_scenes() -> dict[str, Any]:
+def all_scenes(*names: str) -> dict[str, Any]:
     """One script after another, on one of two workers."""
     made = {}
     for name, scene in SCENES.items():
+        if names and name not in names:
+            continue
         with served():
             made[name] = scene()
     return made

@@ -22,7 +22,7 @@ def read(name: str) -> dict[str, Any]:
 def optimizer(name: str, given: dict[str, Any]) -> tuple[Any, Any]:
     """The optimizer that a file describes, and its scheduler if it has one."""
     import paddle
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     decay = given.get("L2Decay") or given.get("l2_decay") or given.get("weight_decay")
     regularizer = paddle.regularizer.L2Decay(float(decay)) if decay else None
@@ -70,11 +70,7 @@ def fed(key: str) -> str:
     return "g_" + key.replace(".", "_")
 
 
-ALONE = (
-    "adam adam_l2decay gradient_merge_momentum_avg gradient_merge_sgd_avg gradient_merge_sgd_sum "
-    "lamb_default lamb_exclude lars_default_exclude momentum momentum_globalnorm_clip "
-    "momentum_l2decay momentum_nesterov momentum_piecewise_lr sgd"
-).split()
+ALONE = ["adam", "adam_l2decay", "gradient_merge_momentum_avg", "gradient_merge_sgd_avg", "gradient_merge_sgd_sum", "lamb_default", "lamb_exclude", "lars_default_exclude", "momentum", "momentum_globalnorm_clip", "momentum_l2decay", "momentum_nesterov", "momentum_piecewise_lr", "sgd"]
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -113,7 +109,7 @@ def test_a_program_ends_where_paddles_ends(name: str) -> None:
             roles.stop()
 
 
-TOGETHER = "dp_momentum dp_sgd gradient_merge_avg lars localsgd_pure_sgd sharding_sgd".split()
+TOGETHER = ["dp_momentum", "dp_sgd", "gradient_merge_avg", "lars", "localsgd_pure_sgd", "sharding_sgd"]
 
 
 def trained(name: str) -> list[dict[str, Any]]:

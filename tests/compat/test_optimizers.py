@@ -152,7 +152,7 @@ OLD = {
 
 @pytest.mark.parametrize("name", sorted(OLD))
 def test_a_program_of_paddle_1_moves_parameters_alike(name: str) -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     cls, given = OLD[name]
     kinds = {"regularization": fluid.regularizer, "grad_clip": fluid.clip}
@@ -296,7 +296,7 @@ def test_state_moves_to_another_optimizer() -> None:
 
 
 def test_a_limit_set_for_all_programs() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     x = fluid.layers.data(name="x", shape=[1], dtype="float32")
     loss = fluid.layers.mean(fluid.layers.fc(input=x, size=1, bias_attr=False))
@@ -360,7 +360,7 @@ def losses(fluid: Any, loss: Any, steps: int = 6) -> list[float]:
 
 
 def test_mixed_precision_around_an_optimizer() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
     from paddle.fluid.contrib.mixed_precision.decorator import decorate
 
     _, loss = linear_program(fluid)
@@ -376,7 +376,7 @@ def test_mixed_precision_around_an_optimizer() -> None:
 
 
 def test_recomputation_around_an_optimizer() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     hidden, loss = linear_program(fluid)
     optimizer = fluid.optimizer.RecomputeOptimizer(fluid.optimizer.Adam(learning_rate=0.05))
@@ -389,7 +389,7 @@ def test_recomputation_around_an_optimizer() -> None:
 
 
 def test_averages_of_parameters_over_time() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     x = fluid.layers.data(name="x", shape=[1], dtype="float32")
     attr = fluid.ParamAttr(initializer=fluid.initializer.Constant(1.0))
@@ -411,7 +411,7 @@ def test_averages_of_parameters_over_time() -> None:
 
 
 def test_halves_of_minimize() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     _, loss = linear_program(fluid)
     optimizer = fluid.optimizer.SGD(learning_rate=0.1)
@@ -424,7 +424,7 @@ def test_halves_of_minimize() -> None:
 
 
 def test_optimizers_that_do_not_exist_here_say_so() -> None:
-    import paddle.fluid as fluid
+    from paddle import fluid
 
     with pytest.raises(NotImplementedError, match="Dpsgd"):
         fluid.optimizer.Dpsgd(learning_rate=0.1)

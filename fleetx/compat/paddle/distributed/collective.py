@@ -10,6 +10,7 @@ from torch import Tensor
 from fleetx import roles, static
 from fleetx.compat import exchanges
 from fleetx.compat.groups import Group, chosen, get_group, new_group
+from fleetx.compat.plain import plain
 from fleetx.compat.tensors import wrap
 from fleetx.static.record.variable import Variable
 
@@ -45,7 +46,8 @@ class _Done:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach().as_subclass(torch.Tensor).contiguous()
+    found: Tensor = plain(tensor).detach()
+    return found.contiguous()
 
 
 def _into(tensor: Tensor, exchange: Callable[[Tensor], Any]) -> _Done:

@@ -13,7 +13,7 @@ from fleetx import roles
 from fleetx.compat import worlds
 from fleetx.compat.groups import Group, everybody, joined
 from fleetx.compat.paddle.nn.layer.layers import Layer
-from fleetx.compat.tensors import wrap
+from fleetx.compat.plain import plain
 
 
 class ParallelEnv:
@@ -174,6 +174,6 @@ def same_start(layer: nn.Module, group: Group) -> None:
     with torch.no_grad():
         for value in [*layer.parameters(), *layer.buffers()]:
             if not getattr(value, "is_distributed", False):
-                moved = value.detach().as_subclass(torch.Tensor).contiguous()
+                moved = plain(value).detach().contiguous()
                 dist.broadcast(moved, group.ranks[0], group=group.process_group)
-                value.copy_(wrap(moved))
+                value.copy_(moved)

@@ -28,7 +28,7 @@ def _common(
 class SGDOptimizer(made.SGD):
     """``p -= lr * g``."""
 
-    def __init__(  # noqa: PLR0917 (the order of Paddle)
+    def __init__(
         self,
         learning_rate: Any,
         parameter_list: Any = None,
@@ -36,9 +36,7 @@ class SGDOptimizer(made.SGD):
         grad_clip: Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            learning_rate, **_common(parameter_list, regularization, grad_clip, name)
-        )
+        super().__init__(learning_rate, **_common(parameter_list, regularization, grad_clip, name))
 
 
 class MomentumOptimizer(made.Momentum):

@@ -20,9 +20,7 @@ def _refuse_choice(kind: str, need_clip: NeedClip) -> None:
 class ClipGradByValue(grad_clip.ClipGradByValue):
     """Force every number into ``[min, max]``; ``min`` is ``-max`` when it is not given."""
 
-    def __init__(
-        self, max: float, min: float | None = None, need_clip: NeedClip = None
-    ) -> None:
+    def __init__(self, max: float, min: float | None = None, need_clip: NeedClip = None) -> None:
         _refuse_choice("ClipGradByValue", need_clip)
         super().__init__(float(max), None if min is None else float(min))
 

@@ -11,5 +11,5 @@ __getattr__, __dir__ = table(
         "paddle.fluid.contrib.op_frequence": "op_freq_statistic",
         "paddle.fluid.contrib.utils": "HDFSClient",
     },
-    modules="memory_usage_calc mixed_precision op_frequence reader slim utils".split(),
+    modules=["memory_usage_calc", "mixed_precision", "op_frequence", "reader", "slim", "utils"],
 )

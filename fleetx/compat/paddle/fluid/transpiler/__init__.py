@@ -11,5 +11,5 @@ __getattr__, __dir__ = table(
         "paddle.fluid.transpiler.ps_dispatcher": "HashName RoundRobin",
         "paddle.fluid.tuning": "memory_optimize release_memory",
     },
-    modules="collective details distribute_transpiler ps_dispatcher".split(),
+    modules=["collective", "details", "distribute_transpiler", "ps_dispatcher"],
 )

@@ -59,7 +59,7 @@ def get_rng_state_tracker() -> RNGStatesTracker:
 def model_parallel_random_seed(seed: int | None = None) -> None:
     """Begin the state of this worker, and one that all of its group share."""
     place = hybrid_group().get_model_parallel_rank()
-    base = random.randint(0, 655350) if seed is None else int(seed)  # noqa: S311 (no secret)
+    base = random.randint(0, 655350) if seed is None else int(seed)
     _tracker.reset()
     torch.manual_seed(base)
     _tracker.add(MODEL_PARALLEL_RNG, base + 1024 + place)

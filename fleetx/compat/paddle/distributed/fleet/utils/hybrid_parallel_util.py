@@ -2,23 +2,22 @@
 
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
+from fleetx.compat.groups import everybody
 from fleetx.compat.hybrid import HybridCommunicateGroup
+from fleetx.compat.plain import plain
 
 
 def fused_allreduce_gradients(
     parameter_list: Any, hcg: HybridCommunicateGroup | None = None, *_: Any, **__: Any
 ) -> None:
     """Let gradients be the mean over the workers along the axis of data."""
-    from fleetx.compat.groups import everybody
-
     group = everybody() if hcg is None else hcg.get_data_parallel_group()
     if group.nranks == 1:
         return
     for parameter in parameter_list:
         if parameter.grad is not None:
-            moved = parameter.grad.detach().as_subclass(torch.Tensor).contiguous()
+            moved = plain(parameter.grad).detach().contiguous()
             dist.all_reduce(moved, group=group.process_group)
             parameter.grad.copy_(moved / group.nranks)

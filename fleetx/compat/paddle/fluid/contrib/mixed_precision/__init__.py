@@ -8,5 +8,5 @@ __getattr__, __dir__ = table(
         "paddle.fluid.contrib.mixed_precision.decorator": "decorate OptimizerWithMixedPrecision",
         "paddle.fluid.contrib.mixed_precision.fp16_lists": "AutoMixedPrecisionLists CustomOpLists",
     },
-    modules="decorator fp16_lists".split(),
+    modules=["decorator", "fp16_lists"],
 )

@@ -2,4 +2,4 @@
 
 from fleetx.compat.tables import table
 
-__getattr__, __dir__ = table(__name__, {}, modules="base collective parameter_server utils".split())
+__getattr__, __dir__ = table(__name__, {}, modules=["base", "collective", "parameter_server", "utils"])
