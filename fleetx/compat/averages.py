@@ -85,7 +85,7 @@ class ExponentialMovingAverage(_Average):
 class ModelAverage(_Average):
     """The mean of the parameters over a window of updates."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
         self,
         average_window_rate: float,
         parameters: Any = None,

@@ -15,7 +15,28 @@ from fleetx.config.distributed_strategy import DistributedStrategy as NativeStra
 from fleetx.config.transpiler import DistributeTranspilerConfig as NativeTranspiler
 from fleetx.plan.compose import Request
 
-TUNED = ["sync_nccl_allreduce", "nccl_comm_num", "use_hierarchical_allreduce", "elastic", "split_data", "hierarchical_allreduce_inter_nranks", "fuse_all_reduce_ops", "fuse_grad_size_in_MB", "fuse_grad_size_in_TFLOPS", "cudnn_exhaustive_search", "conv_workspace_size_limit", "cudnn_batchnorm_spatial_persistent", "last_comm_group_size_MB", "without_graph_optimization", "fuse_grad_size_in_num", "calc_comm_same_stream", "fuse_grad_merge", "heter_ccl_mode", "build_strategy", "execution_strategy"]
+TUNED = [
+    "sync_nccl_allreduce",
+    "nccl_comm_num",
+    "use_hierarchical_allreduce",
+    "elastic",
+    "split_data",
+    "hierarchical_allreduce_inter_nranks",
+    "fuse_all_reduce_ops",
+    "fuse_grad_size_in_MB",
+    "fuse_grad_size_in_TFLOPS",
+    "cudnn_exhaustive_search",
+    "conv_workspace_size_limit",
+    "cudnn_batchnorm_spatial_persistent",
+    "last_comm_group_size_MB",
+    "without_graph_optimization",
+    "fuse_grad_size_in_num",
+    "calc_comm_same_stream",
+    "fuse_grad_merge",
+    "heter_ccl_mode",
+    "build_strategy",
+    "execution_strategy",
+]
 """Settings that change no result: whoever can obeys them, and nobody stops for them."""
 
 _UNDERSCORED = {
@@ -171,8 +192,6 @@ class CollectiveStrategy(BuildStrategy):
 
 class DistributeTranspilerConfig(NativeTranspiler):
     """How parameters are spread over servers, or that workers exchange by themselves."""
-
-    _IDLE = ["mode", "enable_dc_asgd", "print_log", "wait_port", "nccl_comm_num", "use_hierarchical_allreduce", "hierarchical_allreduce_inter_nranks", "completely_not_async", "collective_mode"]
 
     def __init__(self) -> None:
         vars(self)["_kept"] = {

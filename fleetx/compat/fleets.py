@@ -154,7 +154,7 @@ class Fleet:
         """Save what training needs to go on: by the servers, or by the first worker."""
         self._save("save_persistables", executor, dirname, main_program, filename, mode, **more)
 
-    def _save(
+    def _save(  # noqa: PLR0917 (the order of Paddle)
         self,
         call: str,
         executor: Any,
@@ -184,7 +184,7 @@ class Fleet:
 
     load_model = load_persistables
 
-    def save_inference_model(
+    def save_inference_model(  # noqa: PLR0917 (the order of Paddle)
         self,
         executor: Any,
         dirname: Any,

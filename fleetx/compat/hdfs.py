@@ -134,7 +134,7 @@ class HDFSClient:
         """The text of a file."""
         return self._run("-cat", fs_path).rstrip("\n") if self.is_file(fs_path) else ""
 
-    def upload(
+    def upload(  # noqa: PLR0917 (the order of Paddle)
         self,
         hdfs_path: str = "",
         local_path: str = "",

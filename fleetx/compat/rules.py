@@ -82,7 +82,7 @@ class RMSProp(Rule):
 
     buffers = ("mean_square", "mean_grad", "momentum")
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
         self,
         params: Any,
         lr: float = 1e-2,
@@ -159,7 +159,7 @@ class Ftrl(Rule):
 
     buffers = ("squared", "linear")
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
         self,
         params: Any,
         lr: float = 1e-3,

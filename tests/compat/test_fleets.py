@@ -209,7 +209,7 @@ def pipeline() -> Any:
         LayerDesc(paddle.nn.Linear, 4, 16),
         LayerDesc(paddle.nn.ReLU),
         LayerDesc(paddle.nn.Linear, 16, 16),
-        lambda x: paddle.tanh(x),
+        paddle.tanh,
         LayerDesc(paddle.nn.Linear, 16, 1),
     ]
     net = PipelineLayer(layers=layers, num_stages=2, loss_fn=paddle.nn.MSELoss())

@@ -70,7 +70,22 @@ def fed(key: str) -> str:
     return "g_" + key.replace(".", "_")
 
 
-ALONE = ["adam", "adam_l2decay", "gradient_merge_momentum_avg", "gradient_merge_sgd_avg", "gradient_merge_sgd_sum", "lamb_default", "lamb_exclude", "lars_default_exclude", "momentum", "momentum_globalnorm_clip", "momentum_l2decay", "momentum_nesterov", "momentum_piecewise_lr", "sgd"]
+ALONE = [
+    "adam",
+    "adam_l2decay",
+    "gradient_merge_momentum_avg",
+    "gradient_merge_sgd_avg",
+    "gradient_merge_sgd_sum",
+    "lamb_default",
+    "lamb_exclude",
+    "lars_default_exclude",
+    "momentum",
+    "momentum_globalnorm_clip",
+    "momentum_l2decay",
+    "momentum_nesterov",
+    "momentum_piecewise_lr",
+    "sgd",
+]
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -109,7 +124,14 @@ def test_a_program_ends_where_paddles_ends(name: str) -> None:
             roles.stop()
 
 
-TOGETHER = ["dp_momentum", "dp_sgd", "gradient_merge_avg", "lars", "localsgd_pure_sgd", "sharding_sgd"]
+TOGETHER = [
+    "dp_momentum",
+    "dp_sgd",
+    "gradient_merge_avg",
+    "lars",
+    "localsgd_pure_sgd",
+    "sharding_sgd",
+]
 
 
 def trained(name: str) -> list[dict[str, Any]]:

@@ -19,5 +19,14 @@ __getattr__, __dir__ = table(
         "paddle.distributed.auto_parallel": "ProcessMesh shard_tensor shard_op",
         "paddle.distributed.entries": ("CountFilterEntry ProbabilityEntry ShowClickEntry"),
     },
-    modules=["auto_parallel", "cloud_utils", "collective", "fleet", "launch", "launch_ps", "parallel", "utils"],
+    modules=[
+        "auto_parallel",
+        "cloud_utils",
+        "collective",
+        "fleet",
+        "launch",
+        "launch_ps",
+        "parallel",
+        "utils",
+    ],
 )

@@ -97,7 +97,7 @@ def broadcast(
     return _into(tensor, lambda moved: dist.broadcast(moved, src, group=among.process_group))
 
 
-def reduce(
+def reduce(  # noqa: PLR0917 (the order of Paddle)
     tensor: Tensor,
     dst: int,
     op: int = ReduceOp.SUM,
@@ -147,7 +147,7 @@ def broadcast_object_list(object_list: list[Any], src: int, group: Any = None) -
     object_list[:] = roles.util.all_gather(list(object_list))[src]
 
 
-def scatter(
+def scatter(  # noqa: PLR0917 (the order of Paddle)
     tensor: Tensor,
     tensor_list: list[Tensor] | None = None,
     src: int = 0,
@@ -240,7 +240,7 @@ def _c_split(tensor: Tensor, group: Any = None) -> Any:
     return exchanges.split(tensor, chosen(group))
 
 
-def _mp_allreduce(
+def _mp_allreduce(  # noqa: PLR0917 (the order of Paddle)
     tensor: Tensor,
     op: int = ReduceOp.SUM,
     group: Any = None,

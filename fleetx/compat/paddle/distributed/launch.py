@@ -19,7 +19,22 @@ RENAMED = {
 }
 """Flag of Paddle -> the same of fleetrun."""
 
-IDLE = ["--log_level", "--job_id", "--run_mode", "--host", "--port", "--elastic_server", "--elastic_pre_hook", "--backend", "--gloo_port", "--with_gloo", "--sort_ip", "--auto_parallel_config", "--elastic_level", "--auto_cluster_config"]
+IDLE = [
+    "--log_level",
+    "--job_id",
+    "--run_mode",
+    "--host",
+    "--port",
+    "--elastic_server",
+    "--elastic_pre_hook",
+    "--backend",
+    "--gloo_port",
+    "--with_gloo",
+    "--sort_ip",
+    "--auto_parallel_config",
+    "--elastic_level",
+    "--auto_cluster_config",
+]
 """Flags with a value that have nothing to set here."""
 
 SWITCHES = ["--print_config", "--legacy", "--force", "--log_overwrite", "--enable_gpu_log"]

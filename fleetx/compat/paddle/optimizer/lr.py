@@ -141,7 +141,7 @@ class ExponentialDecay(_Gamma):
 class PolynomialDecay(LRScheduler):
     """Down to ``end_lr`` along a power; with ``cycle``, again over longer spans."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
         self,
         learning_rate: float,
         decay_steps: int,
@@ -166,7 +166,7 @@ class PolynomialDecay(LRScheduler):
 class LinearWarmup(LRScheduler):
     """From ``start_lr`` to ``end_lr`` in a line, then the rate or scheduler as it is."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
         self,
         learning_rate: float | LRScheduler,
         warmup_steps: int,
@@ -293,7 +293,7 @@ class CosineAnnealingDecay(LRScheduler):
 class CosineAnnealingWarmRestarts(LRScheduler):
     """Half a cosine of ``T_0`` epochs, then others that are ``T_mult`` times as long."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
         self,
         learning_rate: float,
         T_0: int,
@@ -317,7 +317,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 class LinearLR(LRScheduler):
     """From ``start_factor`` to ``end_factor`` times the rate in a line of ``total_steps``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
         self,
         learning_rate: float,
         total_steps: int,
@@ -338,7 +338,7 @@ class LinearLR(LRScheduler):
 class OneCycleLR(LRScheduler):
     """Up to ``max_learning_rate`` and down to nearly nothing, over ``total_steps``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
         self,
         max_learning_rate: float,
         total_steps: int,
@@ -380,7 +380,7 @@ class OneCycleLR(LRScheduler):
 class CyclicLR(LRScheduler):
     """Between two rates, up over ``step_size_up`` and down over ``step_size_down`` steps."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
         self,
         base_learning_rate: float,
         max_learning_rate: float,
@@ -414,7 +414,7 @@ class CyclicLR(LRScheduler):
 class ReduceOnPlateau(LRScheduler):
     """Smaller by ``factor`` when a metric has not become better for ``patience`` steps."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (the order of Paddle)
         self,
         learning_rate: float,
         mode: str = "min",

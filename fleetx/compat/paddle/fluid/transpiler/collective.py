@@ -9,8 +9,6 @@ from fleetx.compat.paddle.fluid.transpiler.distribute_transpiler import _spread
 class Collective:
     """Rewrites a program that trains."""
 
-    strategy: dict[str, Any] = {}
-
     def __init__(self, nrings: int = 1) -> None:
         self.nrings = nrings
 

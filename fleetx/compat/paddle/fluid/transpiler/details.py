@@ -1,5 +1,6 @@
 """``paddle.fluid.transpiler.details``."""
 
+import sys
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -10,7 +11,7 @@ def program_to_code(prog: Program, fout: Any = None, skip_op_callstack: bool = T
     """Write the operators of a program, one on each line, to a file or to the screen."""
     text = str(prog.graph) if isinstance(prog, Program) else str(prog)
     if fout is None:
-        print(text)
+        sys.stdout.write(f"{text}\n")
     elif isinstance(fout, str | Path):
         Path(fout).write_text(text, encoding="utf-8")
     else:

@@ -2,4 +2,6 @@
 
 from fleetx.compat.tables import table
 
-__getattr__, __dir__ = table(__name__, {}, modules=["base", "collective", "parameter_server", "utils"])
+__getattr__, __dir__ = table(
+    __name__, {}, modules=["base", "collective", "parameter_server", "utils"]
+)
