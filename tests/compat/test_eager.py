@@ -202,6 +202,7 @@ def test_devices_and_formats() -> None:
     assert paddle.get_device() == "cpu"
     with pytest.raises(ValueError, match=r"'ipu:0'.* names a device"):
         paddle.set_device("ipu:0")
+    paddle.device.forget()
     assert paddle.is_compiled_with_cuda() == torch.cuda.is_available()
     assert not paddle.is_compiled_with_npu()
     paddle.set_default_dtype("float64")
@@ -421,6 +422,18 @@ def test_training_in_one_call(capsys: pytest.CaptureFixture[str], tmp_path: Path
     model.load(str(tmp_path / "m"))
     assert "epoch 7 step 0" in capsys.readouterr().out
     assert paddle.summary(model.network)["total_params"] == 10
+
+
+def test_a_weight_without_its_norm_is_the_same() -> None:
+    import paddle
+
+    layer = paddle.nn.utils.weight_norm(paddle.nn.Linear(3, 4), dim=1)
+    x = paddle.randn([2, 3])
+    before = layer(x).numpy()
+    assert sorted(layer.state_dict()) == ["bias", "weight_g", "weight_v"]
+    paddle.nn.utils.remove_weight_norm(layer)
+    assert sorted(layer.state_dict()) == ["bias", "weight"]
+    np.testing.assert_allclose(layer(x).numpy(), before, 1e-5)
 
 
 def test_small_helpers(tmp_path: Path) -> None:

@@ -69,8 +69,12 @@ class _BatchNormBase(Layer, BatchNormBase):
         return self._variance
 
     @override
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        nn.Module._load_from_state_dict(self, *args, **kwargs)
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any
+    ) -> None:
+        # Of this version on, torch expects nothing that is not there.
+        local_metadata = {**local_metadata, "version": 2}
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     @override
     def _check_input_dim(self, input: Any) -> None:

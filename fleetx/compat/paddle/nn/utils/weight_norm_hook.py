@@ -27,7 +27,7 @@ def weight_norm(layer: Any, name: str = "weight", dim: int | None = 0) -> Any:
     """Let a weight be ``weight_v`` scaled to the lengths ``weight_g`` in every forward."""
     weight = getattr(layer, name)
     start = weight.detach().clone()
-    layer._parameters.pop(name, None)
+    delattr(layer, name)
     v = layer.create_parameter(list(start.size()), ParamAttr(initializer=lambda t: t.copy_(start)))
     lengths = _length(start, dim).reshape(-1)
     g = layer.create_parameter([lengths.numel()], ParamAttr(initializer=lambda t: t.copy_(lengths)))
@@ -48,7 +48,8 @@ def remove_weight_norm(layer: Any, name: str = "weight") -> Any:
     hook.remove()
     value = _weight(layer, name, dim).detach()
     vars(layer).pop(name, None)
-    del layer._parameters[f"{name}_v"], layer._parameters[f"{name}_g"]
+    delattr(layer, f"{name}_v")
+    delattr(layer, f"{name}_g")
     fill = ParamAttr(initializer=lambda t: t.copy_(value))
     layer.add_parameter(name, layer.create_parameter(list(value.size()), fill))
     return layer

@@ -22,7 +22,7 @@ def _array(img: Any) -> Any:
     return found[:, :, None] if found.ndim == 2 else found
 
 
-def _size(img: Any) -> tuple[int, int]:
+def size_of(img: Any) -> tuple[int, int]:
     """Height and width."""
     if is_picture(img):
         return img.height, img.width
@@ -50,7 +50,7 @@ def normalize(img: Any, mean: Any, std: Any, data_format: str = "CHW", to_rgb: b
 
 def resize(img: Any, size: Any, interpolation: str = "bilinear") -> Any:
     """Another size; one number is that of the shorter side."""
-    height, width = _size(img)
+    height, width = size_of(img)
     if isinstance(size, int):
         short = min(height, width)
         wanted = (round(height * size / short), round(width * size / short))
@@ -74,7 +74,7 @@ def crop(img: Any, top: int, left: int, height: int, width: int) -> Any:
 def center_crop(img: Any, output_size: Any) -> Any:
     """The middle of a picture."""
     wanted = (output_size, output_size) if isinstance(output_size, int) else output_size
-    height, width = _size(img)
+    height, width = size_of(img)
     top, left = round((height - wanted[0]) / 2), round((width - wanted[1]) / 2)
     return crop(img, top, left, wanted[0], wanted[1])
 

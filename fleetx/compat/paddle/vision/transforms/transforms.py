@@ -134,11 +134,11 @@ class RandomCrop(BaseTransform):
     def _apply_image(self, img: Any) -> Any:
         if self.padding is not None:
             img = F.pad(img, self.padding, self.fill, self.padding_mode)
-        height, width = F._size(img)
+        height, width = F.size_of(img)
         if self.pad_if_needed and (width < self.size[1] or height < self.size[0]):
             more = (max(self.size[1] - width, 0), max(self.size[0] - height, 0))
             img = F.pad(img, more, self.fill, self.padding_mode)
-            height, width = F._size(img)
+            height, width = F.size_of(img)
         top = random.randint(0, height - self.size[0])
         left = random.randint(0, width - self.size[1])
         return F.crop(img, top, left, *self.size)
@@ -161,7 +161,7 @@ class RandomResizedCrop(BaseTransform):
 
     @override
     def _apply_image(self, img: Any) -> Any:
-        height, width = F._size(img)
+        height, width = F.size_of(img)
         for _ in range(10):
             area = random.uniform(*self.scale) * height * width
             shape = float(np.exp(random.uniform(*np.log(self.ratio))))
