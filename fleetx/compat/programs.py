@@ -52,6 +52,11 @@ class Program(static.Program):
     def list_vars(self) -> list[Any]:
         return super().list_vars() if not self.initial else _starting(self)
 
+    @property
+    def desc(self) -> "ProgramDesc":
+        """What it is written as."""
+        return ProgramDesc(self)
+
     def state_dict(self, mode: str = "all", scope: Any = None) -> dict[str, Any]:
         """The values of its parameters and buffers by name."""
         return {name: value.detach() for name, value in self.state.persistent().items()}
@@ -85,6 +90,17 @@ class Program(static.Program):
             "its own executor, which are not here; build the network with the code that wrote it "
             "and load its weights with fluid.io.load_persistables()."
         )
+
+
+class ProgramDesc:
+    """A program as text, where Paddle has a message of protocol buffers."""
+
+    def __init__(self, program: static.Program) -> None:
+        self._program = program
+
+    def serialize_to_string(self) -> bytes:
+        """The operators, to read or to compare."""
+        return str(self._program).encode()
 
 
 def ours(program: static.Program) -> Program:

@@ -229,7 +229,7 @@ def test_download_says_what_to_do(tmp_path: Path) -> None:
 def squares(count: int = 10) -> Any:
     import paddle
 
-    class Squares(paddle.io.Dataset):
+    class Squares(paddle.io.Dataset):  # type: ignore[misc]
         def __getitem__(self, idx: int) -> Any:
             return np.full(3, idx, "float32"), idx * idx
 
@@ -298,7 +298,7 @@ def test_static_batches_are_feeds_by_name() -> None:
 def test_iterable_data_sets() -> None:
     import paddle
 
-    class Stream(paddle.io.IterableDataset):
+    class Stream(paddle.io.IterableDataset):  # type: ignore[misc]
         def __iter__(self) -> Any:
             yield from (np.float32(number) for number in range(5))
 

@@ -9,7 +9,6 @@ HERE = "fleetx.compat.fleetx_1."
 MODULES = {
     "applications": "models",
     "utils": "helpers",
-    "util": "util",
     "dataset": "dataset",
     "version": "version",
 }
@@ -42,8 +41,26 @@ def _name(attribute: str, module: str) -> property:
     return property(get)
 
 
+class _Util:
+    """``fleetx.util`` of both versions: that of workers, and where programs are saved."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "save_program":
+            return importlib.import_module(f"{HERE}util").save_program
+        return getattr(importlib.import_module("fleetx.roles.worker_util").util, name)
+
+
 class Both(ModuleType):
     """The module ``fleetx`` with the names of both versions."""
+
+    @property
+    def util(self) -> Any:
+        """What workers do together, and ``save_program``."""
+        return _Util()
+
+    @util.setter
+    def util(self, value: Any) -> None:
+        vars(self)["util"] = value
 
 
 for _attribute, _from in MODULES.items():
