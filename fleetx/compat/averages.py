@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fleetx.compat.optimizers import Optimizer
 from fleetx.static.record.current import default_main_program
@@ -76,6 +77,7 @@ class ExponentialMovingAverage(_Average):
             kept = self._kept.setdefault(name, torch.zeros_like(value))
             kept.mul_(self._decay).add_(value, alpha=1 - self._decay)
 
+    @override
     def _values(self) -> dict[str, Tensor]:
         """Without the zeros at which they began."""
         share = 1 - self._decay**self._updates
@@ -117,10 +119,11 @@ class ModelAverage(_Average):
             self._old, self._old_counted = self._kept, self._counted
             self._kept, self._counted = {}, 0
 
+    @override
     def _values(self) -> dict[str, Tensor]:
         count = self._counted + self._old_counted
         names = {**self._old, **self._kept}
-        sums = {n: self._kept.get(n, 0) + self._old.get(n, 0) for n in names}
+        sums: dict[str, Any] = {n: self._kept.get(n, 0) + self._old.get(n, 0) for n in names}
         return {name: value / count for name, value in sums.items()}
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fleetx.compat import exchanges, modes, unique_names
 from fleetx.compat.groups import Group, alone, chosen
@@ -36,7 +37,7 @@ def _part(whole: nn.Parameter, axis: int, group: Group) -> nn.Parameter:
     own = torch.chunk(whole.detach(), group.nranks, dim=axis)[group.rank].clone()
     made = nn.Parameter(plain(own), requires_grad=whole.requires_grad)
     vars(made).update({**vars(whole), "split_axis": axis})
-    made.is_distributed = True  # type: ignore[attr-defined]
+    object.__setattr__(made, "is_distributed", True)
     return made
 
 
@@ -64,6 +65,7 @@ class ColumnParallelLinear(Layer):
         if has_bias:
             self.bias = _part(self.create_parameter([out_features], is_bias=True), 0, group)
 
+    @override
     def forward(self, x: Tensor) -> Any:
         """``x @ weight + bias``, whole or in parts."""
         group: Group = vars(self)["_group"]
@@ -94,6 +96,7 @@ class RowParallelLinear(Layer):
         self.weight = _part(whole, 0, group)
         self.bias = self.create_parameter([out_features], is_bias=True) if has_bias else None
 
+    @override
     def forward(self, x: Tensor) -> Any:
         """``x @ weight + bias``, of inputs in parts or whole."""
         group: Group = vars(self)["_group"]
@@ -120,6 +123,7 @@ class VocabParallelEmbedding(Layer):
         self.weight = _part(whole, 0, group)
         self.vocab_start_index = max(group.rank, 0) * (num_embeddings // group.nranks)
 
+    @override
     def forward(self, x: Tensor) -> Any:
         """The rows of indices."""
         group: Group = vars(self)["_group"]
@@ -137,6 +141,7 @@ class ParallelCrossEntropy(Layer):
         vars(self)["_group"] = model_group(mp_group)
         self.ignore_index = ignore_index
 
+    @override
     def forward(self, input: Tensor, label: Tensor) -> Any:
         """The loss of each sample, shaped ``[…, 1]``."""
         group: Group = vars(self)["_group"]

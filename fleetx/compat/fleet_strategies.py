@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
 from typing_extensions import override
 
 from fleetx import roles
 from fleetx.compat.notes import note
 from fleetx.compat.strategies import BuildStrategy, ExecutionStrategy
 from fleetx.config.distributed_strategy import DistributedStrategy as NativeStrategy
+from fleetx.config.switchboard import Switchboard
 from fleetx.config.transpiler import DistributeTranspilerConfig as NativeTranspiler
 from fleetx.plan.compose import Request
 
@@ -38,6 +38,8 @@ TUNED = [
     "execution_strategy",
 ]
 """Settings that change no result: whoever can obeys them, and nobody stops for them."""
+
+_native: Any = Switchboard
 
 _UNDERSCORED = {
     "_fuse_grad_size_in_TFLOPS": "fuse_grad_size_in_TFLOPS",
@@ -67,7 +69,6 @@ class DistributedStrategy(NativeStrategy):
             value = _options(name, value)
         super().__setattr__(name, value)
 
-    @override
     def __getattr__(self, name: str) -> Any:
         name = _UNDERSCORED.get(name, name)
         if name == "auto":
@@ -76,11 +77,12 @@ class DistributedStrategy(NativeStrategy):
             return BuildStrategy(self._blocks.setdefault(name, {}), self._writable)
         if name == "execution_strategy":
             return ExecutionStrategy(self._blocks.setdefault(name, {}), self._writable)
-        return super().__getattr__(name)
+        return _native.__getattr__(self, name)
 
     @override
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_auto": self.auto}
+        kept: dict[str, Any] = _native.__getstate__(self)
+        return {**kept, "_auto": self.auto}
 
     @override
     def request(self) -> Request:
@@ -110,7 +112,7 @@ def names_of(entries: Any) -> list[str]:
         if isinstance(entry, list | tuple):
             found += names_of(entry)
         else:
-            found.append(str(entry.name) if isinstance(entry, Tensor) else str(entry))
+            found.append(str(getattr(entry, "name", entry)))
     return found
 
 
@@ -190,6 +192,9 @@ class CollectiveStrategy(BuildStrategy):
             raise ValueError(f"strategy.mode is 'nccl2' or 'collective', got {self.mode!r}")
 
 
+_PUSHES = "geo_sgd_need_push_nums"
+
+
 class DistributeTranspilerConfig(NativeTranspiler):
     """How parameters are spread over servers, or that workers exchange by themselves."""
 
@@ -238,7 +243,8 @@ class DistributeTranspilerConfig(NativeTranspiler):
             for name in ("geo_sgd_mode", "half_async", "runtime_split_send_recv"):
                 setattr(plain, name, False)
         if not vars(plain)["geo_sgd_mode"]:
-            plain.geo_sgd_need_push_nums = NativeTranspiler().geo_sgd_need_push_nums
+            usual = vars(NativeTranspiler())["geo_sgd_need_push_nums"]
+            setattr(plain, _PUSHES, usual)
         return plain.strategy(base)
 
 

@@ -63,7 +63,7 @@ class Momentum(Optimizer):
                 "here; multiply the loss instead."
             )
         (factor,) = numbers("Momentum", momentum=momentum)
-        options = {"momentum": factor, "nesterov": bool(use_nesterov)}
+        options: dict[str, Any] = {"momentum": factor, "nesterov": bool(use_nesterov)}
         super().__init__(torch.optim.SGD, learning_rate, **options, **common)
 
 
@@ -164,7 +164,10 @@ class Adagrad(Optimizer):
         initial_accumulator_value: float = 0.0,
         **common: Any,
     ) -> None:
-        options = {"eps": epsilon, "initial_accumulator_value": initial_accumulator_value}
+        options: dict[str, Any] = {
+            "eps": epsilon,
+            "initial_accumulator_value": initial_accumulator_value,
+        }
         super().__init__(torch.optim.Adagrad, learning_rate, **options, **common)
 
 
@@ -208,7 +211,12 @@ class RMSProp(Optimizer):
         centered: bool = False,
         **common: Any,
     ) -> None:
-        options = {"rho": rho, "eps": epsilon, "momentum": momentum, "centered": centered}
+        options: dict[str, Any] = {
+            "rho": rho,
+            "eps": epsilon,
+            "momentum": momentum,
+            "centered": centered,
+        }
         super().__init__(rules.RMSProp, learning_rate, **options, **common)
 
 
@@ -252,7 +260,7 @@ class Lamb(Optimizer):
             )
         first, second = numbers("Lamb", beta1=beta1, beta2=beta2)
         self._excluded = exclude_from_weight_decay_fn
-        options = {"betas": (first, second), "eps": epsilon}
+        options: dict[str, Any] = {"betas": (first, second), "eps": epsilon}
         common["lamb_weight_decay"] = lamb_weight_decay
         super().__init__(LambRule, learning_rate, **options, **common)
 
@@ -279,7 +287,11 @@ class LarsMomentum(Optimizer):
         **common: Any,
     ) -> None:
         self._excluded = tuple(exclude_from_weight_decay or ())
-        options = {"momentum": momentum, "lars_coeff": lars_coeff, "epsilon": epsilon}
+        options: dict[str, Any] = {
+            "momentum": momentum,
+            "lars_coeff": lars_coeff,
+            "epsilon": epsilon,
+        }
         common["lars_weight_decay"] = lars_weight_decay
         super().__init__(LarsRule, learning_rate, **options, **common)
 

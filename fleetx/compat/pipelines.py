@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 import fleetx
 from fleetx.api import session
@@ -26,6 +27,7 @@ class LayerDesc:
         """The layer."""
         return self.layer_func(*self.inputs, **self.kwargs)
 
+    @override
     def __repr__(self) -> str:
         return f"LayerDesc({self.layer_func!r}, {self.inputs!r}, {self.kwargs!r})"
 
@@ -55,6 +57,7 @@ class _Called(Layer):
         vars(self)["_function"] = function
         self.shared = layer
 
+    @override
     def forward(self, *inputs: Any) -> Any:
         """What the function makes of it."""
         function = vars(self)["_function"]
@@ -85,10 +88,12 @@ class PipelineLayer(Layer):
         shared: dict[str, nn.Module] = {}
         self.run_function = nn.ModuleList(_Stage(_made(desc, shared)) for desc in layers)
 
+    @override
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """With tensors of torch, which pipelines send."""
         return nn.Module.__call__(self, *args, **kwargs)
 
+    @override
     def forward(self, input: Any) -> Any:
         """One layer after the other."""
         made = input
@@ -142,6 +147,7 @@ class PipelineModel(Layer):
         vars(self)["_pipeline"] = strategy.hybrid_configs["pp_degree"] > 1
         self._layers = layers
 
+    @override
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """That of the layers, where one worker has all of them."""
         return vars(self)["_inner"](*inputs, **kwargs)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from fleetx.compat.distribution import DistributedOptimizer, alone, asked_by, innermost
 from fleetx.compat.fleet_strategies import names_of
 from fleetx.compat.notes import note
@@ -72,6 +74,7 @@ class RecomputeOptimizer(WrappedOptimizer):
     def _set_checkpoints(self, checkpoints: Sequence[Any]) -> None:
         self._checkpoints = names_of(checkpoints)
 
+    @override
     def own(self) -> dict[str, dict[str, Any]]:
         """Recompute, between the checkpoints."""
         if not self._checkpoints:
@@ -89,6 +92,7 @@ class GradientMergeOptimizer(WrappedOptimizer):
         super().__init__(inner_optimizer)
         self._options = {"k_steps": int(k_steps), "avg": bool(avg)}
 
+    @override
     def own(self) -> dict[str, dict[str, Any]]:
         """Gradient merge."""
         return {"gradient_merge": dict(self._options)}
@@ -110,6 +114,7 @@ class PipelineOptimizer(WrappedOptimizer):
             note("PipelineOptimizer(start_cpu_core_id)", "cores are dealt out by fleetrun.")
         self._batches = int(num_microbatches)
 
+    @override
     def own(self) -> dict[str, dict[str, Any]]:
         """A pipeline."""
         return {"pipeline": {"accumulate_steps": self._batches}}

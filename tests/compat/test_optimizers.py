@@ -115,7 +115,7 @@ def test_an_eager_loop_moves_parameters_as_paddle_does(name: str) -> None:
     assert sorted(keys) == DATA["state_keys"][name]
 
 
-OLD = {
+OLD: dict[str, tuple[str, dict[str, Any]]] = {
     "SGD": ("SGD", {}),
     "SGD_l1": ("SGDOptimizer", {"regularization": "L1DecayRegularizer(0.1)"}),
     "Momentum_nesterov_l2_clip": (

@@ -157,6 +157,7 @@ class DataParallel(Layer):
         else:
             yield
 
+    @override
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)

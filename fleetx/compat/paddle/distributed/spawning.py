@@ -26,7 +26,8 @@ def spawn(
     count = nprocs if nprocs > 0 else _count(listed)
     for name in options:
         note(f"spawn({name}=...)", "it has nothing to set here.")
-    return multiprocessing.start_processes(
+    start: Any = vars(multiprocessing)["start_processes"]
+    return start(
         _worker,
         args=(func, args, _endpoints(count)),
         nprocs=count,

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 from fleetx.static.record.program import Program
 
 
-def program_to_code(prog: Program, fout: Any = None, skip_op_callstack: bool = True) -> None:
+def program_to_code(prog: Any, fout: Any = None, skip_op_callstack: bool = True) -> None:
     """Write the operators of a program, one on each line, to a file or to the screen."""
     text = str(prog.graph) if isinstance(prog, Program) else str(prog)
     if fout is None:
