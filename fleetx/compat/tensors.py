@@ -11,7 +11,7 @@ from torch.overrides import has_torch_function_unary
 from typing_extensions import override
 
 from fleetx.compat.arrays import scalar_like
-from fleetx.compat.dtypes import dtype_of
+from fleetx.compat.dtypes import convert_dtype, dtype_of
 from fleetx.compat.tables import HERE
 from fleetx.static.record.variable import Variable
 
@@ -135,7 +135,11 @@ class Tensor(torch.Tensor):
 
     @override
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"Tensor(shape={list(_shape_of(self))}, dtype={self.dtype}, {self.tolist()})"
+numbers = np.array2string(numpy_of(self), separator=", ", prefix=" " * 7)
+        return (
+            f"Tensor(shape={list(_shape_of(self))}, dtype={convert_dtype(self.dtype)}, "
+            f"place={_place(self)}, stop_gradient={not self.requires_grad},\n       {numbers})"
+        )
 
     @override
     def __format__(self, spec: str) -> str:

@@ -509,3 +509,14 @@ def test_a_layer_trains_on_two_workers(settings: dict[str, Any]) -> None:
     assert first[1] < first[0]
     assert second[1] < second[0]
     assert first[2] == second[2]
+
+
+def test_tensors_are_printed_as_paddle_does() -> None:
+    import paddle
+
+    paddle.set_device("cpu")
+    text = (
+        "Tensor(shape=[2], dtype=float32, place=Place(cpu), stop_gradient=True,\n       [1., 2.])"
+    )
+    assert repr(paddle.to_tensor([1.0, 2.0])) == text
+    paddle.device.forget()
