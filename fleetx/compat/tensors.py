@@ -135,7 +135,7 @@ class Tensor(torch.Tensor):
 
     @override
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-numbers = np.array2string(numpy_of(self), separator=", ", prefix=" " * 7)
+        numbers = np.array2string(numpy_of(self), separator=", ", prefix=" " * 7)
         return (
             f"Tensor(shape={list(_shape_of(self))}, dtype={convert_dtype(self.dtype)}, "
             f"place={_place(self)}, stop_gradient={not self.requires_grad},\n       {numbers})"
