@@ -18,6 +18,7 @@ from fleetx.io.files import load_tensors, save_tensors
 from fleetx.io.values import put, restart_without, training_values, values, whole_values
 from fleetx.plan.option import unknown
 from fleetx.static.record.error import ProgramError
+from fleetx.static.record.interception import paused
 from fleetx.static.run.training import training_of
 
 STATE = ".optimizer.safetensors"
@@ -369,9 +370,10 @@ def _by_name(found: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _array(value: Tensor) -> np.ndarray:
-    value = value.detach().cpu()
-    found: np.ndarray = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-    return found.copy()
+    with paused():
+        value = value.detach().cpu()
+        found: np.ndarray = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        return found.copy()
 
 
 def get_parameter_value(para: Any, executor: Any = None) -> np.ndarray:

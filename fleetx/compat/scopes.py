@@ -11,6 +11,7 @@ from typing_extensions import override
 from fleetx.compat import parameters
 from fleetx.compat.lod_tensors import LoDTensor
 from fleetx.static.record.error import ProgramError
+from fleetx.static.record.interception import paused
 from fleetx.static.run import scope as programs
 
 Get = Callable[[], Any]
@@ -39,14 +40,16 @@ class _Kept(LoDTensor):
 
     @override
     def tensor(self) -> torch.Tensor:
-        found = self._get()
+        with paused():  # looking at a value is no part of a program that is written
+            found = self._get()
         return found if isinstance(found, torch.Tensor) else torch.as_tensor(np.asarray(found))
 
     @override
     def set(self, array: Any, place: Any = None) -> None:
         if self._set is None:
             raise ProgramError("this value follows from others, so it cannot be set; set those.")
-        self._set(array)
+        with paused():
+            self._set(array)
 
     @override
     def shape(self) -> list[int]:

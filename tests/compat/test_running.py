@@ -107,6 +107,24 @@ def test_scopes_find_values_and_take_them() -> None:
         assert fluid.global_scope().find_var("mine").get_tensor()._get_dims() == [3]
 
 
+def test_values_are_read_and_saved_while_a_program_is_written(tmp_path: Path) -> None:
+    from paddle import fluid
+
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        regression()
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(fluid.default_startup_program())
+        operators = len(main.global_block().ops)
+        tensor = fluid.global_scope().find_var("w").get_tensor()
+        tensor.set(np.zeros(tensor._get_dims(), "float32"), fluid.CPUPlace())
+        fluid.io.save_persistables(exe, str(tmp_path), main)
+        fluid.save(main, str(tmp_path / "model"))
+        fluid.io.load_persistables(exe, str(tmp_path), main)
+        assert np.array(tensor).tolist() == [[0.0], [0.0]]
+        assert len(main.global_block().ops) == operators
+
+
 def test_a_scope_has_parameters_of_its_own() -> None:
     from paddle import fluid
 

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fleetx.static.record.interception import paused
+
 BFLOAT16 = 22
 NUMPY: dict[int, type[np.generic]] = {
     0: np.bool_,
@@ -182,7 +184,11 @@ def _each(path: Path) -> Iterator[Tensor]:
 
 def packed(tensor: Tensor, lod: Sequence[Sequence[int]] = ()) -> bytes:
     """A tensor as a file has it."""
-    value = tensor.detach().cpu().contiguous()
+    with paused():  # a script may save while it writes a program, and this is no part of it
+        return _packed(tensor.detach().cpu().contiguous(), lod)
+
+
+def _packed(value: Tensor, lod: Sequence[Sequence[int]]) -> bytes:
     if value.dtype == torch.bfloat16:
         number, raw = BFLOAT16, value.view(torch.int16).numpy().tobytes()
     else:
