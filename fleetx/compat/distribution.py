@@ -140,6 +140,7 @@ def without_idle(strategy: Any) -> Any:
     if not isinstance(strategy, fleetx.DistributedStrategy) or not known:
         return strategy
     strategy = copy.deepcopy(strategy)
+    vars(strategy).pop("_auto", None)  # it was asked, and chose
     for rule in ("lars", "lamb"):
         given = getattr(strategy, f"{rule}_configs")["exclude_from_weight_decay"]
         idle = [pattern for pattern in given if not any(pattern in name for name in known)]

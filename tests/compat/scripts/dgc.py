@@ -21,7 +21,8 @@ img = fluid.layers.data(name='img', shape=[1, 12, 12], dtype='float32')
 label = fluid.layers.data(name='label', shape=[1], dtype='int64')
 conv_pool = fluid.nets.simple_img_conv_pool(
     input=img, filter_size=3, num_filters=4, pool_size=2, pool_stride=2, act="relu")
-prediction = fluid.layers.fc(input=conv_pool, size=3, act='softmax')
+hidden = fluid.layers.fc(input=conv_pool, size=200, act='relu')
+prediction = fluid.layers.fc(input=hidden, size=3, act='softmax')
 avg_loss = fluid.layers.mean(fluid.layers.cross_entropy(input=prediction, label=label))
 acc = fluid.layers.accuracy(input=prediction, label=label)
 

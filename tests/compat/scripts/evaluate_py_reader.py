@@ -68,25 +68,24 @@ if fleet.worker_index() == 0:
         os.makedirs(model_path)
     fluid.io.save_persistables(exe, model_path, main_program=fleet._origin_program)
 
-if fleet.worker_index() == 0:
-    test_prog, test_startup = fluid.Program(), fluid.Program()
+test_prog, test_startup = fluid.Program(), fluid.Program()
+with fluid.scope_guard(fluid.core.Scope()):
     emb, test_reader = build_program(test_prog, test_startup, False)
-    with fluid.scope_guard(fluid.core.Scope()):
-        exe.run(test_startup)
+    exe.run(test_startup)
 
-        def if_exist(var):
-            return os.path.exists(os.path.join(model_path, var.name))
+    def if_exist(var):
+        return os.path.exists(os.path.join(model_path, var.name))
 
-        fluid.io.load_vars(exe, model_path, main_program=test_prog, predicate=if_exist)
-        test_reader.decorate_paddle_reader(paddle.batch(read(100), batch_size=16))
-        test_reader.start()
-        result = []
-        try:
-            while True:
-                result.append(exe.run(test_prog, fetch_list=[emb], use_program_cache=True)[0])
-        except fluid.core.EOFException:
-            test_reader.reset()
-    labels = np.array([label for _, label in read(100)()])
-    found = np.concatenate(result).argmax(1)
-    print("evaluated %d, accuracy %f" % (len(found), (found == labels).mean()))
-    assert (found == labels).mean() > 0.7
+    fluid.io.load_vars(exe, model_path, main_program=test_prog, predicate=if_exist)
+    test_reader.decorate_paddle_reader(paddle.batch(read(100), batch_size=16))
+    test_reader.start()
+    result = []
+    try:
+        while True:
+            result.append(exe.run(test_prog, fetch_list=[emb], use_program_cache=True)[0])
+    except fluid.core.EOFException:
+        test_reader.reset()
+labels = np.array([label for _, label in read(100)()])
+found = np.concatenate(result).argmax(1)
+print("evaluated %d, accuracy %f" % (len(found), (found == labels).mean()))
+assert (found == labels).mean() > 0.7

@@ -32,6 +32,8 @@ class ResNet(object):
                 input=conv, num_filters=num_filters, stride=stride, name="res%da" % (block + 2))
             self.checkpoints.append(conv)
         pool = fluid.layers.pool2d(input=conv, pool_type='avg', global_pooling=True)
+        if 'dgc' in args.strategies:  # it compresses large gradients
+            pool = fluid.layers.fc(input=pool, size=512, act='relu')
         stdv = 1.0 / np.sqrt(pool.shape[1] * 1.0)
         out = fluid.layers.fc(
             input=pool, size=class_dim,

@@ -70,7 +70,6 @@ config = DistributeTranspilerConfig()
 config.sync_mode = False
 config.geo_sgd_mode = True
 config.geo_sgd_need_push_nums = 4
-config.runtime_split_send_recv = True
 optimizer = fluid.optimizer.SGD(learning_rate=fluid.layers.exponential_decay(
     learning_rate=4.0, decay_steps=100, decay_rate=0.999, staircase=True))
 optimizer = fleet.distributed_optimizer(optimizer, config)
