@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fleetx.api.grad_clip import GradClip
 from fleetx.compat.groups import Group
-from fleetx.strategies.clip.clipping import by_global_norm, by_norm, by_value, global_norm
 
 _for_all: list[GradClip] = []
 """What ``set_gradient_clip`` said last, if it did."""
@@ -44,14 +43,34 @@ def clip_gradients(
     """
     moved = [p for p in parameters if p.grad is not None and getattr(p, "need_clip", True)]
     chosen = [p.grad for p in moved if p.grad is not None]
+    if not chosen:
+        return
     options = clip.options()
     limit = options["limit"]
-    if options["by"] == "global_norm":
-        by_global_norm(chosen, limit, norm=_common_norm(moved, group))
-    elif options["by"] == "norm":
-        by_norm(chosen, limit)
-    else:
-        by_value(chosen, options.get("lowest", -limit), limit)
+    with torch.no_grad():
+        if options["by"] == "value":
+            for gradient in chosen:
+                gradient.clamp_(options.get("lowest", -limit), limit)
+        elif options["by"] == "norm":
+            for gradient in chosen:
+                gradient.mul_(_factor(_norm([gradient]), limit))
+        else:
+            common = _common_norm(moved, group)
+            factor = _factor(_norm(chosen) if common is None else common, limit)
+            for gradient in chosen:
+                gradient.mul_(factor)
+
+
+def _norm(tensors: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of all numbers together."""
+    found: Tensor = torch.stack([torch.linalg.vector_norm(t) for t in tensors])
+    total: Tensor = torch.linalg.vector_norm(found)
+    return total
+
+
+def _factor(norm: Tensor, limit: float) -> Tensor:
+    """One for what is small enough, exactly."""
+    return limit / torch.clamp(norm, min=limit)
 
 
 def _common_norm(parameters: Sequence[Tensor], group: Group | None) -> Tensor | None:
@@ -66,4 +85,4 @@ def _common_norm(parameters: Sequence[Tensor], group: Group | None) -> Tensor | 
 
 
 def _square(gradients: Sequence[Tensor]) -> Tensor:
-    return global_norm(list(gradients)).square() if gradients else torch.zeros(())
+    return _norm(gradients).square() if gradients else torch.zeros(())
