@@ -2,7 +2,9 @@
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from torch.overrides import has_torch_function_unary
 from typing_extensions import override
 
+from fleetx.compat import variables
 from fleetx.compat.arrays import scalar_like
 from fleetx.compat.dtypes import convert_dtype, dtype_of
 from fleetx.compat.tables import HERE
@@ -156,9 +159,8 @@ def _shape_of(tensor: torch.Tensor) -> torch.Size:
 
 def wrap(value: Any) -> Any:
     """A tensor of torch, or a nest of them, with Paddle's methods; anything else as it is."""
-    if isinstance(value, (Tensor, Variable, torch.nn.Parameter)):
-        return value
-    if isinstance(value, torch.Tensor):
+    # By the exact type: values that are traced are of another, and must not be asked for theirs.
+    if type(value) is torch.Tensor:
         return value.as_subclass(Tensor)
     if type(value) in (list, tuple):
         return type(value)(wrap(part) for part in value)
@@ -333,12 +335,18 @@ TORCHS = frozenset(
 """Keywords by which a call means torch's method."""
 
 
+def _native(frame: FrameType) -> bool:
+    """Whether a line of fleetx itself calls, which means torch's methods."""
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.startswith("fleetx.") and not name.startswith(HERE)
+
+
 def _method(module: str, name: str) -> Callable[..., Any]:
     own = getattr(torch.Tensor, name, None)
 
     def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        torchs = own is not None and (_by_torch(self) or not TORCHS.isdisjoint(kwargs))
-        if torchs:
+        torchs = _by_torch(self) or not TORCHS.isdisjoint(kwargs) or _native(sys._getframe(1))
+        if own is not None and torchs:
             return own(self, *args, **kwargs)  # type: ignore[misc]
         return getattr(importlib.import_module(HERE + module), name)(self, *args, **kwargs)
 
@@ -379,6 +387,7 @@ def _variables_own() -> dict[str, Any]:
     keep = _kept("persistable", False)
     return {
         **{name: made for name, made in _methods.items() if name not in vars(Variable)},
+        **variables.own(),
         "shape": _Shape(),
         "persistable": property(_is_persistable, keep.fset),
     }

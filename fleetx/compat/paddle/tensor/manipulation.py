@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fleetx.compat.dtypes import dtype_of
-from fleetx.compat.recorded import fake, operator, say, sizes_of
+from fleetx.compat.recorded import fake, operator, reshaped, say, sizes_of
 from fleetx.compat.tensors import Sizes, op, wrap
 from fleetx.static.record.variable import Variable
 
@@ -32,7 +32,7 @@ def _target(x: Any, shape: Any) -> list[Any]:
 @op
 def reshape(x: Any, shape: Any, name: str | None = None) -> Any:
     """The same numbers in another shape; 0 keeps a size, -1 follows from the others."""
-    return torch.reshape(x, _target(x, shape))
+    return reshaped(x, _target(x, shape))
 
 
 def reshape_(x: Any, shape: Any, name: str | None = None) -> Any:

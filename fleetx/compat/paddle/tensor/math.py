@@ -10,7 +10,7 @@ import torch
 
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.paddle.tensor.creation import numel, to_tensor, tril, triu
-from fleetx.compat.recorded import rebind
+from fleetx.compat.recorded import agreed, rebind
 from fleetx.compat.tensors import at_least_1d, op, wrap
 from fleetx.static.record.variable import Variable
 
@@ -21,7 +21,7 @@ def _two(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of two tensors."""
 
     def call(x: Any, y: Any, name: str | None = None) -> Any:
-        return wrap(function(x, y))
+        return wrap(function(x, agreed(x, y)))
 
     call.__name__, call.__doc__ = name, f"{name} of two tensors, number by number."
     return call

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from fleetx.compat.recorded import agreed
 from fleetx.compat.tensors import at_least_1d, op
 
 
@@ -26,6 +27,7 @@ def _hard(logits: Any, label: Any, axis: int, ignore_index: int) -> tuple[Any, A
     """Losses of labels, shaped as labels with the axis kept; which count; the labels."""
     whole = label.dim() == logits.dim()
     index = (label if whole else torch.unsqueeze(label, axis)).to(torch.int64)
+    index = agreed(logits, index, behind=1 if axis in {-1, logits.dim() - 1} else 0)
     counts = torch.ne(index, ignore_index)
     safe = torch.where(counts, index, torch.zeros_like(index))
     loss = -torch.gather(logits, axis, safe)
