@@ -23,8 +23,15 @@ def names_of(module: ModuleType) -> list[str]:
     """The names of a module that are its own, or in its table."""
     shown = [name for name in dir(module) if not name.startswith("_")]
     if getattr(module, "__dir__", None):
-        return [n for n in shown if not inspect.ismodule(getattr(module, n, None))]
-    return [n for n in shown if _is_of(getattr(module, n), module)]
+        return [n for n in shown if not inspect.ismodule(_value(module, n))]
+    return [n for n in shown if _is_of(_value(module, n), module)]
+
+
+def _value(module: ModuleType, name: str) -> Any:
+    try:
+        return getattr(module, name)
+    except Exception:
+        return None  # it is there, and needs a job or a program to say more
 
 
 def _is_of(value: Any, module: ModuleType) -> bool:
