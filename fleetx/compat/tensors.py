@@ -347,7 +347,7 @@ def _method(module: str, name: str) -> Callable[..., Any]:
     def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         torchs = _by_torch(self) or not TORCHS.isdisjoint(kwargs) or _native(sys._getframe(1))
         if own is not None and torchs:
-            return own(self, *args, **kwargs)  # type: ignore[misc]
+            return own(self, *args, **kwargs)
         return getattr(importlib.import_module(HERE + module), name)(self, *args, **kwargs)
 
     call.__name__ = name
