@@ -7,6 +7,7 @@ from typing import Any
 
 from fleetx.compat import imports
 from fleetx.compat.checking import served
+from fleetx.compat.tables import spelled
 
 DEEPEST = 3
 """Modules below this many dots hold what those above them show."""
@@ -21,10 +22,15 @@ def covered() -> dict[str, list[str]]:
 
 def names_of(module: ModuleType) -> list[str]:
     """The names of a module that are its own, or in its table."""
-    shown = [name for name in dir(module) if not name.startswith("_")]
+    below = {name.rpartition(".")[2] for name in imports.modules() if name.startswith(_own(module))}
+    shown = [name for name in dir(module) if not name.startswith("_") and name not in below]
     if getattr(module, "__dir__", None):
         return [n for n in shown if not inspect.ismodule(_value(module, n))]
     return [n for n in shown if _is_of(_value(module, n), module)]
+
+
+def _own(module: ModuleType) -> str:
+    return f"{spelled(module.__name__)}."
 
 
 def _value(module: ModuleType, name: str) -> Any:
