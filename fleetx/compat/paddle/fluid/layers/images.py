@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from fleetx.compat import unique_names
 from fleetx.compat.paddle.fluid.layers.common import activated, named, pair
 from fleetx.compat.paddle.fluid.layers.linear import BIAS, WEIGHT, deviation_of
+from fleetx.compat.paddle.nn.functional.conv import fitting
 from fleetx.compat.parameters import create
 from fleetx.compat.recorded import settle
 from fleetx.static.layers.parameters import size_of
@@ -208,6 +209,8 @@ def _pooled(  # noqa: PLR0917
     wanted = paddings(pool_padding, count)
     if isinstance(wanted, str):
         wanted = [(0, 0)] * count if wanted == "valid" else _same(x, sizes, steps, (1,) * count)
+    edges = wanted if isinstance(wanted, list) else [(edge, edge) for edge in wanted]
+    sizes = tuple(fitting(sizes, x, edges))
     if pool_type == "max":
         return last(_largest(count, x, sizes, steps, wanted, ceil_mode), data_format)
     mean: Any = F.avg_pool3d if count == 3 else F.avg_pool2d

@@ -3,7 +3,7 @@
 # Positions are those of Paddle.
 # ruff: noqa: PLR0917
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,20 @@ TRANSPOSED: dict[int, Callable[..., Any]] = {
     2: F.conv_transpose2d,
     3: F.conv_transpose3d,
 }
+
+
+def fitting(sizes: Sequence[int], x: Any, around: Sequence[tuple[int, int]]) -> list[int]:
+    """Windows that are no larger than what they pass over.
+
+    Paddle rounds the number of steps towards zero, so a picture that is a little smaller than the
+    window gives one number, where torch refuses.
+    """
+    found = []
+    for at, (size, (before, after)) in enumerate(zip(sizes, around, strict=True)):
+        length = x.shape[at + 2]
+        whole = length + before + after if isinstance(length, int) else size
+        found.append(min(size, whole))
+    return found
 
 
 def margins(

@@ -12,6 +12,7 @@ from fleetx.compat.paddle.nn.functional.common import several
 from fleetx.compat.paddle.nn.functional.conv import (
     channels_back,
     channels_first,
+    fitting,
     margins,
     padded,
 )
@@ -28,6 +29,7 @@ def _max(
     strides = sizes if stride is None else several(stride, count)
     x = channels_first(x, data)
     around = margins(padding, x, sizes, strides, [1] * count)
+    sizes = fitting(sizes, x, around)
     x, amounts = padded(x, around, float("-inf"))
     found = _MAX[count](x, sizes, strides, amounts, 1, ceil, mask)
     if mask:
@@ -55,6 +57,7 @@ def _avg(
             "avg_pool with exclusive=True and unequal padding is not here; pad with "
             "paddle.nn.functional.pad, or set exclusive=False."
         )
+    sizes = fitting(sizes, x, around)
     x, amounts = padded(x, around)
     options = {} if count == 1 else {"divisor_override": divisor}
     found = _AVG[count](x, sizes, strides, amounts, ceil, not exclusive, **options)
