@@ -1,8 +1,10 @@
 """Catching what a tensor subclass cannot: module calls, factories, expressions of parameters."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +24,7 @@ from fleetx.static.record.module_calls import Call
 from fleetx.static.record.module_hooks import check_backward_hooks, has_hooks, with_forward
 from fleetx.static.record.program_graph import ProgramGraph
 from fleetx.static.record.recorder import is_view, record, record_module
-from fleetx.static.record.source_lines import user_line
+from fleetx.static.record.source_lines import line_outside, user_line
 from fleetx.static.record.variable import Variable, common_program, node_of, variables
 from fleetx.torch_internals import (
     as_if_compiling,
@@ -39,6 +41,8 @@ from fleetx.torch_internals import (
 )
 
 Source = Callable[[], ProgramGraph]
+Sources = tuple[Source, Source]
+"""Give the program that is recorded into, and the one of first values."""
 
 QUESTIONS = frozenset(
     {"__get__", "__set__", "size", "dim", "numel", "is_floating_point", "is_complex", "stride"}
@@ -54,7 +58,12 @@ class _Recording(threading.local):
     Threads record into the same programs, but each runs programs of its own.
     """
 
-    sources: ClassVar[list[tuple[Source, Source]]] = []
+    guards: ClassVar[list[Sources]] = []
+    """Of every ``program_guard``, and of every call of a module while it is recorded."""
+    default: ClassVar[list[Sources]] = []
+    """At most one: a script records without a guard."""
+    suspended: ClassVar[list[Sources]] = []
+    """At most one: a script did so, and then ran a program."""
     depth = 0
     """How many modules of the user's are around the line that runs now."""
     buffers: ClassVar[dict[nn.Module, dict[str, Tensor | None]]] = {}
@@ -63,8 +72,13 @@ class _Recording(threading.local):
     """Whether a program runs, so that nothing is to be recorded."""
 
     @property
+    def sources(self) -> Sources:
+        """The programs that are recorded into."""
+        return (self.guards or self.default)[-1]
+
+    @property
     def on(self) -> bool:
-        return bool(self.sources) and not self.paused
+        return bool(self.guards or self.default) and not self.paused
 
 
 _recording = _Recording()
@@ -79,49 +93,111 @@ _apply = torch.autograd.Function.__dict__["apply"]
 # Why that is safe. Each of the four is replaced by one that looks for variables, and without any
 # hands its arguments to the original; whatever has no variables runs as ever, in every thread.
 # Under ``program_guard`` they are put back when the outermost guard ends, whether or not it failed.
-# A script that records without a guard never says that it is through, and may record at any later
-# line, so there they stay until ``static.reset()``.
+# A script that records without a guard never says that it is through. There they are put back when
+# it runs or saves a program (``suspend``), and replaced again when it records more: by
+# ``static.data`` and the layers of ``static.nn``, which say so, and by the first function of torch
+# that meets a variable (``resume``). That function may be inside of a module's forward, whose
+# beginning nobody saw: it is on the stack, and recording it in pieces is refused.
 #
 # What would break it. Another library that replaces one of the four while a program is recorded:
-# ``stop`` puts back what was there when this module was imported. And a torch that has no
-# ``_functional_call`` or ``_checkpoint_without_reentrant_generator``, which fails at the import.
+# ``_put_back`` restores what was there when this module was imported. A torch that calls modules,
+# autograd functions or checkpoints in other frames than those of ``_WHOLE``: then a module that is
+# called first after a run is recorded in pieces. And a torch that has no ``_functional_call`` or
+# ``_checkpoint_without_reentrant_generator``, which fails at the import.
+
+_WHOLE = {
+    _call.__code__: "a module",
+    _apply.__func__.__code__: "an autograd function",
+    checkpoint.checkpoint.__code__: "a checkpoint",
+}
+"""Code of torch -> what it calls that is recorded as a whole, from its beginning."""
 
 
 def start(main: Source, startup: Source) -> None:
-    """Record what meets variables from now on."""
-    if not _recording.sources:
-        _recording.sources.append((main, startup))
-        nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
-        replace_functional_call(_functional_call_or_record)
-        torch.autograd.Function.apply = classmethod(_apply_or_record)  # type: ignore[assignment,method-assign]
-        replace_checkpoint_generator(_checkpoint_or_record)
+    """Record what meets variables from now on, until a program runs."""
+    _recording.suspended.clear()
+    if not _recording.default:
+        _recording.default.append((main, startup))
+        _replace()
+
+
+def suspend() -> None:
+    """A program runs or is saved: what was recorded without a guard is complete for now."""
+    if _recording.default:
+        _recording.suspended[:] = [_recording.default.pop()]
+        _put_back()
+
+
+def resume(func: Any) -> None:
+    """A function of torch meets a variable: go on with what was suspended."""
+    if not _recording.suspended or _recording.guards or _recording.paused or _asks(func):
+        return
+    _check_whole()
+    start(*_recording.suspended[-1])
 
 
 def stop() -> None:
-    """Put torch back as it was."""
-    _recording.sources.clear()
+    """Forget what is recorded without a guard, and put torch back as it was."""
+    _recording.default.clear()
+    _recording.suspended.clear()
+    _put_back()
+
+
+def _replace() -> None:
+    nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
+    replace_functional_call(_functional_call_or_record)
+    torch.autograd.Function.apply = classmethod(_apply_or_record)  # type: ignore[assignment,method-assign]
+    replace_checkpoint_generator(_checkpoint_or_record)
+
+
+def _put_back() -> None:
+    """Undo ``_replace``, if nobody records any more."""
+    if _recording.guards or _recording.default:
+        return
     nn.Module.__call__ = _call  # type: ignore[method-assign]
     replace_functional_call(functional_call)
     torch.autograd.Function.apply = _apply  # type: ignore[method-assign]
     replace_checkpoint_generator(checkpoint_generator)
 
 
+def _check_whole() -> None:
+    """Refuse a function inside of a call that began while nothing was recorded."""
+    frame: FrameType | None = sys._getframe(1)
+    found = None
+    while frame is not None:
+        found = frame if frame.f_code in _WHOLE else found
+        frame = frame.f_back
+    if found is not None:
+        raise ProgramError(
+            f"{line_outside(found)}: {_WHOLE[found.f_code]} was called with a variable, outside of "
+            "static.program_guard() and after Executor.run() or a save, which end recording; it "
+            "is recorded as a whole, and its beginning was missed. Record it under "
+            "static.program_guard(program, startup), or before the first run."
+        )
+
+
+@contextmanager
+def _until_returned() -> Iterator[None]:
+    """Let torch stay replaced while a call is recorded, even if a program runs meanwhile."""
+    _recording.guards.append(_recording.sources)
+    try:
+        yield
+    finally:
+        _recording.guards.pop()
+        _put_back()
+
+
 @contextmanager
 def recording(main: Source, startup: Source) -> Iterator[None]:
     """Record under a guard."""
-    outermost = not _recording.sources
-    if outermost:
-        start(main, startup)
-    else:
-        _recording.sources.append((main, startup))
+    _recording.guards.append((main, startup))
+    _replace()
     try:
         with _Mode():
             yield
     finally:
-        if outermost:
-            stop()
-        else:
-            _recording.sources.pop()
+        _recording.guards.pop()
+        _put_back()
 
 
 class paused:
@@ -137,7 +213,11 @@ class paused:
 def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not _recording.on or not (found := variables((args, kwargs))):
         return _call(module, *args, **kwargs)
-    program = common_program(found)
+    with _until_returned():
+        return _recorded_call(common_program(found), module, args, kwargs)
+
+
+def _recorded_call(program: ProgramGraph, module: nn.Module, args: Any, kwargs: Any) -> Any:
     adopt(program, module)
     _initialise(module, args, kwargs)
     path = program.state.path(module)
@@ -169,7 +249,7 @@ def adopt(program: ProgramGraph, module: nn.Module) -> None:
     """Make a module's parameters the program's, with the values that they have."""
     if program.state.path(module) is not None:
         return
-    _, startup = _recording.sources[-1]
+    _, startup = _recording.sources
     known = startup().initial
     name = next((n for n, initial in known.items() if initial.module is module), None)
     if name is None:
@@ -218,7 +298,7 @@ def _operator(program: ProgramGraph, module: nn.Module, path: str, args: Any, kw
 
 def _outermost(program: ProgramGraph, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
     """Record a call that no other module's forward makes; keep it if it asks for modes."""
-    call = Call(module, path, args, kwargs, _recording.sources[-1][1], program.device)
+    call = Call(module, path, args, kwargs, _recording.sources[1], program.device)
     made = _traced(program, call, args, kwargs)
     if call.line is not None:
         program.calls.append(call)
@@ -347,7 +427,7 @@ def _checkpoint_or_record(function: Any, *given: Any, **kwargs: Any) -> Iterator
 @contextmanager
 def _replayed(given: Sequence[Any], **options: Any) -> Iterator[None]:
     found = variables(given)
-    program = found[0].program if found else _recording.sources[-1][0]()
+    program = found[0].program if found else _recording.sources[0]()
     own = [value.node for value in given if isinstance(value, Variable)]
     with program.replayed(own, options) as replay:
         yield
@@ -375,7 +455,7 @@ class _Mode(TorchFunctionMode):
         leaves = tree_leaves((args, kwargs))
         if found := [leaf for leaf in leaves if isinstance(leaf, Variable)]:
             return record(common_program(found), func, args, kwargs)
-        program = _recording.sources[-1][0]()
+        program = _recording.sources[0]()
         if _is_operator(program, func, leaves):
             return record(program, func, args, kwargs)
         return func(*args, **kwargs)
@@ -383,8 +463,7 @@ class _Mode(TorchFunctionMode):
 
 def _is_operator(program: ProgramGraph, func: Any, leaves: list[Any]) -> bool:
     """Whether a call that has no variable belongs into the program all the same."""
-    name = getattr(func, "__name__", "")
-    if name in QUESTIONS and not is_view(func):
+    if _asks(func):
         return False
     if any(isinstance(leaf, torch.SymInt) for leaf in leaves):
         return True
@@ -394,4 +473,10 @@ def _is_operator(program: ProgramGraph, func: Any, leaves: list[Any]) -> bool:
             not tensors and func in FACTORIES
         )
     known = any(program.state.path(t) and isinstance(t, nn.Parameter) for t in tensors)
-    return known and torch.is_grad_enabled() and not name.endswith("_")
+    in_place = getattr(func, "__name__", "").endswith("_")
+    return known and torch.is_grad_enabled() and not in_place
+
+
+def _asks(func: Any) -> bool:
+    """Whether a function tells something and computes nothing."""
+    return getattr(func, "__name__", "") in QUESTIONS and not is_view(func)

@@ -11,6 +11,7 @@ from fleetx.expected import ITERABLE, a, expect
 from fleetx.static.lr import Schedule
 from fleetx.static.record.current import default_main_program
 from fleetx.static.record.error import ProgramError
+from fleetx.static.record.interception import suspend
 from fleetx.static.record.program import Program
 from fleetx.static.run import from_dataset
 from fleetx.static.run.arrays import as_array
@@ -58,6 +59,7 @@ class Executor:
             use_program_cache: trust that feeds look like those of the first run with these
                 fetches, and check them no more.
         """
+        suspend()
         program = default_main_program() if program is None else program
         if isinstance(program, CompiledProgram):
             program = program.prepared()

@@ -14,6 +14,7 @@ from fleetx.api.data_pass import train_through
 from fleetx.static.lr import Schedule
 from fleetx.static.record.current import default_main_program
 from fleetx.static.record.error import ProgramError
+from fleetx.static.record.interception import suspend
 from fleetx.static.record.program import Program
 from fleetx.static.record.variable import as_variable
 from fleetx.static.run.compiled import CompiledProgram
@@ -168,6 +169,7 @@ def refuse_idle(call: str, *, scope: Any, thread: int, debug: bool) -> None:
 
 
 def _program(given: Any, call: str) -> Program:
+    suspend()
     program = default_main_program() if given is None else given
     if isinstance(program, CompiledProgram):
         program = program.prepared()
