@@ -114,8 +114,8 @@ class Executor:
             fetch_handler: looks at variables every so many seconds.
         """
         from_dataset.refuse_idle("train_from_dataset", scope=scope, thread=thread, debug=debug)
-        watching = from_dataset.Watching.of(fetch_list, fetch_info, fetch_handler)
-        return from_dataset.train(self, program, dataset, watching, print_period)
+        watching = from_dataset.Watching.of(fetch_list, fetch_info, fetch_handler, print_period)
+        return from_dataset.train(self, program, dataset, watching)
 
     def infer_from_dataset(  # noqa: PLR0917 (the order of Paddle)
         self,
@@ -131,8 +131,8 @@ class Executor:
     ) -> int:
         """The same without learning: a program that trains is run as its clone for tests."""
         from_dataset.refuse_idle("infer_from_dataset", scope=scope, thread=thread, debug=debug)
-        watching = from_dataset.Watching.of(fetch_list, fetch_info, fetch_handler)
-        return from_dataset.infer(self, program, dataset, watching, print_period)
+        watching = from_dataset.Watching.of(fetch_list, fetch_info, fetch_handler, print_period)
+        return from_dataset.infer(self, program, dataset, watching)
 
     def close(self) -> None:
         """Nothing is held: values belong to their programs."""
