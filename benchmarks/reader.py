@@ -34,8 +34,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from fleetx.data.images import View, train_loader
-from fleetx.data.images.files import LabelledFiles, labelled_files
+from fleetx.data.images import LabelledFiles, View, train_loader
+from fleetx.data.images.files import labelled_files
 from fleetx.data.making.layouts import Recipe, make
 
 VIEW = View()

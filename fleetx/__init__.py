@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fleetx.api.distribute import distributed_model, distributed_optimizer, init
     from fleetx.api.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
     from fleetx.api.layout import (
         data_index,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         shrink,
         stop_worker,
     )
-    from fleetx.api.session import distributed_model, distributed_optimizer, init
     from fleetx.applications.train_configs import parse_train_configs
     from fleetx.checking.eager import check
     from fleetx.config.block import BuildStrategy, ExecutionStrategy
@@ -185,11 +185,11 @@ _HOMES = {
     "shrink": "fleetx.api.servers",
     "stop_worker": "fleetx.api.servers",
     "DistributeTranspilerConfig": "fleetx.config.transpiler",
-    "distributed_model": "fleetx.api.session",
-    "distributed_optimizer": "fleetx.api.session",
+    "distributed_model": "fleetx.api.distribute",
+    "distributed_optimizer": "fleetx.api.distribute",
     "full_state_dict": "fleetx.api.layout",
     "gather_for_metrics": "fleetx.metrics.gathering",
-    "init": "fleetx.api.session",
+    "init": "fleetx.api.distribute",
     "load_full_state_dict": "fleetx.api.layout",
     "minimize": "fleetx.static.run.distributed",
     "load_inference_model": "fleetx.io",

@@ -70,7 +70,9 @@ def give_words(model: nn.Module) -> None:
         own = _before(known, known.__bases__[0], _own(known.__mro__[2]))
     else:
         own = _own(known)
-    object.__setattr__(model, "__class__", own)  # past those of users
+    # Past ``__setattr__`` of users. Python allows it between classes whose objects look alike in
+    # memory: ``own`` adds no slots, so they do, whatever the user's class has.
+    object.__setattr__(model, "__class__", own)
 
 
 def _own(plain: type) -> type:

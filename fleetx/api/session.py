@@ -1,28 +1,20 @@
-"""The calls of a user's script: ``init``, ``distributed_model`` and ``distributed_optimizer``."""
+"""What one ``init`` began: its strategy, its models, and what is planned for them."""
 
-import gc
 import logging
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.optim import LBFGS, Optimizer
 
 from fleetx import roles
 from fleetx.api.agreement import Agreement, agree_on_plan
-from fleetx.api.batches import give_batch_calls
-from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
-from fleetx.api.returned_model import give_words
-from fleetx.api.wrappers import refuse_wrapped
 from fleetx.config.degrees import degrees_of_cuts
 from fleetx.config.distributed_strategy import DistributedStrategy
-from fleetx.config.transpiler import DistributeTranspilerConfig
 from fleetx.engine.engine import Engine
-from fleetx.expected import CRITERION, takes
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.error import PlanError
 from fleetx.plan.explain import at_rest
@@ -73,14 +65,6 @@ class Session:
         return [engine for engine in found if engine is not None]
 
 
-@runtime_checkable
-class Described(Protocol):
-    """An optimizer whose parameters are not known yet: a static program supplies them."""
-
-    def distributed(self, grad_clip: GradClip | None) -> Any:
-        """What ``distributed_optimizer`` returns for it."""
-
-
 @dataclass(frozen=True)
 class Watch:
     """Callbacks for tools that run a user's script and look at what it does."""
@@ -106,132 +90,16 @@ watches: list[Watch] = []
 _session: Session | None = None
 
 
-def init(
-    role_maker: roles.RoleMaker | None = None,
-    is_collective: bool = False,
-    strategy: DistributedStrategy | None = None,
-) -> None:
-    """Learn who this process is, meet the other workers, and keep the strategy for what follows.
-
-    Args:
-        role_maker: who is who; found in the environment when it is None.
-        is_collective: train with collectives between workers, without parameter servers.
-        strategy: which optimisations to switch on; none of them when it is None.
-    """
+def begin(strategy: DistributedStrategy) -> None:
+    """Let a job begin, in which this process takes part until it stops."""
     global _session  # noqa: PLW0603
-    if strategy is not None:
-        _is_strategy("init", strategy)
-    again = roles.started()
-    roles.start(role_maker, is_collective=is_collective)
-    chosen = strategy or DistributedStrategy()
-    if again and _session is not None:
-        # A second call changes nothing but the strategy, if no model has been laid out under one.
-        if strategy is not None:
-            _replace_strategy(_session, strategy, "init")
-    else:
-        _session = Session(chosen)
-        roles.at_stop(_forget)
+    _session = Session(strategy)
+    roles.at_stop(_forget)
 
 
 def _forget() -> None:
     global _session  # noqa: PLW0603
     _session = None
-
-
-@takes("fleet.distributed_model", criterion=CRITERION | None)
-def distributed_model(
-    model: Model,
-    *,
-    criterion: Callable[[Any, Any], Tensor] | None = None,
-    sample: Any = None,
-) -> Model:
-    """Lay the model out over the workers and return it: the same module, with the same names.
-
-    Args:
-        model: any module; it is moved to this worker's device and starts equal on every worker.
-        criterion: outputs and targets -> loss, for ``model.train_batch`` and ``model.eval_batch``.
-        sample: inputs of one small batch, by which a pipeline is balanced when nobody says where
-            to cut.
-    """
-    session = current("distributed_model")
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"fleet.distributed_model() takes a torch.nn.Module, got {model!r}")
-    if any(engine.job.model is model for engine in session.engines):
-        raise PlanError(
-            "fleet.distributed_model() was called twice with the same module, which is distributed "
-            "already; use what the first call returned."
-        )
-    refuse_wrapped(model)
-    for watch in watches:
-        watch.given(model)
-    laid_out = engine(plan(), model, criterion=criterion, sample=sample)
-    session.laid_out.append(weakref.ref(laid_out))
-    give_batch_calls(laid_out.job.model, laid_out)
-    give_words(laid_out.job.model)
-    for optimizer in [*session.waiting]:
-        if _owns(laid_out, optimizer):
-            optimizer.bind(laid_out)
-            session.waiting.remove(optimizer)
-    return laid_out.job.model  # type: ignore[return-value]
-
-
-@overload
-def distributed_optimizer(
-    optimizer: Optimizer,
-    strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
-    *,
-    grad_clip: GradClip | None = None,
-) -> DistributedOptimizer: ...
-
-
-@overload
-def distributed_optimizer(
-    optimizer: Described,
-    strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
-    *,
-    grad_clip: GradClip | None = None,
-) -> Any: ...
-
-
-def distributed_optimizer(
-    optimizer: Optimizer | Described,
-    strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
-    *,
-    grad_clip: GradClip | None = None,
-) -> Any:
-    """Let the optimizer's step go through the plan; may come before or after its model.
-
-    Args:
-        optimizer: any torch optimizer over the parameters of one distributed model, or
-            ``static.Optimizer`` for a static program.
-        strategy: replaces the one given to ``init``, if no model is distributed yet; for a job with
-            servers also a ``DistributeTranspilerConfig``.
-        grad_clip: limits gradients before they are used, like the strategy ``clip``.
-    """
-    session = current("distributed_optimizer")
-    if not isinstance(optimizer, Described):
-        _is_optimizer(optimizer)
-    if grad_clip is not None and not isinstance(grad_clip, GradClip):
-        raise TypeError(
-            "fleet.distributed_optimizer() takes grad_clip=fleet.ClipGradByGlobalNorm(1.0), "
-            f"ClipGradByNorm or ClipGradByValue, got {grad_clip!r}"
-        )
-    if strategy is not None:
-        _replace_strategy(session, strategy, "distributed_optimizer")
-    if grad_clip is not None and not _watched(Request(strategies={"clip": {}})).strategies:
-        grad_clip = None
-    if isinstance(optimizer, Described):
-        described = optimizer.distributed(grad_clip)
-        session.latest = lambda: described
-        return described
-    wrapped = DistributedOptimizer(optimizer, grad_clip)
-    session.latest = weakref.ref(wrapped)
-    for owner in session.engines:
-        if _owns(owner, wrapped):
-            wrapped.bind(owner)
-            return wrapped
-    session.waiting.append(wrapped)
-    return wrapped
 
 
 def begun() -> bool:
@@ -248,7 +116,7 @@ def current(call: str) -> Session:
 
 def request() -> Request:
     """What the strategy of this job asks for."""
-    return _watched(current("distributed_optimizer").strategy.request())
+    return watched(current("distributed_optimizer").strategy.request())
 
 
 def latest_optimizer(call: str) -> Any:
@@ -318,7 +186,8 @@ def begin_programs() -> list[Engine]:
     return [engine for _, engine in tried if engine is not None]
 
 
-def _watched(request: Request) -> Request:
+def watched(request: Request) -> Request:
+    """What is planned instead of a request, if a tool watches."""
     for watch in watches:
         request = watch.change(request)
     return request
@@ -332,59 +201,3 @@ def sharers(plan: Plan) -> int:
 def mesh(plan: Plan) -> DeviceMesh:
     """The mesh of a plan."""
     return (roles.mesh if roles.identity().is_collective else roles.alone)(plan.mesh)
-
-
-def _owns(engine: Engine, optimizer: DistributedOptimizer) -> bool:
-    """Whether some of the parameters are the model's; the engine then names a stray one."""
-    return any(parameter in engine.names for parameter in optimizer.parameters)
-
-
-def _replace_strategy(
-    session: Session, given: DistributedStrategy | DistributeTranspilerConfig, call: str
-) -> None:
-    if isinstance(given, DistributeTranspilerConfig):
-        session.split = given.split()
-        given = given.strategy(session.strategy)
-    strategy = _is_strategy(call, given)
-    if strategy is session.strategy:
-        return
-    if strategy != session.strategy:
-        if _has_models(session):
-            raise PlanError(
-                f"fleet.{call}() got a strategy that differs from the one under which the model "
-                "was laid out; pass the strategy to the first fleet.init(), before the model, or "
-                "let go of that model and its optimizer first (del model, optimizer)."
-            )
-        if session.strategy != DistributedStrategy():
-            logger.warning(
-                "the strategy given to fleet.%s() replaces the one that was given before", call
-            )
-    session.strategy = strategy
-
-
-def _has_models(session: Session) -> bool:
-    """Whether a model is in use, and not only waits for Python to find that nobody uses it."""
-    if session.engines:
-        gc.collect()
-    return bool(session.engines)
-
-
-def _is_strategy(call: str, strategy: object) -> DistributedStrategy:
-    if not isinstance(strategy, DistributedStrategy):
-        raise TypeError(
-            f"fleet.{call}() takes strategy=fleet.DistributedStrategy(), got {strategy!r}"
-        )
-    return strategy
-
-
-def _is_optimizer(optimizer: object) -> None:
-    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, DistributedOptimizer):
-        raise TypeError(
-            f"fleet.distributed_optimizer() takes a torch.optim optimizer, got {optimizer!r}"
-        )
-    if isinstance(optimizer, LBFGS):
-        raise TypeError(
-            "fleet.distributed_optimizer() got LBFGS, which runs forward and backward many times "
-            "in one step, so workers cannot stay in step; use a first-order optimizer such as SGD "
-            "or AdamW."
-        )

@@ -89,6 +89,8 @@ def _padded(sent: Tensor, multiple: int) -> Tensor:
 
 def _then(work: dist.Work | None, buffer: Tensor, received: Tensor) -> Future[Tensor]:
     assert work is not None
+    # The function holds what travels until it has arrived. On a GPU torch runs it under streams
+    # that wait for the collective, and whoever waits for the future waits for the copy.
     future: Future[Tensor] = work.get_future().then(
         lambda done: buffer.copy_(received[: buffer.numel()])
     )

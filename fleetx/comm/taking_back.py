@@ -19,6 +19,7 @@ def taken_back(tensors: Sequence[Tensor], flag: Tensor | None) -> Iterator[None]
     yield
     if flag is None:
         return
+    # A choice and no product: what is taken back may be infinite or not a number.
     undone = flag.reshape(()) != 0
     for tensor, old in zip(tensors, before, strict=True):
         tensor.detach().copy_(torch.where(undone.to(old.device), old, tensor))

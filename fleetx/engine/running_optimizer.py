@@ -54,6 +54,8 @@ def _has_stepped(optimizer: Optimizer) -> bool:
 def _steered_by(given: Optimizer, running: Optimizer) -> None:
     """Let a scheduler that holds the user's optimizer go on steering the one that runs."""
 
+    # The same list and dictionaries, so that a rate which a scheduler writes into the one is that
+    # of the other. Whoever assigns a new list, as loading does, has to be followed.
     def share(loaded: Optimizer) -> None:
         given.param_groups, given.state = loaded.param_groups, loaded.state
 

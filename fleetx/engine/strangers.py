@@ -54,7 +54,8 @@ def plan_at_work() -> Iterator[None]:
 
 @functools.cache
 def _look_at_all_steps() -> None:
-    # Torch calls it for every optimizer of the process, those made before us too.
+    # Torch calls it for every optimizer of the process, those made before us too. It stays, once
+    # for all: a second one would judge twice, and without engines there is nothing to look through.
     register_optimizer_step_pre_hook(_judge)
 
 
@@ -62,7 +63,7 @@ def _judge(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     if in_plan():
         return
     moved = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for engine in tuple(_engines):
+    for engine in tuple(_engines):  # one may be freed meanwhile, which changes the set
         if (name := _first_known(engine, moved)) is not None:
             _refuse(engine, optimizer, name)
 

@@ -16,7 +16,8 @@ class CheckpointError(ValueError):
 def together(action: Callable[[], Result], *, first_only: bool = False) -> Result | None:
     """Do it on every worker, or on the first; a failure of one is raised by all.
 
-    It is a barrier too. A worker that failed alone would leave the others waiting for it.
+    It is a barrier too, after a failure as well, which ``plan.all_or_none`` is not: these actions
+    wait for nobody inside, and what others still write must be complete before it is cleared away.
     """
     result, failure = None, None
     try:

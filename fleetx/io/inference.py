@@ -21,6 +21,7 @@ from fleetx.static.lower.regions import mark_regions
 from fleetx.static.record.current import program_guard
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.inputs import data
+from fleetx.static.record.interception import suspend
 from fleetx.static.record.program import Program
 from fleetx.static.record.shapes import FREE
 from fleetx.static.record.variable import Variable
@@ -65,6 +66,7 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     """
     program = checked("save_inference_model", executor, dirname, main_program)
     check_format(format)
+    suspend()
     feeds = [program.name_of(program.find(feed)) for feed in _listed(feeded_var_names)]
     targets = _listed(target_vars)
     pruned = _pruned(program, feeds, targets, for_test=export_for_deployment)

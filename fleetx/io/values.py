@@ -11,6 +11,7 @@ from fleetx.io.training_state import MARK, to_state, to_tensors
 from fleetx.plan.strategy import REGISTRY
 from fleetx.roles.worker_util import util
 from fleetx.static.record.error import ProgramError
+from fleetx.static.record.interception import suspend
 from fleetx.static.record.program import Program
 from fleetx.static.run.training import training_of
 from fleetx.static.run.training_run import TrainingRun, begun
@@ -26,6 +27,7 @@ def values(program: Program) -> dict[str, Tensor]:
 
 def whole_values(program: Program, call: str) -> dict[str, Tensor]:
     """The same to read: where they are spread over workers, all of these make the ``call``."""
+    suspend()
     if program.state.spread is None:
         return values(program)
     util.meet(call)

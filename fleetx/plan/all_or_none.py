@@ -17,7 +17,8 @@ def all_or_none(action: Callable[[], Result]) -> Result:
 
     A worker that raises does not wait for the others: one of them may be inside of the action, in a
     collective that will never end. All others learn what happened instead of going on to wait for
-    a worker that is gone.
+    a worker that is gone. (``io.agreement.together`` waits for all even then, which only actions
+    without collectives may.)
     """
     barrier = world("all_or_none").barrier if started() else None
     if barrier is None or barrier.size == 1:

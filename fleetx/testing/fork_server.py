@@ -113,6 +113,8 @@ def _run_rank(rank: int, channels: list[Channels], listener: socket.socket) -> N
 
 
 def _die_with_parent() -> None:
+    # Python has no word for it. The kernel goes by the thread that forked, not by the process, and
+    # the server has one thread only. If it fails, the closed connection ends the rank all the same.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

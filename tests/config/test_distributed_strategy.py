@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import fleetx as fleet
+from fleetx import BuildStrategy, ExecutionStrategy, PlanError
 from fleetx.config import stub
-from fleetx.config.block import BuildStrategy, ExecutionStrategy
 from fleetx.config.switchboard import blocks, names, switches
-from fleetx.plan.error import PlanError
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PROTOTXT = json.loads((GOLDEN / "strategy_prototxt.json").read_text())["cases"]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fleetx as fleet
-from fleetx import roles
-from fleetx.data.slots import Records, Slot, parse
+from fleetx import Slot, roles
+from fleetx.data.slots import Records, parse
 from fleetx.testing import world
 
 SLOTS = [Slot("label", "float32"), Slot("ids"), Slot("more")]

@@ -13,7 +13,6 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
-from fleetx.api import session
 from fleetx.testing import world
 from tests.engine.training import data, net
 from tests.libraries import transformers
@@ -174,7 +173,7 @@ class Ears(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.messages: list[str] = []
-        session.logger.addHandler(self)
+        logging.getLogger("fleetx.api").addHandler(self)
 
     @override
     def emit(self, record: logging.LogRecord) -> None:

@@ -12,11 +12,10 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 import fleetx as fleet
-from fleetx import roles
+from fleetx import PlanError, roles
 from fleetx.engine.engine import Engine
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.contract import Contract, Phase
-from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.step import Step

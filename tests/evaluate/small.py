@@ -9,7 +9,7 @@ from torch import nn
 from fleetx import static
 from fleetx.evaluate.inputs import Inputs, Reading
 from fleetx.evaluate.pictures import png
-from fleetx.io.inference import save_inference_model
+from fleetx.io import save_inference_model
 
 SIDE, CLASSES = 16, 7
 

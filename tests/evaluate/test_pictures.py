@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fleetx.data.images.views import View
+from fleetx.data.images import View
 from fleetx.evaluate.pictures import png
 
 

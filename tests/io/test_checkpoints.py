@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import fleetx as fleet
-from fleetx.io.checkpoints import load_checkpoint, save_checkpoint
+from fleetx.io import load_checkpoint, save_checkpoint
 from fleetx.testing import world
 
 STRATEGIES: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fleetx as fleet
-from fleetx.io.checkpoints import load_checkpoint, save_checkpoint
+from fleetx.io import load_checkpoint, save_checkpoint
 from fleetx.testing import world
 from tests.libraries import transformers
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fleetx as fleet
-from fleetx.io.checkpoints import WEIGHTS, load_checkpoint, save_checkpoint
+from fleetx.io import load_checkpoint, save_checkpoint
+from fleetx.io.checkpoints import WEIGHTS
 from fleetx.testing import world
 
 LAYOUTS: dict[str, dict[str, Any]] = {

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from fleetx import PaddleCloudRoleMaker
 from fleetx.launch import collective, devices
 from fleetx.launch.arguments import Arguments
 from fleetx.launch.cluster import Process, collective_world
 from fleetx.launch.environment import documented, torch_variables, variables
 from fleetx.launch.ports import Ports
-from fleetx.roles.detection import PaddleCloudRoleMaker
 
 
 @pytest.fixture

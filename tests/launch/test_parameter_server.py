@@ -71,11 +71,11 @@ def test_a_failing_server_ends_the_job(launcher: Launcher) -> None:
 
 def test_lists_start_each_machine_s_own_processes(launcher: Launcher) -> None:
     with Ports() as ports:
-        a, b, c, d = (ports.free("127.0.0.1") for _ in range(4))
+        a, b, c, d, meeting = (ports.free("127.0.0.1") for _ in range(5))
     flags = (
         f"--servers=127.0.0.1:{a},127.0.0.2:{b}",
         f"--workers=127.0.0.1:{c},127.0.0.2:{d}",
-        f"--http_port={a - 1}",
+        f"--http_port={meeting}",
     )
     script = launcher.script(SERVE)
     jobs = [

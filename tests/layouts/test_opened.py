@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fleetx as fleet
-from fleetx.plan.error import PlanError
+from fleetx import PlanError
 from fleetx.testing import world
 
 STEPS = 3

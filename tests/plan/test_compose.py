@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pytest
 
 import fleetx.strategies  # noqa: F401
+from fleetx import PlanError
 from fleetx.plan import option
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.contract import Contract, Phase
-from fleetx.plan.error import PlanError
 from fleetx.plan.strategy import REGISTRY, Plan, Strategy
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleetx.plan.error import PlanError
+from fleetx import PlanError
 from fleetx.plan.mesh import Degree, shape
 
 ALL = {"pp": "pipeline", "dp": "data parallel", "sharding": "sharding", "tp": "tensor_parallel"}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fleetx.plan.error import PlanError
+from fleetx import PlanError
 from fleetx.plan.optimizer_spec import OptimizerSpec
 
 BUILT_IN = [

@@ -10,10 +10,10 @@ from torch import nn
 from typing_extensions import override
 
 import fleetx as fleet
+from fleetx import PlanError
 from fleetx.config.job_options import JobOptions
 from fleetx.config.switchboard import switches
 from fleetx.plan.compose import Request, compose
-from fleetx.plan.error import PlanError
 from fleetx.plan.option import annotations
 from fleetx.plan.strategy import REGISTRY
 from fleetx.testing import world

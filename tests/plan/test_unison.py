@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 import fleetx as fleet
-from fleetx import roles
+from fleetx import PlanError, roles
 from fleetx.plan.all_or_none import all_or_none
-from fleetx.plan.error import PlanError
 from fleetx.testing import world
 
 

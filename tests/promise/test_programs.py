@@ -14,8 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import fleetx as fleet
-from fleetx import static
-from fleetx.plan.error import PlanError
+from fleetx import PlanError, static
 from fleetx.static.run.training_run import running
 from fleetx.testing import world
 from tests.promise.answers import AUTO, PROGRAMS, Always, Answer, Changes, Refused

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from fleetx import roles
-from fleetx.roles.detection import detect
-from fleetx.roles.role import Identity
+from fleetx.roles import Identity, detect
 
 MASTER = {"MASTER_ADDR": "m", "MASTER_PORT": "29500"}
 TORCH = {"RANK": "1", "WORLD_SIZE": "2", **MASTER}

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fleetx.roles import PaddleCloudRoleMaker, Role
-from fleetx.roles.role import Identity
+from fleetx.roles import Identity, PaddleCloudRoleMaker, Role
 
 WORKERS = {"PADDLE_TRAINER_ENDPOINTS": "a:1,a:2,b:1,b:2"}
 SERVERS = {"PADDLE_PSERVERS_IP_PORT_LIST": "s:1,s:2", "PADDLE_TRAINERS_NUM": "4"}

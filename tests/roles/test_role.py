@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from fleetx.roles.role import Identity, Role
+from fleetx import Role
+from fleetx.roles import Identity
 
 COLLECTIVE = {"is_collective": True}
 

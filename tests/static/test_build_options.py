@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fleetx as fleet
-from fleetx import static
+from fleetx import PlanError, static
 from fleetx.config.job_options import BuildConfig, ExecutionConfig
-from fleetx.plan.error import PlanError
 from fleetx.static.lower.build_options import Build, read
 from fleetx.static.run.training_run import running
 from fleetx.testing import world

@@ -70,7 +70,8 @@ def test_start_up_again_draws_again() -> None:
     started(exe)
     second = static.default_main_program().parameters()
     assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    Custom()(x)
+    with static.program_guard(static.default_main_program()):
+        Custom()(x)
     started(exe)
     with pytest.raises(ProgramError, match=r"'custom_0' \(Custom\) has no reset_parameters"):
         started(exe)

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import fleetx as fleet
-from fleetx import static
-from fleetx.data.slots import Slot
+from fleetx import Slot, static
 from fleetx.nn.row_outputs import bags_of
 from fleetx.static import ProgramError
 

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import fleetx as fleet
-from fleetx import static
-from fleetx.plan.error import PlanError
+from fleetx import PlanError, static
 from fleetx.static import ProgramError
 from fleetx.static.lower.lowered import Lowered
 from fleetx.testing import world

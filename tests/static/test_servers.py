@@ -18,8 +18,7 @@ from torch import nn
 from typing_extensions import override
 
 import fleetx as fleet
-from fleetx import roles, static
-from fleetx.data.slots import Slot
+from fleetx import Slot, roles, static
 from fleetx.nn import SGD, ShowClickEntry, SparseEmbedding, Uniform
 from fleetx.nn import load_inference_model as load_model
 from fleetx.static.run.training import training_of

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fleetx import static
-from fleetx.static.record import interception
+from fleetx.static.record.recording_state import paused
 from fleetx.static.run.training import training_of
 
 BATCH = {"x": np.ones((1, 4), np.float32)}
@@ -46,13 +46,13 @@ def test_a_pause_is_that_of_one_thread() -> None:
     inside, outside = threading.Event(), threading.Event()
 
     def pause() -> None:
-        with interception.paused():
+        with paused():
             inside.set()
             outside.wait(30)
 
     thread = threading.Thread(target=pause)
     layer, x = nn.Linear(4, 2), static.data("x", [None, 4])
-    with interception.paused():
+    with paused():
         thread.start()
         assert inside.wait(30)
     try:

@@ -10,10 +10,9 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 import fleetx as fleet
-from fleetx.config.distributed_strategy import DistributedStrategy
+from fleetx import DistributedStrategy, PlanError
 from fleetx.engine.engine import Engine
 from fleetx.plan.compose import compose
-from fleetx.plan.error import PlanError
 from fleetx.static.run.single_worker import LoneMesh
 from fleetx.testing import world
 

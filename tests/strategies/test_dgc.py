@@ -17,11 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
 import fleetx as fleet
-from fleetx import roles
+from fleetx import PlanError, roles
 from fleetx.engine.engine import Engine
 from fleetx.plan.compose import compose
 from fleetx.plan.contract import Contract, Phase
-from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fleetx as fleet
+from fleetx import PlanError
 from fleetx.optim.lars import Lars
-from fleetx.plan.error import PlanError
 from fleetx.testing import world
 from tests.engine.training import data, net, spread, weights
 from tests.strategies.paddle import check_given, check_two_workers, golden, start

@@ -16,12 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import fleetx as fleet
-from fleetx import roles
+from fleetx import PlanError, roles
 from fleetx.api import session
-from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
+from fleetx.strategies.recompute import Recompute
 from fleetx.strategies.recompute.random_draws import Draws
-from fleetx.strategies.recompute.strategy import Recompute, segments
+from fleetx.strategies.recompute.strategy import segments
 from fleetx.testing import world
 from tests.engine.training import spread, weights
 

@@ -16,11 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import fleetx as fleet
-from fleetx import roles
+from fleetx import PlanError, roles
 from fleetx.api import session
 from fleetx.comm.local import local
 from fleetx.plan.compose import compose
-from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.plan.plain_step import plain_step
 from fleetx.strategies.sharding import Sharding

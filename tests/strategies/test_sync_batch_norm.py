@@ -12,8 +12,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
 
 import fleetx as fleet
-from fleetx import roles
-from fleetx.plan.error import PlanError
+from fleetx import PlanError, roles
 from fleetx.plan.job import Job
 from fleetx.strategies.sync_batch_norm import SyncBatchNorm
 from fleetx.testing import world

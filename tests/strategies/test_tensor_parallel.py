@@ -19,10 +19,10 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fleetx as fleet
-from fleetx import roles
-from fleetx.plan.error import PlanError
+from fleetx import PlanError, roles
 from fleetx.plan.job import Job
-from fleetx.strategies.tensor_parallel.strategy import TensorParallel, chosen
+from fleetx.strategies.tensor_parallel import TensorParallel
+from fleetx.strategies.tensor_parallel.strategy import chosen
 from fleetx.testing import world
 
 WORDS, WIDTH, HEADS, LENGTH = 24, 16, 4, 8

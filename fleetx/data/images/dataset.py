@@ -125,6 +125,7 @@ class Images(Dataset[Any]):
                 f"{str(path)!r} is broken ({error}); replace it, take it off the list, or set "
                 "on_broken='skip'."
             ) from error
+        # Two processes may look at once and both report it, which does no harm.
         if not self._reported[index]:
             self._reported[index] = True
             logger.warning("%s is broken (%s); the next image takes its place", path, error)
@@ -134,5 +135,6 @@ def _room(shape: tuple[int, ...]) -> Tensor:
     """Memory for a batch; a process of a loader writes where its reader reads."""
     if get_worker_info() is None:
         return torch.empty(shape, dtype=torch.uint8)
+    # What lies in shared memory goes to the reader as a handle; anything else is copied there.
     storage = shared_storage(math.prod(shape))
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)

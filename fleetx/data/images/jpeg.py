@@ -38,6 +38,8 @@ def jpeg_header(data: bytes) -> JpegHeader | None:
     if data[:2] != b"\xff\xd8":
         return None
     at, frame, is_run = 2, None, True
+    # Ten bytes are as far as anything below reads, ``_header`` included. Each round goes on by one
+    # byte at least, whatever length a broken file tells, so that it ends.
     while at + 10 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
         if marker == _SCAN:
@@ -74,7 +76,7 @@ def without_rows_below(data: bytes, header: JpegHeader, bottom: int, reduction: 
     if header.scan is None or rows >= header.height:
         return data
     end = data.rfind(_END)
-    size = header.frame + 5
+    size = header.frame + 5  # behind the marker, the length and the bits of a colour
     kept = data[size + 2 : end if end > header.scan else None]
     return b"".join((data[:size], struct.pack(">H", rows), kept, _NO_END))
 
@@ -83,7 +85,8 @@ def _header(data: bytes, frame: int, pixels: int, is_run: bool) -> JpegHeader | 
     height, width, colours = struct.unpack_from(">HHB", data, frame + 5)
     if not (width and height):
         return None
-    # Otherwise each colour has a run of its own, or they come in ever finer layers.
+    # Otherwise each colour has a run of its own, or they come in ever finer layers. Taken are the
+    # marker and the number of colours in the run; a slice of a file that ends there is shorter.
     together = data[frame + 1] in _BASELINE and is_run and data[pixels + 1 : pixels + 5 : 3]
     is_plain = together == bytes((_SCAN, colours))
     return JpegHeader(width, height, frame, pixels, pixels if is_plain else None)

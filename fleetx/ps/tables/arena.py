@@ -32,6 +32,8 @@ class Arena:
         if rows <= self.rows:
             return
         size = self._byte_size(rows + rows // 4)
+        # Resizing may move the memory, so the view must be gone first. Were there another one,
+        # ``resize`` would raise BufferError and not leave it behind in memory that is not ours.
         self.array = np.empty((0, self._width), self._dtype)
         if sys.platform == "linux":
             self._map.resize(size)  # moves page tables, not bytes

@@ -46,10 +46,12 @@ class SharedReplyReader:
         end = ROWS_AT + len(view)
         if end > len(self._bytes):
             self._bytes = self._mapped(end)
+        # The server writes there again only when it is asked for more, which comes after this.
         np.copyto(np.frombuffer(view, np.uint8), self._bytes[ROWS_AT:end])
 
     def _mapped(self, size: int) -> Array:
         file = self._file.fileno()
+        # A mapping may be longer than its file, and to read there would end this process.
         size_there = os.fstat(file).st_size
         if size_there < size:
             raise SharedMemoryError(f"{size} bytes are not in the {size_there} that it has")

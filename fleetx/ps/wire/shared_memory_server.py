@@ -40,6 +40,8 @@ class SharedReplyWriter:
             with contextlib.suppress(AttributeError, OSError):  # not every system has it
                 if self._file is None:
                     self._file = os.memfd_create(NAME)
+                # It only ever grows, because the kernel kills a client that reads behind the end of
+                # a file that was cut. Nor is it made anew: the client knows this one by its mark.
                 os.ftruncate(self._file, size)
                 self.bytes = np.frombuffer(mmap.mmap(self._file, size), np.uint8)
                 return

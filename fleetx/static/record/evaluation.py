@@ -7,10 +7,11 @@ from torch import fx
 
 from fleetx.static.record.alignment import aligned
 from fleetx.static.record.error import ProgramError
-from fleetx.static.record.interception import paused, record_again
+from fleetx.static.record.interception import record_again
 from fleetx.static.record.liveness import storage
 from fleetx.static.record.module_calls import Call
 from fleetx.static.record.program_graph import ProgramGraph
+from fleetx.static.record.recording_state import paused
 from fleetx.static.record.variable import standing_in, variables
 
 

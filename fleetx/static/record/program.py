@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 from typing_extensions import override
 
-from fleetx.static.record import recorder
+from fleetx.static.record import interception, recorder
 from fleetx.static.record.drawing import dot, text
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.evaluation import in_evaluation
@@ -20,6 +20,7 @@ class Program(ProgramGraph):
 
     @override
     def record(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        interception.resume(func)
         return recorder.record(self, func, args, kwargs)
 
     # Variables.

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -13,7 +14,11 @@ OURS = (str(_STATIC), str(Path(torch.__file__).parent), contextlib.__file__)
 
 def user_line() -> str:
     """The innermost line of the call stack outside of torch, this package and contexts."""
-    frame = sys._getframe(1)
+    return line_outside(sys._getframe(1))
+
+
+def line_outside(frame: FrameType) -> str:
+    """The same, from some frame of the stack on."""
     while frame.f_back is not None and frame.f_code.co_filename.startswith(OURS):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -11,6 +11,7 @@ from fleetx.expected import ITERABLE, a, expect
 from fleetx.static.lr import Schedule
 from fleetx.static.record.current import default_main_program
 from fleetx.static.record.error import ProgramError
+from fleetx.static.record.interception import suspend
 from fleetx.static.record.program import Program
 from fleetx.static.run import from_dataset
 from fleetx.static.run.arrays import as_array
@@ -58,6 +59,7 @@ class Executor:
             use_program_cache: trust that feeds look like those of the first run with these
                 fetches, and check them no more.
         """
+        suspend()
         program = default_main_program() if program is None else program
         if isinstance(program, CompiledProgram):
             program = program.prepared()
@@ -112,8 +114,8 @@ class Executor:
             fetch_handler: looks at variables every so many seconds.
         """
         from_dataset.refuse_idle("train_from_dataset", scope=scope, thread=thread, debug=debug)
-        watching = from_dataset.Watching.of(fetch_list, fetch_info, fetch_handler)
-        return from_dataset.train(self, program, dataset, watching, print_period)
+        watching = from_dataset.Watching.of(fetch_list, fetch_info, fetch_handler, print_period)
+        return from_dataset.train(self, program, dataset, watching)
 
     def infer_from_dataset(  # noqa: PLR0917 (the order of Paddle)
         self,
@@ -129,8 +131,8 @@ class Executor:
     ) -> int:
         """The same without learning: a program that trains is run as its clone for tests."""
         from_dataset.refuse_idle("infer_from_dataset", scope=scope, thread=thread, debug=debug)
-        watching = from_dataset.Watching.of(fetch_list, fetch_info, fetch_handler)
-        return from_dataset.infer(self, program, dataset, watching, print_period)
+        watching = from_dataset.Watching.of(fetch_list, fetch_info, fetch_handler, print_period)
+        return from_dataset.infer(self, program, dataset, watching)
 
     def close(self) -> None:
         """Nothing is held: values belong to their programs."""

@@ -14,6 +14,7 @@ from fleetx.api.data_pass import train_through
 from fleetx.static.lr import Schedule
 from fleetx.static.record.current import default_main_program
 from fleetx.static.record.error import ProgramError
+from fleetx.static.record.interception import suspend
 from fleetx.static.record.program import Program
 from fleetx.static.record.variable import as_variable
 from fleetx.static.run.compiled import CompiledProgram
@@ -53,9 +54,11 @@ class Watching:
     fetches: Sequence[Fetch]
     titles: Sequence[str]
     handler: FetchHandler | None
+    period: int
+    """Batches between two reports."""
 
     @staticmethod
-    def of(fetches: Any, titles: Any, handler: Any) -> "Watching":
+    def of(fetches: Any, titles: Any, handler: Any, period: int) -> "Watching":
         """Check what a user said."""
         one = isinstance(fetches, Tensor | str | Schedule)
         listed: list[Fetch] = [fetches] if one else list(fetches or ())
@@ -67,7 +70,7 @@ class Watching:
             )
         if handler is not None and not isinstance(handler, FetchHandler):
             raise TypeError(f"fetch_handler is a static.FetchHandler, got {handler!r}")
-        return Watching(fetches=listed, titles=named, handler=handler)
+        return Watching(fetches=listed, titles=named, handler=handler, period=period)
 
     @property
     def everything(self) -> list[Fetch]:
@@ -86,7 +89,7 @@ class Watching:
             self.handler.handler(dict(zip(self.handler.var_dict, values, strict=True)))
 
 
-def train(executor: Runner, program: Any, dataset: Any, watching: Watching, period: int) -> int:
+def train(executor: Runner, program: Any, dataset: Any, watching: Watching) -> int:
     """Train a program on every batch; the workers of a job with servers end together."""
     chosen = _program(program, "train_from_dataset")
     training = training_of(chosen)
@@ -103,14 +106,14 @@ def train(executor: Runner, program: Any, dataset: Any, watching: Watching, peri
         )
     servers.open_tables()  # also by a worker that has no batch: all meet there
     show = fetching_ahead(chosen, run)
-    count = _through(executor, chosen, dataset, watching, period, show)
+    count = _through(executor, chosen, dataset, watching, show)
     # Shares differ in length, and schedules count runs: all go on where the furthest is.
     clock = training.clock()
     clock.ticks = servers.furthest(clock.ticks)
     return count
 
 
-def infer(executor: Runner, program: Any, dataset: Any, watching: Watching, period: int) -> int:
+def infer(executor: Runner, program: Any, dataset: Any, watching: Watching) -> int:
     """Compute the fetches for every batch, and change nothing."""
     chosen = _program(program, "infer_from_dataset")
     if not watching.everything:
@@ -121,15 +124,14 @@ def infer(executor: Runner, program: Any, dataset: Any, watching: Watching, peri
     servers.open_tables()
     if chosen.objective is not None:
         chosen = chosen.clone(for_test=True)
-    return _through(executor, chosen, dataset, watching, period)
+    return _through(executor, chosen, dataset, watching)
 
 
-def _through(  # noqa: PLR0917
+def _through(
     executor: Runner,
     program: Program,
     dataset: Any,
     watching: Watching,
-    period: int,
     show: Show | None = None,
 ) -> int:
     if not isinstance(dataset, Iterable):
@@ -145,7 +147,7 @@ def _through(  # noqa: PLR0917
         return found
 
     report = watching.report if watching.fetches else None
-    return train_through(dataset, step, ahead=show, report=report, print_period=period)
+    return train_through(dataset, step, ahead=show, report=report, print_period=watching.period)
 
 
 def refuse_idle(call: str, *, scope: Any, thread: int, debug: bool) -> None:
@@ -168,6 +170,7 @@ def refuse_idle(call: str, *, scope: Any, thread: int, debug: bool) -> None:
 
 
 def _program(given: Any, call: str) -> Program:
+    suspend()
     program = default_main_program() if given is None else given
     if isinstance(program, CompiledProgram):
         program = program.prepared()

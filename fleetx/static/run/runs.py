@@ -19,8 +19,8 @@ from fleetx.static.lower.regions import OUTSIDE, Regions, region
 from fleetx.static.lr import Schedule
 from fleetx.static.record.backward import differentiate
 from fleetx.static.record.initial import check_initialised
-from fleetx.static.record.interception import paused
 from fleetx.static.record.program import Program
+from fleetx.static.record.recording_state import paused
 from fleetx.static.record.variable import as_variable
 from fleetx.static.run.feeding import Feeds
 

@@ -8,8 +8,8 @@ from fleetx import roles
 from fleetx.comm.replicas import start_equal
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.initial import Initial
-from fleetx.static.record.interception import paused
 from fleetx.static.record.program import Program
+from fleetx.static.record.recording_state import paused
 from fleetx.static.run.training import Training
 
 

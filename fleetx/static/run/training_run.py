@@ -20,8 +20,8 @@ from fleetx.roles.messages import broadcast_tree
 from fleetx.static.lower.lowered import Lowered
 from fleetx.static.record.backward import GRADIENT
 from fleetx.static.record.error import ProgramError
-from fleetx.static.record.interception import paused
 from fleetx.static.record.program import Program
+from fleetx.static.record.recording_state import paused
 from fleetx.static.run.fetching import everything, joined
 from fleetx.static.run.runs import Form, Run
 from fleetx.static.run.single_worker import LoneMesh, lone_plan

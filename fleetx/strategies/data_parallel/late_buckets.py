@@ -103,5 +103,9 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """The elements in the order of memory, as DDP lays them out, where there are no gaps."""
+    """The elements in the order of memory, as DDP lays them out, where there are no gaps.
+
+    Then it is a view, which ``give_back`` writes through: of a dense tensor, as many numbers as it
+    has from where it begins are its own and nobody else's. With gaps it is a copy.
+    """
     return tensor.as_strided((tensor.numel(),), (1,)) if _is_dense(tensor) else tensor.reshape(-1)

@@ -50,10 +50,16 @@ def move(
         weight_decay,
         decay,
         float(group["momentum"]),
-        table.rates if skip is None else skip,
+        table.rates if skip is None else skip,  # a kernel takes some pointer; it is not read
         MAY_SKIP=skip is not None,
         CHUNK=CHUNK,
     )
+
+
+# Rows of the table, each ``tensors`` long: parameters, gradients, velocities, sizes, first chunks,
+# numbers of chunks, exclusion. Addresses are read as those of float32 without gaps, which is safe
+# because ``_path`` sends no other tensors here, and none whose gradient or state lies otherwise.
+# Sums of excluded tensors are left as they were; ``_rates`` does not read them.
 
 
 @triton.jit

@@ -34,6 +34,10 @@ class PointerTable:
     def renew(self, lists: Sequence[list[Tensor]], excluded: list[bool]) -> None:
         """Write the table again if it does not describe these tensors any more."""
         addresses = [[tensor.data_ptr() for tensor in tensors] for tensors in lists]
+        # Addresses tell enough: whatever lies at the place of a tensor now is as long as that one,
+        # because gradients and state have the size of their parameter. A parameter that is resized
+        # in place would break it. Kernels that read an address are ordered by their stream, so that
+        # a gradient which is freed meanwhile is not overwritten before they have read it.
         seen = (*addresses, excluded)
         if seen == self._seen:
             return
@@ -79,4 +83,5 @@ def _sent(values: Tensor, device: torch.device) -> Tensor:
     """The values on the device, without waiting for it."""
     if device.type != "cuda":
         return values.to(device)
+    # Torch gives pinned memory to nobody else before the copies out of it are done.
     return values.pin_memory().to(device, non_blocking=True)

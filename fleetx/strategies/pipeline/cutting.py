@@ -8,12 +8,47 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from fleetx.graph.meta import said
 from fleetx.graph.part import Part
+from fleetx.plan.error import PlanError
+from fleetx.plan.job import Job
 from fleetx.strategies.pipeline import balance, parts, trace
 
 logger = logging.getLogger(__name__)
 Points = tuple[str, ...]
 """The submodules that begin a part, but for the first."""
+
+
+def brought(model: nn.Module, wanted: int, split: Points) -> Mapping[bool, Sequence[Part]] | None:
+    """The parts of a model that knows them itself; None for any other."""
+    if not (known := said(model).get("parts")):
+        return None
+    assert len(known) == wanted, "whoever brings parts has asked how many stages there are"
+    if split:
+        raise PlanError(
+            f"pipeline_configs['split'] = {list(split)} cuts a model by its submodules, "
+            "and this program is cut already, by static.device_guard(); leave 'split' out."
+        )
+    return parts.Brought(said(model))
+
+
+def cut(
+    model: nn.Module,
+    job: Job,
+    wanted: int,
+    *,
+    split: Points,
+    sample: Mapping[str, Any] | None,
+    given: Collection[str],
+) -> Mapping[bool, Sequence[Part]]:
+    """The parts that its forward falls into, where the options say or where costs are even."""
+    try:
+        points = split or balanced(model, wanted, sample, job.device, given)
+        found = parts_between(model, points, given)
+    except ValueError as error:
+        raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}") from error
+    job.opened |= {m for name, m in model.named_modules() if is_around(name, points)}
+    return found
 
 
 def parts_between(

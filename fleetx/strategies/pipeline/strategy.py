@@ -1,7 +1,6 @@
 """Pipeline: consecutive layers live on different ranks, and a batch flows through in parts."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,18 +10,17 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fleetx.comm.replicas import start_equal
-from fleetx.graph.meta import said
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
-from fleetx.plan.job import Job, arguments
+from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast, OneOf
-from fleetx.plan.step import Drive, Driven, Step, largest_over
+from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.roles.subgroups import carries
-from fleetx.torch_internals import tree_leaves, tree_map
+from fleetx.strategies.pipeline.micro_batches import bound, micro_batches, one_after_the_other
 
 if TYPE_CHECKING:
     from fleetx.graph.part import Part
@@ -87,26 +85,12 @@ class Pipeline(Strategy, name="pipeline"):
 
         def micro_batches(self, samples: int) -> int:
             """Into how many parts a batch of that many samples is cut."""
-            size, count = self.micro_batch_size, self.accumulate_steps
-            if count == 1:
-                count = max(samples // size, 1)
-            elif size == 1:
-                size = samples // count
-            if size * count != samples:
-                raise PlanError(
-                    f"a batch of {samples} samples cannot be cut into {count} micro-batches of "
-                    f"{size} (pipeline_configs['accumulate_steps'] and ['micro_batch_size']), and "
-                    "uneven ones would weigh samples differently. Give batches of "
-                    f"{max(size, 1) * count} samples (drop_last=True drops a smaller last one), or "
-                    "set micro_batch_size to a divisor of the batch."
-                )
-            return count
+            return micro_batches(samples, self.micro_batch_size, self.accumulate_steps)
 
     config: Config
     _stages: "Stages | None" = None
     _homes: "Homes"
     _accepted: "Accepted"
-    _armed = True
 
     @override
     def alone(self) -> str:
@@ -159,23 +143,29 @@ class Pipeline(Strategy, name="pipeline"):
                 "(fleetrun --gpus 0,1), or train on the CPU (fleetrun --gpus none)."
             )
         # Loaded here: jobs without a pipeline do not need it.
+        from fleetx.strategies.pipeline import cutting
         from fleetx.strategies.pipeline.accepted_inputs import Accepted
+        from fleetx.strategies.pipeline.flow import is_shared
         from fleetx.strategies.pipeline.stages import Stages
         from fleetx.strategies.pipeline.tied_weights import Homes
 
         # All ranks begin with the weights of the first one, of which each then keeps its part.
         start_equal(model, job.mesh["pp"].get_group())
         group = job.mesh["pp"].get_group()
-        sample = None if job.sample is None else _bound(model, job.sample)
+        sample = None if job.sample is None else bound(model, job.sample)
         self._accepted = Accepted(model, sample)
-        parts = _brought(model, job, self.config) or self._cut(model, job, sample)
+        wanted, split = job.size("pp") * self.config.chunks, self.config.split
+        given = self._accepted.given
+        parts = cutting.brought(model, wanted, split) or cutting.cut(
+            model, job, wanted, split=split, sample=sample, given=given
+        )
         self._stages = Stages(
             model,
             parts,
             group=group,
             device=job.device,
             schedule=self.config.schedule_mode,
-            shared=_is_shared(job),
+            shared=is_shared(job),
         )
         held: list[list[Part]] = [[] for _ in range(job.size("pp"))]
         for found in parts.values():
@@ -186,21 +176,6 @@ class Pipeline(Strategy, name="pipeline"):
         job.elsewhere |= self._homes.forget_others()
         replace_forward(model, self._one_stage)
         return model
-
-    def _cut(
-        self, model: nn.Module, job: Job, sample: Mapping[str, Any] | None
-    ) -> "Mapping[bool, Sequence[Part]]":
-        """The parts that its forward falls into, where the options say or where costs are even."""
-        from fleetx.strategies.pipeline import cutting
-
-        wanted, given = job.size("pp") * self.config.chunks, self._accepted.given
-        try:
-            points = self.config.split or cutting.balanced(model, wanted, sample, job.device, given)
-            found = cutting.parts_between(model, points, given)
-        except ValueError as error:
-            raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}") from error
-        job.opened |= {m for name, m in model.named_modules() if cutting.is_around(name, points)}
-        return found
 
     def _one_stage(self, forward: Forward) -> Forward:
         stages = self._stages
@@ -220,12 +195,17 @@ class Pipeline(Strategy, name="pipeline"):
     @override
     def step(self, step: Step, job: Job) -> Step:
         if self._stages is None:
-            return replace(step, drive=self._accumulate(job), evaluate=job.call)
-        group, stages = job.mesh["pp"].get_group(), self._stages
+            drive = one_after_the_other(job, self.config.micro_batches)
+            return replace(step, drive=drive, evaluate=job.call)
+        from fleetx.strategies.pipeline.flow import Flow
+
+        group = job.mesh["pp"].get_group()
         self._homes.meet(job.mesh)
+        counted, planned = self.config.micro_batches, self.config.accumulate_steps
+        flow = Flow(job, self._stages, self._homes, self._accepted, counted)
 
         def sync(armed: bool) -> None:
-            self._armed = armed
+            flow.armed = armed
             step.sync(armed)
 
         def total(number: Tensor) -> Tensor:
@@ -235,70 +215,12 @@ class Pipeline(Strategy, name="pipeline"):
 
         return replace(
             step,
-            drive=self._flow(job, stages),
-            evaluate=self._flow_forward(job, stages),
+            drive=flow.drive(),
+            evaluate=lambda inputs: flow.evaluate(inputs, planned),
             sync=sync,
             agree=largest_over(step.agree, group),
             total=total,
         )
-
-    def _flow(self, job: Job, stages: "Stages") -> Drive:
-        def flow(step: Step, batch: Any) -> Driven:
-            inputs, targets = batch
-            count, criterion = self.config.micro_batches(_samples(inputs)), _criterion(job)
-            shares, due = _shares(targets, count), self._armed
-            kept: list[Any] = []
-
-            def scaled(outputs: Any, number: int) -> tuple[Tensor, Tensor]:
-                loss = criterion(outputs, shares[number])
-                if job.keep_outputs:
-                    kept.append(outputs)
-                return loss, step.scale(loss / count)
-
-            loss = stages.train(
-                self._inputs(job, inputs),
-                count,
-                scaled,
-                before_backward=lambda last: step.sync(due and last),
-            )
-            if due:
-                self._homes.add_up()
-            return Driven(loss, kept)
-
-        return flow if job.size("pp") == job.mesh.size() else _told_to_others(flow, job)
-
-    def _flow_forward(self, job: Job, stages: "Stages") -> Callable[[Any], Any]:
-        def evaluate(inputs: Any) -> Any:
-            planned = self.config.accumulate_steps
-            count = planned if _samples(inputs) % planned == 0 else 1
-            return stages.evaluate(self._inputs(job, inputs), count)
-
-        return evaluate
-
-    def _inputs(self, job: Job, inputs: Any) -> dict[str, Any]:
-        """The inputs of a batch by name, all of which the stages take."""
-        found = _bound(job.model, inputs)
-        self._accepted.check(found)
-        return found
-
-    def _accumulate(self, job: Job) -> Drive:
-        """One rank alone: the same micro-batches, one after the other."""
-
-        def drive(step: Step, batch: Any) -> Driven:
-            inputs, targets = batch
-            kept: list[Any] = []
-            count = self.config.micro_batches(_samples(inputs))
-            total = torch.zeros((), device=job.device)
-            for share, wanted in zip(_shares(inputs, count), _shares(targets, count), strict=True):
-                outputs = job.call(share)
-                loss = _criterion(job)(outputs, wanted)
-                step.scale(loss / count).backward()
-                total += loss.detach() / count
-                if job.keep_outputs:
-                    kept.append(outputs)
-            return Driven(total, kept)
-
-        return drive
 
     @override
     def layout(self) -> Any:
@@ -333,84 +255,3 @@ class Pipeline(Strategy, name="pipeline"):
             f"Stages are cut at {where} and run in the order {self.config.schedule_mode} "
             "(pipeline_configs).",
         )
-
-
-def _told_to_others(flow: Drive, job: Job) -> Drive:
-    """Let the pipelines that update with this one stop where it fails, on all its ranks."""
-
-    def drive(step: Step, batch: Any) -> Driven:
-        try:
-            driven = flow(step, batch)
-        except Exception:
-            if not _is_shared(job):  # else others wait inside of the batch and cannot hear it
-                job.anywhere(True)
-            raise
-        if job.anywhere(False):
-            raise RuntimeError(
-                "this batch failed in another pipeline, with which this one exchanges gradients, "
-                "so all of them stop; the workers of that one say why."
-            )
-        return driven
-
-    return drive
-
-
-def _is_shared(job: Job) -> bool:
-    """Whether several ranks compute one stage together and exchange within it."""
-    return job.size("tp") * job.size("sharding") > 1
-
-
-def _criterion(job: Job) -> Callable[[Any, Any], Tensor]:
-    if job.criterion is None:
-        raise PlanError(
-            "strategy.pipeline = True computes the loss on its last stage, and no criterion is "
-            "known; call fleet.distributed_model(model, criterion=...)."
-        )
-    return job.criterion
-
-
-def _samples(inputs: Any) -> int:
-    sizes = {leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)}
-    if len(sizes) != 1:
-        raise PlanError(
-            f"the inputs of a batch have {sorted(sizes)} samples, and a pipeline cuts all of them "
-            "along their first dimension into micro-batches; give inputs of one length."
-        )
-    return int(next(iter(sizes)))
-
-
-def _shares(tree: Any, count: int) -> list[Any]:
-    """A batch in equal parts, in their order."""
-
-    def part(number: int) -> Any:
-        return tree_map(
-            lambda leaf: leaf.chunk(count)[number] if isinstance(leaf, Tensor) else leaf, tree
-        )
-
-    return [part(number) for number in range(count)]
-
-
-def _bound(model: nn.Module, inputs: Any) -> dict[str, Any]:
-    """The inputs by the names of the arguments of the model's own forward."""
-    args, kwargs = arguments(model, inputs)
-    signature = inspect.signature(type(model).forward)
-    bound = signature.bind(model, *args, **kwargs).arguments
-    return dict(list(bound.items())[1:])
-
-
-def _brought(
-    model: nn.Module, job: Job, config: "Pipeline.Config"
-) -> "Mapping[bool, Sequence[Part]] | None":
-    """The parts of a model that knows them itself; None for any other."""
-    from fleetx.strategies.pipeline import parts
-
-    if not (brought := said(model).get("parts")):
-        return None
-    wanted = job.size("pp") * config.chunks
-    assert len(brought) == wanted, "whoever brings parts has asked how many stages there are"
-    if config.split:
-        raise PlanError(
-            f"pipeline_configs['split'] = {list(config.split)} cuts a model by its submodules, "
-            "and this program is cut already, by static.device_guard(); leave 'split' out."
-        )
-    return parts.Brought(said(model))

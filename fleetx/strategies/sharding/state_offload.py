@@ -41,6 +41,8 @@ class OffloadedState:
     @torch.no_grad()
     def fetch(self) -> None:
         """Bring everything to the device."""
+        # The copies may still be under way when this returns. The next ``send`` writes into the
+        # same host memory, but on the same stream, so it comes after them.
         for tensor, host in self._waiting.items():
             tensor.untyped_storage().resize_(host.numel() * host.element_size())
             tensor.copy_(host, non_blocking=True)

@@ -1,35 +1,29 @@
 """Sharding: parameters, gradients and optimizer state are spread over ranks (ZeRO 1 to 3)."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from functools import partial
 from typing import Annotated, Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
 from fleetx.comm.held_gradients import records, sharded, waiting
-from fleetx.comm.reached import Reached
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
-from fleetx.graph.meta import said
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
-from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, AtLeast, Below, OneOf, Unset
 from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.roles.subgroups import data_group
-from fleetx.strategies.sharding.failures import weights_read
-from fleetx.strategies.sharding.same_missing import same_on_all
-from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, without_shared
+from fleetx.strategies.sharding.fully_sharded import shard, units_of
+from fleetx.strategies.sharding.reached_parameters import checked
+from fleetx.strategies.sharding.traffic import traffic
+from fleetx.strategies.sharding.units import Unit
 
 logger = logging.getLogger(__name__)
 Count = Annotated[int, AtLeast(1)]
@@ -41,24 +35,6 @@ _IDLE = {
     "use_calc_stream": "torch overlaps communication on streams of its own",
 }
 """Option of old files -> why it has no effect here."""
-_UNUSED = (
-    "the last batch gave no gradient to {}, and where workers reach different parameters, sharding "
-    "would add gradients of one to those of another; freeze what no batch reaches, or set "
-    "strategy.find_unused_parameters = True, which compares in each update whether all workers "
-    "leave out the same parameters."
-)
-_UNGATHERED = (
-    "the forward reads weights ({}) without calling the submodule that has them, and under "
-    "sharding_configs['stage'] = 3 weights are gathered only while their submodule runs; call the "
-    "submodule instead, or set sharding_configs['stage'] = 2, which keeps what a forward has "
-    "gathered until the backward."
-)
-_DIFFERENT = (
-    "this worker's last batch left out {}, and those of other workers left out others, so sharding "
-    "added gradients of one parameter to those of another; let all workers reach the same "
-    "parameters (compute both branches and multiply one by 0), or set strategy.sharding = False, "
-    "because data parallel can do this with strategy.find_unused_parameters = True."
-)
 
 
 class Sharding(Strategy, name="sharding"):
@@ -166,45 +142,14 @@ class Sharding(Strategy, name="sharding"):
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
-        units = without_shared(self._cut(model, job))
+        config = self.config
+        units = units_of(model, job, config.segment_anchors, config.segment_broadcast_MB)
         if job.size("dp") * job.size("sharding") == 1:
             return model.to(job.device)
-        # Loaded here: FSDP takes a second that jobs without sharding do not pay.
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
         start_equal(model, data_group(job.mesh))
-        common: dict[str, Any] = {
-            "mesh": _mesh(job),
-            "reshard_after_forward": self.config.stage == 3,
-        }
-
-        def policy(parameters: Iterable[Tensor]) -> Any:
-            narrow = all(p.dtype == torch.float32 for p in parameters)
-            return MixedPrecisionPolicy(reduce_dtype=job.wire if narrow else None)
-
-        for unit in units:
-            held = [p for module in unit.modules for p in module.parameters()]
-            fully_shard(unit.modules, mp_policy=policy(held), **common)
-        # In a program, what lies in a unit has a place of its own beside it.
-        done = {p for unit in units for module in unit.modules for p in module.parameters()}
-        rest = policy(p for p in model.parameters() if p not in done)
-        fully_shard(model, mp_policy=rest, ignored_params=done, **common)
-        left = [name for name, p in model.named_parameters() if not _is_spread(p)]
-        assert not left, f"{left} would be neither spread nor exchanged"
+        shard(model, units, job, again=config.stage == 3)
         self._units = tuple(units)
-        if self.config.stage == 3:
-            replace_forward(model, partial(_explained, model))
         return model
-
-    def _cut(self, model: nn.Module, job: Job) -> list[Unit]:
-        calls, named = said(model).get("calls"), said(model).get("segments", {})
-        anchors = [
-            name for entry in self.config.segment_anchors for name in _named(model, entry, named)
-        ]
-        if anchors:
-            return by_anchors(model, anchors, job.elsewhere, job.opened, calls)
-        limit = self.config.segment_broadcast_MB * 2**20
-        return by_size(model, limit, job.elsewhere, job.opened, calls)
 
     @override
     def step(self, step: Step, job: Job) -> Step:
@@ -220,7 +165,7 @@ class Sharding(Strategy, name="sharding"):
             job.model.set_requires_gradient_sync(armed)  # type: ignore[operator]
 
         return replace(
-            _checked(step, job, group),
+            checked(step, job, group),
             sync=sync if self._waits else step.sync,
             agree=largest_over(step.agree, group),
             settle=_settled(step, job, group),
@@ -255,38 +200,8 @@ class Sharding(Strategy, name="sharding"):
     def exchanges(
         self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
     ) -> tuple[Exchange, ...]:
-        ranks, copies = mesh["sharding"], mesh["dp"]
-        if ranks == 1:
-            return known
-        here = parameter_bytes // (mesh["pp"] * mesh["tp"])
-        part = (ranks - 1) * here // ranks
-        stage = f"sharding_configs['stage'] = {self.config.stage}"
-        again = self.config.stage == 3
-        gathered = Exchange(
-            collective="all-gather",
-            what="parameters",
-            when="in each forward and again in each backward" if again else "in each forward",
-            sent_bytes=part * (2 if again else 1),
-            decided_by=stage,
-        )
-        scattered = Exchange(
-            collective="reduce-scatter",
-            what="gradients",
-            when="in the backward of each update" if self._waits else "in each backward",
-            sent_bytes=part,
-            wide_bytes=part,
-            decided_by=stage,
-        )
-        share = 2 * (copies - 1) * here // (ranks * copies)
-        summed = Exchange(
-            collective="all-reduce",
-            what="each rank's share of the gradients",
-            when=scattered.when,
-            sent_bytes=share,
-            wide_bytes=share,
-            decided_by=f"dp_degree = {copies}",
-        )
-        return (*known, gathered, scattered, *((summed,) if copies > 1 else ()))
+        stage, waits = self.config.stage, self._waits
+        return (*known, *traffic(parameter_bytes, mesh, stage=stage, at_updates=waits))
 
     @override
     def remarks(self) -> tuple[str, ...]:
@@ -296,79 +211,6 @@ class Sharding(Strategy, name="sharding"):
             3: "Parameters, gradients and optimizer state are",
         }[self.config.stage]
         return (f"{spread} spread over the axis sharding (sharding_configs).",)
-
-
-def _is_spread(parameter: Any) -> bool:
-    mesh = getattr(parameter, "device_mesh", None)
-    return mesh is not None and "sharding" in (mesh.mesh_dim_names or ())
-
-
-def _mesh(job: Job) -> DeviceMesh:
-    """Shard along one axis, replicate along the other where there is one."""
-    return job.mesh["dp", "sharding"] if job.size("dp") > 1 else job.mesh["sharding"]
-
-
-def _explained(model: nn.Module, forward: Forward) -> Forward:
-    """Say what is wrong where a forward reads weights of a submodule that it does not call."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return forward(*args, **kwargs)
-        except RuntimeError as error:
-            if "mixed torch.Tensor and DTensor" not in str(error):
-                raise
-            raise PlanError(_UNGATHERED.format(weights_read(model, error))) from error
-
-    return run
-
-
-def _checked(step: Step, job: Job, group: dist.ProcessGroup) -> Step:
-    """Refuse gradients of batches that reached other parameters on other ranks.
-
-    What a unit exchanges is the gradients that it has, one after the other, so one rank's gradient
-    of one parameter would be added to another rank's of the next.
-    """
-    reached = Reached(job.model.parameters(), frozen=True)  # one may be thawed later
-    trouble = partial(_trouble, reached, job, group)
-    noted = ""
-
-    def check() -> None:
-        nonlocal noted
-        noted = noted or trouble()
-        told, noted = job.hindrance(noted), ""
-        if told:
-            raise PlanError(told)
-
-    def due() -> bool:
-        nonlocal noted
-        if reached and job.size("pp") > 1:  # a stage may have been reached that others were not
-            noted = noted or trouble()
-        elif reached:  # by a batch that ended without an update
-            check()
-        return step.due()
-
-    def update() -> bool:
-        check()
-        return step.update()
-
-    return replace(step, due=due, update=update)
-
-
-def _trouble(reached: Reached, job: Job, group: dist.ProcessGroup) -> str:
-    """What is wrong with the parameters that batches since the last look have left out."""
-    missing, may_miss = reached.missing(), job.option("find_unused_parameters", bool)
-    reached.forget()
-    told = ", ".join(_names(job.model, missing[:3])) if missing else "nothing"
-    if missing and not may_miss:
-        return _UNUSED.format(told)
-    if may_miss and not same_on_all(reached, missing, group, job.device):
-        return _DIFFERENT.format(told)
-    return ""
-
-
-def _names(model: nn.Module, parameters: Sequence[Tensor]) -> list[str]:
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [repr(names[id(parameter)]) for parameter in parameters]
 
 
 def _settled(step: Step, job: Job, group: dist.ProcessGroup) -> Callable[[Tensor | None], None]:
@@ -406,14 +248,3 @@ def _offloaded(step: Step, job: Job) -> Step:
         state.send()
 
     return replace(step, sync=sync)
-
-
-def _named(model: nn.Module, entry: str, named: Mapping[str, str]) -> list[str]:
-    """The paths of what an entry names: submodules, or in a program those of its cuts."""
-    known = named or {name: name for name, _ in model.named_modules() if name}
-    names = [entry] if entry in known else [name for name in known if fnmatchcase(name, entry)]
-    found = [known[name] for name in names]
-    if not found:
-        message = f"sharding_configs['segment_anchors'] names {entry!r}, and the model has no such "
-        raise PlanError(option.unknown(f"{message}submodule", entry, known))
-    return found

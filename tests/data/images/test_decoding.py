@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleetx.data.images import View
 from fleetx.data.images.decoding import BrokenImageError, fill
 from fleetx.data.images.placement import Pixels
-from fleetx.data.images.views import Box, View, parsed_shape
+from fleetx.data.images.views import Box, parsed_shape
 
 
 def gradient(width: int, height: int) -> Pixels:

@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fleetx import roles
-from fleetx.data.images import Images, View, image_loader, train_loader, val_loader
+from fleetx import DistributedLoader, roles
+from fleetx.data.images import Images, LabelledFiles, View, image_loader, train_loader, val_loader
 from fleetx.data.images.decoding import BrokenImageError
-from fleetx.data.images.files import LabelledFiles, labelled_files
+from fleetx.data.images.files import labelled_files
 from fleetx.data.images.loaders import decoders
-from fleetx.data.loader import DistributedLoader
 from fleetx.data.making.layouts import Recipe, make
 from fleetx.testing import world
 

@@ -1,0 +1,127 @@
+"""The model behind torch's DDP, which averages gradients while a backward goes on."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import override
+
+from fleetx.plan.error import PlanError
+from fleetx.plan.forward import Forward
+from fleetx.plan.job import Job
+from fleetx.plan.step import Reduce, Step
+from fleetx.strategies.data_parallel.averaging import UNUSED, reduction
+from fleetx.strategies.data_parallel.backwards import Backwards
+
+ONE_TENSOR_PER_BUCKET = 1e-6
+"""A bucket this small (MB) is closed by the first tensor that enters it."""
+
+_TWICE = (
+    "a backward came after another one without a forward between them, and only the first is "
+    "exchanged between workers, which would train apart; add the losses up and call backward once, "
+    "or call the model, then backward, for one loss after the other."
+)
+
+
+class _Shell(nn.Module):
+    """Runs the user's own forward, whatever the attribute ``forward`` has become meanwhile.
+
+    The model is shown to DDP but is no child: it would else be its own ancestor, which confuses
+    tools that follow the tree of modules.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        vars(self)["_model"] = model
+        self._forward: Forward = model.forward
+
+    @override
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        model: nn.Module = vars(self)["_model"]
+        yield from model.named_modules(*args, **kwargs)
+
+    @override
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(*args, **kwargs)
+
+
+def replicate(model: nn.Module, job: Job) -> DistributedDataParallel:
+    """DDP around the model's own forward, with buckets as the job's options say."""
+    fuse = job.option("fuse_all_reduce_ops", bool)
+    megabytes = job.option("fuse_grad_size_in_MB", int) if fuse else ONE_TENSOR_PER_BUCKET
+    return DistributedDataParallel(
+        _Shell(model),
+        process_group=job.mesh["dp"].get_group(),
+        bucket_cap_mb=megabytes,
+        find_unused_parameters=job.option("find_unused_parameters", bool),
+        gradient_as_bucket_view=True,
+    )
+
+
+def with_gradients(
+    replica: DistributedDataParallel, backwards: Backwards, forward: Forward
+) -> Forward:
+    """Go through the replica when there will be a backward; one worker may evaluate alone."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        _check_repeated(backwards)
+        backwards.forget(armed=replica.require_backward_grad_sync)
+        try:
+            return replica(*args, **kwargs)
+        except RuntimeError as error:
+            if "find_unused_parameters" in str(error):
+                raise PlanError(UNUSED) from error
+            raise
+
+    return run
+
+
+def _check_repeated(backwards: Backwards) -> None:
+    if backwards.repeated():
+        backwards.forget(armed=False)  # the complaint is made once
+        raise PlanError(_TWICE)
+
+
+def during_backward(
+    step: Step, job: Job, replica: DistributedDataParallel, backwards: Backwards
+) -> Step:
+    """Average the gradients while the backward pass goes on."""
+    reduce = step.reduce or reduction(job)
+    # Copied after each update instead; with an optimizer that is not distributed, by each forward.
+    replica.broadcast_buffers = False
+    if reduce is not None:
+        replica.register_comm_hook(None, _as_hook(reduce))
+
+    def sync(armed: bool) -> None:
+        step.sync(armed)
+        if replica.require_backward_grad_sync is not armed:  # setting it is not for free
+            replica.require_backward_grad_sync = armed
+
+    def ready(due: bool) -> bool:
+        # While DDP waits for a gradient, others may be under way and must be left alone.
+        return not backwards.unfinished() and step.ready(due)
+
+    def update() -> bool:
+        _check_repeated(backwards)
+        if backwards.unfinished():
+            raise PlanError(UNUSED)
+        moved = step.update()
+        backwards.updated()
+        return moved
+
+    return replace(step, sync=sync, reduce=reduce, ready=ready, update=update)
+
+
+def _as_hook(reduce: Reduce) -> Callable[[Any, GradBucket], Future[Tensor]]:
+    # DDP checks the names and annotations of a hook's arguments.
+    def hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return reduce(bucket)
+
+    return hook

@@ -1,0 +1,102 @@
+"""Laying a model out with torch's ``fully_shard``, unit by unit."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from fleetx.graph.meta import said
+from fleetx.plan import option
+from fleetx.plan.error import PlanError
+from fleetx.plan.forward import Forward, replace_forward
+from fleetx.plan.job import Job
+from fleetx.strategies.sharding.failures import weights_read
+from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, without_shared
+
+_UNGATHERED = (
+    "the forward reads weights ({}) without calling the submodule that has them, and under "
+    "sharding_configs['stage'] = 3 weights are gathered only while their submodule runs; call the "
+    "submodule instead, or set sharding_configs['stage'] = 2, which keeps what a forward has "
+    "gathered until the backward."
+)
+
+
+def units_of(model: nn.Module, job: Job, entries: Sequence[str], megabytes: float) -> list[Unit]:
+    """What travels together: up to the submodules that entries name, or up to a size."""
+    calls, named = said(model).get("calls"), said(model).get("segments", {})
+    anchors = [name for entry in entries for name in _named(model, entry, named)]
+    if anchors:
+        found = by_anchors(model, anchors, job.elsewhere, job.opened, calls)
+    else:
+        found = by_size(model, megabytes * 2**20, job.elsewhere, job.opened, calls)
+    return without_shared(found)
+
+
+def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> None:
+    """Spread the units, and what they leave, over ranks.
+
+    Args:
+        model: it is changed in place.
+        units: what is gathered together.
+        job: says over which ranks.
+        again: let go of weights after a forward and gather them again in backward.
+    """
+    # Loaded here: FSDP takes a second that jobs without sharding do not pay.
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    common: dict[str, Any] = {"mesh": _mesh(job), "reshard_after_forward": again}
+
+    def policy(parameters: Iterable[Tensor]) -> Any:
+        narrow = all(p.dtype == torch.float32 for p in parameters)
+        return MixedPrecisionPolicy(reduce_dtype=job.wire if narrow else None)
+
+    for unit in units:
+        held = [p for module in unit.modules for p in module.parameters()]
+        fully_shard(unit.modules, mp_policy=policy(held), **common)
+    # In a program, what lies in a unit has a place of its own beside it.
+    done = {p for unit in units for module in unit.modules for p in module.parameters()}
+    rest = policy(p for p in model.parameters() if p not in done)
+    fully_shard(model, mp_policy=rest, ignored_params=done, **common)
+    left = [name for name, p in model.named_parameters() if not _is_spread(p)]
+    assert not left, f"{left} would be neither spread nor exchanged"
+    if again:
+        replace_forward(model, partial(_explained, model))
+
+
+def _is_spread(parameter: Any) -> bool:
+    mesh = getattr(parameter, "device_mesh", None)
+    return mesh is not None and "sharding" in (mesh.mesh_dim_names or ())
+
+
+def _mesh(job: Job) -> DeviceMesh:
+    """Shard along one axis, replicate along the other where there is one."""
+    return job.mesh["dp", "sharding"] if job.size("dp") > 1 else job.mesh["sharding"]
+
+
+def _explained(model: nn.Module, forward: Forward) -> Forward:
+    """Say what is wrong where a forward reads weights of a submodule that it does not call."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return forward(*args, **kwargs)
+        except RuntimeError as error:
+            if "mixed torch.Tensor and DTensor" not in str(error):
+                raise
+            raise PlanError(_UNGATHERED.format(weights_read(model, error))) from error
+
+    return run
+
+
+def _named(model: nn.Module, entry: str, named: Mapping[str, str]) -> list[str]:
+    """The paths of what an entry names: submodules, or in a program those of its cuts."""
+    known = named or {name: name for name, _ in model.named_modules() if name}
+    names = [entry] if entry in known else [name for name in known if fnmatchcase(name, entry)]
+    found = [known[name] for name in names]
+    if not found:
+        message = f"sharding_configs['segment_anchors'] names {entry!r}, and the model has no such "
+        raise PlanError(option.unknown(f"{message}submodule", entry, known))
+    return found
