@@ -24,7 +24,9 @@ def names_of(module: ModuleType) -> list[str]:
     """The names of a module that are its own, or in its table."""
     below = {name.rpartition(".")[2] for name in imports.modules() if name.startswith(_own(module))}
     shown = [name for name in dir(module) if not name.startswith("_") and name not in below]
-    if getattr(module, "__dir__", None):
+    if "__all__" in vars(module):
+        return sorted(module.__all__)
+    if "__dir__" in vars(module):  # a table
         return [n for n in shown if not inspect.ismodule(_value(module, n))]
     return [n for n in shown if _is_of(_value(module, n), module)]
 

@@ -48,7 +48,7 @@ class DistributedOptimizer:
             raise TypeError(f"minimize() has no argument {', '.join(old)}")
         if not isinstance(loss, Variable):
             return self._optimizer.minimize(loss)
-        chosen = parameter_list or self._optimizer._parameters
+        chosen = parameter_list or self._optimizer._given
         return self._made.minimize(loss, startup_program, chosen, no_grad_set)
 
     def backward(

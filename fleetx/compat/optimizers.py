@@ -74,7 +74,7 @@ class Optimizer(ProgramOptimizer):
         self._given_clip = grad_clip
         self.grad_clip = clip_in_force(grad_clip)
         self.regularization = decay_of(regularization)
-        self._parameters, self._own_options = _listed(parameters)
+        self._given, self._own_options = _listed(parameters)
         self._inner: torch_optim.Optimizer | None = None
         self._distributed: DistributedOptimizer | None = None
         self.norm_group: Group | None = None
@@ -158,11 +158,9 @@ class Optimizer(ProgramOptimizer):
             raise TypeError(f"minimize() has no argument {', '.join(old)}")
         if not isinstance(loss, Variable):
             self.step()
-            return None, [(p, p.grad) for p in self._parameters or () if p.grad is not None]
+            return None, [(p, p.grad) for p in self._given or () if p.grad is not None]
         self.check_clip()
-        return super().minimize(
-            loss, startup_program, parameter_list or self._parameters, no_grad_set
-        )
+        return super().minimize(loss, startup_program, parameter_list or self._given, no_grad_set)
 
     def check_clip(self) -> None:
         """Look for a limit that was set for all programs after this optimizer was made."""
@@ -184,7 +182,7 @@ class Optimizer(ProgramOptimizer):
                 "no operators that they could see; leave them out."
             )
         if not isinstance(loss, Variable):
-            return [(p, p.grad) for p in self._parameters or () if p.grad is not None]
+            return [(p, p.grad) for p in self._given or () if p.grad is not None]
         self._pending = self.minimize(loss, startup_program, parameter_list, no_grad_set)
         return self._pending[1]
 
@@ -215,19 +213,19 @@ class Optimizer(ProgramOptimizer):
     @property
     def parameters(self) -> list[Any]:
         """What it was given to train."""
-        if self._parameters is None:
+        if self._given is None:
             raise AttributeError(
                 f"{type(self).__name__} was made without parameters, which an eager loop needs; "
                 "pass parameters=model.parameters() (parameter_list= in Paddle 1)."
             )
-        return self._parameters
+        return self._given
 
     _parameter_list = parameters
 
     @property
     def eager(self) -> bool:
         """Whether it trains tensors, and not a program."""
-        return not modes.is_static() and self._parameters is not None
+        return not modes.is_static() and self._given is not None
 
     def inner(self) -> torch_optim.Optimizer:
         """The optimizer of torch that steps."""
@@ -292,7 +290,7 @@ class Optimizer(ProgramOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """State by the name of the parameter, and that of the scheduler."""
         found: dict[str, Any] = {}
-        for number, parameter in enumerate(self._parameters or ()):
+        for number, parameter in enumerate(self._given or ()):
             name = getattr(parameter, "paddle_name", f"param_{number}")
             kept = self._running().state.get(parameter, {})
             found |= {f"{name}_{key}": value for key, value in self._named(kept).items()}
@@ -312,7 +310,7 @@ class Optimizer(ProgramOptimizer):
         """Take back what ``state_dict`` returned."""
         if isinstance(self._learning_rate, LRScheduler) and "LR_Scheduler" in state_dict:
             self._learning_rate.set_state_dict(state_dict["LR_Scheduler"])
-        for number, parameter in enumerate(self._parameters or ()):
+        for number, parameter in enumerate(self._given or ()):
             name = getattr(parameter, "paddle_name", f"param_{number}")
             found = {
                 here: torch.as_tensor(state_dict[f"{name}_{there}"]).clone().to(parameter.device)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch.overrides import has_torch_function_unary
 
-from fleetx.compat import tensors
 from fleetx.compat.recorded import agreed
 from fleetx.compat.tables import HERE
 from fleetx.static.record.recorder import record
@@ -112,12 +111,3 @@ def own() -> dict[str, Any]:
         "error_clip": _noted("error_clip", None),
         "do_model_average": _noted("do_model_average", None),
     }
-
-
-def install() -> None:
-    """Give them to variables, where tensors have Paddle's names; those are taken away together."""
-    replaced = tensors._replaced
-    for name, value in own().items() if replaced else ():
-        if name not in replaced:
-            replaced[name] = vars(Variable).get(name)
-            setattr(Variable, name, value)

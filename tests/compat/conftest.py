@@ -4,9 +4,19 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from fleetx import static
 from fleetx.compat import imports, modes, parameters, unique_names
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small layers are slower on two threads, above all beside another test."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

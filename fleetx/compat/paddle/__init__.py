@@ -66,14 +66,31 @@ __getattr__, __dir__ = table(
         ),
         "batches": "batch",
         "objects": "save load",
-        "places": (
-            "CPUPlace CUDAPlace CUDAPinnedPlace NPUPlace XPUPlace"
-        ),
+        "places": ("CPUPlace CUDAPlace CUDAPinnedPlace NPUPlace XPUPlace"),
         "programs": "default_main_program default_startup_program program_guard",
         "paddle.static.input": "data",
     },
-    modules=(
-        "amp autograd common_ops_import core dataset device distributed fluid framework incubate io "
-        "jit metric nn optimizer reader regularizer static tensor utils vision"
-    ).split(),
+    modules=[
+        "amp",
+        "autograd",
+        "common_ops_import",
+        "core",
+        "dataset",
+        "device",
+        "distributed",
+        "fluid",
+        "framework",
+        "incubate",
+        "io",
+        "jit",
+        "metric",
+        "nn",
+        "optimizer",
+        "reader",
+        "regularizer",
+        "static",
+        "tensor",
+        "utils",
+        "vision",
+    ],
 )

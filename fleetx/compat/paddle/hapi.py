@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from fleetx.compat import objects
-from fleetx.compat.notes import note
 from fleetx.compat.paddle.io.reader import DataLoader
 from fleetx.compat.paddle.nn.layer.layers import Layer
 from fleetx.compat.paddle.tensor.creation import to_tensor
@@ -105,7 +104,10 @@ class Model:
     ) -> None:
         """Train over a data set, or a loader, so many times."""
         if callbacks:
-            note("Model.fit(callbacks=…)", "callbacks are not called here.")
+            raise ValueError(
+                "Model.fit(callbacks=…) was given callbacks, which are not called here; write the "
+                "loop with Model.train_batch(), or leave them out."
+            )
         loader = self._loader(train_data, batch_size, shuffle, num_workers)
         for epoch in range(epochs):
             for metric in self._metrics:

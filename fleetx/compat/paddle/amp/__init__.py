@@ -5,7 +5,7 @@ from fleetx.compat.tables import table
 __getattr__, __dir__ = table(
     __name__,
     {
-        "paddle.amp.auto_cast": "auto_cast decorate amp_guard",
+        "paddle.amp.casting": "auto_cast decorate amp_guard",
         "paddle.amp.grad_scaler": "GradScaler AmpScaler",
     },
     modules=["grad_scaler"],

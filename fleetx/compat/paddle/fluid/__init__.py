@@ -37,10 +37,34 @@ __getattr__, __dir__ = table(
         ),
         "paddle.fluid.tuning": "memory_optimize release_memory set_flags",
     },
-    modules=(
-        "backward clip compiler contrib core data_feeder dataset dygraph executor framework "
-        "incubate initializer input io layer_helper layers lod_tensor metrics nets optimizer "
-        "parallel_executor param_attr profiler proto reader regularizer transpiler "
-        "unique_name"
-    ).split(),
+    modules=[
+        "backward",
+        "clip",
+        "compiler",
+        "contrib",
+        "core",
+        "data_feeder",
+        "dataset",
+        "dygraph",
+        "executor",
+        "framework",
+        "incubate",
+        "initializer",
+        "input",
+        "io",
+        "layer_helper",
+        "layers",
+        "lod_tensor",
+        "metrics",
+        "nets",
+        "optimizer",
+        "parallel_executor",
+        "param_attr",
+        "profiler",
+        "proto",
+        "reader",
+        "regularizer",
+        "transpiler",
+        "unique_name",
+    ],
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 Array = NDArray[Any]
 
@@ -20,6 +21,7 @@ class MetricBase:
     def __init__(self, name: str | None = None) -> None:
         self._name = name or type(self).__name__
 
+    @override
     def __str__(self) -> str:
         """The name that it was given."""
         return self._name

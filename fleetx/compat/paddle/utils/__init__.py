@@ -7,7 +7,7 @@ __getattr__, __dir__ = table(
     {
         "paddle.utils.lazy_import": "try_import",
         "paddle.utils.install_check": "run_check",
-        "paddle.utils.deprecated": "deprecated require_version",
+        "paddle.utils.deprecation": "deprecated require_version",
     },
     modules=["download", "install_check", "lazy_import", "unique_name"],
 )

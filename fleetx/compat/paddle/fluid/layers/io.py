@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fleetx.compat import modes, unique_names, variables
+from fleetx.compat import modes, unique_names
 from fleetx.compat.dtypes import convert_dtype
 from fleetx.compat.loaders import GeneratorLoader
 from fleetx.compat.lods import input_name, with_lod
@@ -17,7 +17,6 @@ from fleetx.static.run import readers
 def declared(name: str, shape: Sequence[Any], dtype: Any, lod_level: int = 0) -> Variable:
     """An input; one that the program has already, if it is the same."""
     modes.enable_static()
-    variables.install()
     program = default_main_program()
     called, name = name, input_name(name)
     sizes = [None if size in {None, -1} else int(size) for size in shape]

@@ -29,19 +29,54 @@ def auto_cast(
     """
     if level not in {"O0", "OD", "O1", "O2"}:
         raise ValueError(f"auto_cast(level={level!r}): 'O0', 'O1' or 'O2'.")
-    if custom_white_list or custom_black_list:
-        note(
-            "auto_cast(custom_white_list=…, custom_black_list=…)",
-            "torch has its own lists of operators, which are used; strategy.amp_configs obeys them",
-        )
     kind = current_device().type
     half = convert_dtype(dtype) if isinstance(dtype, (str, torch.dtype)) else "float16"
     on = enable and level != "O0" and not (kind == "cpu" and half == "float16")
+    if on:
+        _check_lists(custom_white_list, custom_black_list)
     with torch.autocast(kind, dtype_of(half), enabled=on):
         yield
 
 
 amp_guard = auto_cast
+
+EXACT = frozenset(
+    [
+        "softmax",
+        "log_softmax",
+        "layer_norm",
+        "cross_entropy",
+        "softmax_with_cross_entropy",
+        "mse_loss",
+        "l1_loss",
+        "exp",
+        "log",
+        "pow",
+        "sum",
+        "mean",
+        "cumsum",
+        "norm",
+        "cos_sim",
+        "square",
+        "nll_loss",
+        "smooth_l1_loss",
+    ]
+)
+"""Operators that torch's autocast computes with 32 bits by itself."""
+
+HALF = frozenset(["matmul", "matmul_v2", "mul", "conv2d", "linear", "fc", "bmm"])
+"""Operators that it computes with half precision by itself."""
+
+
+def _check_lists(white: Any, black: Any) -> None:
+    """Refuse lists that torch's own would contradict."""
+    wrong = sorted({*(white or ())} - HALF) + sorted({*(black or ())} - EXACT)
+    if wrong:
+        raise ValueError(
+            f"auto_cast() was given lists with {', '.join(wrong)}, and torch's autocast chooses "
+            "operators by its own; set fleet's strategy.amp with "
+            "amp_configs={'custom_white_list': …, 'custom_black_list': …}, which obeys them."
+        )
 
 
 def decorate(
