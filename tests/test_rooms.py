@@ -1,6 +1,7 @@
 """The structure holds: rooms import only from their left, the environment stays in two rooms."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -32,12 +33,17 @@ STATIC = {
 """Package of ``fleetx.static`` -> the others that it may import."""
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0]
 
 
 def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -68,7 +74,7 @@ def module_name(path: Path) -> str:
 
 def modules_imported(path: Path, modules: Collection[str]) -> Iterator[str]:
     """Modules that a file names, wherever it does: in functions and for type checkers too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom) and (package := node.module or "") in modules:

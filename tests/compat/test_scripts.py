@@ -69,6 +69,7 @@ def test_clicks_from_a_feeder_on_servers(tmp_path: Path, sync: str) -> None:
     falls(job(tmp_path, SERVERS, "ctr_feeder.py", "--sync", sync))
 
 
+@pytest.mark.rare
 def test_clicks_from_files_through_a_generator(tmp_path: Path) -> None:
     falls(job(tmp_path, SERVERS, "ctr_dataset.py", str(tmp_path)))
 
@@ -98,6 +99,7 @@ def test_bert_with_recompute_amp_and_lamb(tmp_path: Path) -> None:
     falls(job(tmp_path, WORKERS, "bert.py"))
 
 
+@pytest.mark.rare
 def test_gpt_with_hybrid_degrees(tmp_path: Path) -> None:
     falls(job(tmp_path, WORKERS, "gpt_hybrid.py"))
 
