@@ -11,6 +11,7 @@ from typing_extensions import override
 from fleetx.compat import lods, modes
 from fleetx.compat.lod_tensors import LoDTensor
 from fleetx.compat.notes import note
+from fleetx.compat.paddle.device import current_device
 from fleetx.compat.running import fed
 from fleetx.compat.tensors import wrap
 from fleetx.static.record.program import program_of
@@ -137,16 +138,16 @@ class EagerLoader:
 
 
 def tensors_of(batch: Any) -> Any:
-    """A batch as tensors of eager mode, in lists and dicts as it is."""
+    """A batch as tensors of eager mode on its device, in lists and dicts as it is."""
     if isinstance(batch, dict):
         return {key: tensors_of(value) for key, value in batch.items()}
     if isinstance(batch, (list, tuple)):
         return [tensors_of(value) for value in batch]
     if isinstance(batch, LoDTensor):
-        return wrap(batch.tensor())
+        return tensors_of(batch.tensor())
     if isinstance(batch, np.ndarray) and batch.dtype.kind in "biuf":
-        return wrap(torch.as_tensor(np.ascontiguousarray(batch)))
-    return wrap(batch)
+        return tensors_of(torch.as_tensor(np.ascontiguousarray(batch)))
+    return wrap(batch.to(current_device()) if isinstance(batch, torch.Tensor) else batch)
 
 
 def from_generator(  # noqa: PLR0917 (the order of Paddle)

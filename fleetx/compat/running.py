@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from typing_extensions import override
 
-from fleetx import static
+from fleetx import roles, static
 from fleetx.compat import lods, places, scopes
 from fleetx.compat.arrays import scalar_like
 from fleetx.compat.lod_tensors import LoDTensor
@@ -21,7 +21,25 @@ from fleetx.static.record.error import ProgramError
 from fleetx.static.record.shapes import FREE
 
 
-class _OverData(static.Executor):
+class _AtJob(static.Executor):
+    """Computes where its worker does, in a job: scripts with servers name the CPU everywhere."""
+
+    @property
+    @override
+    def device(self) -> torch.device:
+        """The worker's, or that of the place."""
+        if not roles.started() or self._place == roles.device():
+            return self._place
+        note(f"Executor on {self._place}", f"this worker computes on {roles.device()}")
+        return roles.device()
+
+    @device.setter
+    @override
+    def device(self, device: torch.device) -> None:
+        self._place = device
+
+
+class _OverData(_AtJob):
     """Runs the batches of a data set, which are tensors and stay tensors."""
 
     @override
@@ -43,7 +61,7 @@ class _OverData(static.Executor):
         )
 
 
-class Executor(static.Executor):
+class Executor(_AtJob):
     """Computes programs on one place."""
 
     def __init__(self, place: Any = None) -> None:

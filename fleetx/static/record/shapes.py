@@ -7,8 +7,9 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils.weak import WeakIdKeyDictionary
 from typing_extensions import override
 
 from fleetx.static.record.error import ProgramError
@@ -102,6 +103,8 @@ class Shapes:
         )
         self.env.taken = self._refuse_number
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.env)
+        self._stand_ins = WeakIdKeyDictionary()
+        """Values on cards -> tensors of the same shape on the CPU."""
         self.origin: dict[Any, tuple[str, int]] = {}
         """Symbol -> the input and the dimension that it is the size of."""
         self.assumptions: list[Assumption] = []
@@ -127,7 +130,19 @@ class Shapes:
         if isinstance(tensor, FakeTensor):
             return tensor
         with without_torch_function():
+            if tensor.device.type != "cpu":
+                tensor = self._at_home(tensor)
             return self.mode.from_tensor(tensor, static_shapes=True)
+
+    def _at_home(self, tensor: Tensor) -> Tensor:
+        """A stand-in without numbers: programs are written for the CPU, wherever values are."""
+        found: Tensor | None = self._stand_ins.get(tensor)
+        if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
+            # Memory that is never touched is not taken from the machine.
+            found = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+            found = nn.Parameter(found) if isinstance(tensor, nn.Parameter) else found
+            self._stand_ins[tensor] = found
+        return found.requires_grad_(tensor.requires_grad)
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What ``func`` returns for fakes; refuses what needs numbers or fixes a free dimension."""
