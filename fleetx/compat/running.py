@@ -24,7 +24,7 @@ from fleetx.static.record.shapes import FREE
 class _AtJob(static.Executor):
     """Computes where its worker does, in a job: scripts with servers name the CPU everywhere."""
 
-    @property
+    @property  # type: ignore[explicit-override]
     @override
     def device(self) -> torch.device:
         """The worker's, or that of the place."""
