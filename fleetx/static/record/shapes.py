@@ -140,7 +140,8 @@ class Shapes:
         if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
             # Memory that is never touched is not taken from the machine.
             found = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-            found = nn.Parameter(found) if isinstance(tensor, nn.Parameter) else found
+            if isinstance(tensor, nn.Parameter):
+                found = nn.Parameter(found, requires_grad=False)
             self._stand_ins[tensor] = found
         return found.requires_grad_(tensor.requires_grad)
 

@@ -12,6 +12,7 @@ from fleetx import static
 from fleetx.compat import models, modes
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.notes import note
+from fleetx.compat.paddle.device import current_device
 from fleetx.compat.paddle.nn.layer.layers import Layer
 from fleetx.compat.paddle.static.input import InputSpec
 from fleetx.compat.tensors import wrap
@@ -91,7 +92,7 @@ def save(layer: Any, path: str, input_spec: Any = None, **configs: Any) -> None:
             made = layer(*feeds)
             fetches = list(made) if isinstance(made, (list, tuple)) else [made]
             program = static.default_main_program()
-        executor = static.Executor(static.CPUPlace())
+        executor = static.Executor(current_device())
         models.save_2(path, feeds, fetches, executor, program=program)
     finally:
         layer.train(was)
@@ -102,7 +103,7 @@ class TranslatedLayer(Layer):
 
     def __init__(self, path: str) -> None:
         super().__init__()
-        self._executor = static.Executor(static.CPUPlace())
+        self._executor = static.Executor(current_device())
         loaded = models.load_inference_model(path, self._executor)
         self._program, self._feeds, self._fetches = loaded
 
