@@ -12,6 +12,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from fleetx.compat import old_names
 from fleetx.compat.fleetx_1 import names as fleetx_1
 from fleetx.compat.tables import HERE, closed, serving
 from fleetx.near_names import near_names
@@ -113,6 +114,7 @@ def install() -> None:
         for name in [n for n in sys.modules if n.partition(".")[0] in SERVED]:
             del sys.modules[name]  # another paddle, imported before
         sys.meta_path.insert(0, _finder)
+        old_names.install()
         serving.start()
         fleetx_1.attach()
         os.environ.update(environment(os.environ))
@@ -124,6 +126,7 @@ def uninstall() -> None:
         sys.meta_path.remove(_finder)
         serving.stop()
         fleetx_1.detach()
+        old_names.uninstall()
         for name in [n for n in sys.modules if n.partition(".")[0] in SERVED]:
             del sys.modules[name]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from fleetx.compat import imports
+from fleetx.compat import imports, old_names
 
 CARD = "FLAGS_selected_gpus"
 HASH_SEED = "PYTHONHASHSEED"
@@ -19,6 +19,7 @@ def run(script: str, args: Sequence[str], *, module: bool = False) -> None:
     _settle_hashes()
     _name_a_card()
     imports.install()
+    old_names.install_for_pictures()
     if module:
         sys.argv = [script, *args]
         runpy.run_module(script, run_name="__main__", alter_sys=True)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -45,3 +46,19 @@ def test_nobody_else_finds_them() -> None:
     fleetx.compat.imports.uninstall()
     with pytest.raises(ModuleNotFoundError):
         import paddle  # noqa: F401
+
+
+def test_names_of_older_python_and_numpy_are_there_for_the_run() -> None:
+    import collections
+    import time
+
+    import numpy as np
+
+    old: Any = np
+    assert np.zeros(2).astype(old.float).dtype == np.float64
+    assert old.int is int
+    assert time.clock() <= time.clock()  # type: ignore[attr-defined]
+    assert isinstance([], collections.Iterable)  # type: ignore[attr-defined]
+    fleetx.compat.imports.uninstall()
+    assert not hasattr(time, "clock")
+    assert "float" not in vars(np)
