@@ -101,6 +101,8 @@ def modules() -> list[str]:
 
 
 _finder = _Finder()
+_brought: dict[str, tuple[str | None, str]] = {}
+"""Variable of the environment -> its value before the hook, and with it."""
 
 
 def installed() -> bool:
@@ -117,7 +119,9 @@ def install() -> None:
         old_names.install()
         serving.start()
         fleetx_1.attach()
-        os.environ.update(environment(os.environ))
+        for name, value in environment(os.environ).items():
+            _brought[name] = os.environ.get(name), value
+            os.environ[name] = value
 
 
 def uninstall() -> None:
@@ -129,6 +133,19 @@ def uninstall() -> None:
         old_names.uninstall()
         for name in [n for n in sys.modules if n.partition(".")[0] in SERVED]:
             del sys.modules[name]
+        _restore_environment()
+
+
+def _restore_environment() -> None:
+    """The variables as they were, unless a script has changed them since."""
+    for name, (before, brought) in _brought.items():
+        if os.environ.get(name) != brought:
+            continue
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+    _brought.clear()
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

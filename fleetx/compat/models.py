@@ -11,6 +11,7 @@ from fleetx.compat import lods
 from fleetx.compat.files import tensors
 from fleetx.compat.notes import note
 from fleetx.compat.programs import Program, ours
+from fleetx.compat.scoped import here
 from fleetx.io.inference import SIGNATURE
 from fleetx.io.values import values
 from fleetx.static.record.error import ProgramError
@@ -80,7 +81,7 @@ def _program(given: Any) -> Program:
     found = static.default_main_program() if given is None else getattr(given, "program", given)
     if not isinstance(found, static.Program):
         raise TypeError(f"main_program is a fluid.Program, got {found!r}")
-    return ours(found)
+    return here(found)
 
 
 def _written(  # noqa: PLR0917
@@ -128,7 +129,7 @@ def load_inference_model(
         loading = apart.submit(fleetx_io.load_inference_model, found, executor)
         program, feeds, fetches = loading.result()
     named = [name for name in feeds if not name.endswith(OFFSETS)]
-    return [ours(program), named, fetches]
+    return [here(program), named, fetches]
 
 
 def _found(path: Path, model_filename: str | None) -> Path:

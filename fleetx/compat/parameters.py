@@ -58,6 +58,8 @@ class Scope:
 
     def __init__(self) -> None:
         self.parameters: dict[str, Initial] = {}
+        self.attachments: dict[type, Any] = {}
+        """What code that runs programs keeps with this scope, by its type."""
 
 
 _scopes: list[Scope] = [Scope()]
@@ -104,15 +106,12 @@ def create(
     fill = described.initializer or default
     sizes = [int(size) for size in shape]
     if modes.is_static():
+        known = current_scope().parameters
         made = named_parameter(
-            name,
-            sizes,
-            dtype_of(dtype),
-            fill,
-            trainable=described.trainable,
-            known=current_scope().parameters,
+            name, sizes, dtype_of(dtype), fill, trainable=described.trainable, known=known
         )
-        _describe(current_scope().parameters[name].module.get_parameter("value"), name, described)
+        known[name].home = known
+        _describe(known[name].module.get_parameter("value"), name, described)
         return made
     value = nn.Parameter(
         torch.empty(sizes, dtype=dtype_of(dtype)), requires_grad=described.trainable

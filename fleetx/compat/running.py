@@ -15,6 +15,7 @@ from fleetx.compat import lods, places, scopes
 from fleetx.compat.arrays import scalar_like
 from fleetx.compat.lod_tensors import LoDTensor
 from fleetx.compat.notes import note
+from fleetx.compat.scoped import here
 from fleetx.compat.strategies import CompiledProgram
 from fleetx.static.lr import Schedule
 from fleetx.static.record.error import ProgramError
@@ -103,6 +104,7 @@ class Executor(_AtJob):
         with ExitStack() as stack:
             if scope is not None:
                 stack.enter_context(scopes.scope_guard(scope))
+            program = self._here(program)
             known = [fetch for fetch in fetches if not _elsewhere(plain, fetch)]
             found = iter(
                 super().run(
@@ -120,6 +122,16 @@ class Executor(_AtJob):
                 for fetch in fetches
             ]
         return [_given(value, return_numpy) for value in values]
+
+    @staticmethod
+    def _here(program: Any, *, learning: bool = True) -> Any:
+        """The program over the values of the scope in force."""
+        if isinstance(program, CompiledProgram):
+            found = here(program.program)
+            return program if found is program.program else here(program.prepared())
+        if not learning and here(program) is not program and program.objective is not None:
+            program = program.clone(for_test=True)
+        return here(program)
 
     def _chosen(self, program: Any, use_prune: bool) -> Any:
         program = static.default_main_program() if program is None else program
@@ -149,7 +161,7 @@ class Executor(_AtJob):
         _note_idle("train_from_dataset", thread, debug)
         with scopes.scope_guard(scope or scopes.global_scope()):
             return self._over_data.train_from_dataset(
-                self._chosen(program, False),
+                self._here(self._chosen(program, False)),
                 dataset,
                 fetch_list=_listed(fetch_list),
                 fetch_info=fetch_info,
@@ -174,7 +186,7 @@ class Executor(_AtJob):
         _note_idle("infer_from_dataset", thread, debug)
         with scopes.scope_guard(scope or scopes.global_scope()):
             return self._over_data.infer_from_dataset(
-                self._chosen(program, False),
+                self._here(self._chosen(program, False), learning=False),
                 dataset,
                 fetch_list=_listed(fetch_list),
                 fetch_info=fetch_info,

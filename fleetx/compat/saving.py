@@ -12,7 +12,8 @@ from torch import Tensor
 from fleetx import static
 from fleetx.compat.files import accumulators, pickles, tensors
 from fleetx.compat.files.tensors import FormatError
-from fleetx.compat.programs import Parameter, ours
+from fleetx.compat.programs import Parameter
+from fleetx.compat.scoped import here
 from fleetx.compat.scopes import global_scope
 from fleetx.io.files import load_tensors, save_tensors
 from fleetx.io.values import put, restart_without, training_values, values, whole_values
@@ -54,7 +55,7 @@ def _program(given: Any) -> static.Program:
     program = getattr(program, "program", program)
     if not isinstance(program, static.Program):
         raise TypeError(f"main_program is a fluid.Program, got {program!r}")
-    return ours(program)
+    return here(program)
 
 
 def _name(entry: Any) -> str:
@@ -276,9 +277,9 @@ def _put(program: static.Program, found: Mapping[str, Tensor]) -> None:
 def _begin(program: static.Program, name: str) -> None:
     initial = program.layers[name]
     value = initial.module.get_parameter("value") if hasattr(initial.module, "value") else None
-    if value is not None and not value.requires_grad and initial.reset is not None:
+    if value is not None and not value.requires_grad:
         with torch.no_grad():
-            initial.reset()
+            initial.draw()
         initial.done = True
 
 

@@ -123,10 +123,9 @@ def find(scope: parameters.Scope, name: str) -> ScopeVariable | None:
     own = getattr(scope, "own", {})
     if name in own:
         return own[name]  # type: ignore[no-any-return]
-    if scope.parameters is not parameters.current_scope().parameters:
-        return None
+    ran = scope.attachments.get(programs.Scope)
     try:
-        return ScopeVariable(name, _of_program(programs.global_scope().find_var(name)))
+        return None if ran is None else ScopeVariable(name, _of_program(ran.find_var(name)))
     except ProgramError:
         return None
 
@@ -166,7 +165,7 @@ def _of(scope: parameters.Scope) -> Scope:
     made = _wrapped.get(id(scope))
     if made is None or made.parameters is not scope.parameters:
         made = Scope()
-        made.parameters = scope.parameters
+        made.parameters, made.attachments = scope.parameters, scope.attachments
         _wrapped[id(scope)] = made
     return made
 

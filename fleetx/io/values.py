@@ -96,8 +96,8 @@ def _note_loaded(program: Program, loaded: set[int]) -> None:
             continue
         own = {id(v) for v in initial.module.state_dict(keep_vars=True).values()} & known
         initial.loaded |= own & loaded
-        if not own and initial.reset is not None:
-            initial.reset()  # nothing of it is ever saved, such as what a metric counted
+        if not own:
+            initial.draw()  # nothing of it is ever saved, such as what a metric counted
         initial.done = initial.loaded >= own
 
 

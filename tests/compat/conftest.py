@@ -1,6 +1,5 @@
 """A process in which ``import paddle`` finds fleetx, for one test."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -20,9 +19,8 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def paddle_is_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def paddle_is_here() -> Iterator[None]:
     """Serve the old modules during a test, which begins as a new process does."""
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     static.reset()
     modes.forget()
     before = unique_names.switch()

@@ -1,5 +1,6 @@
 """Old modules are served where they are asked for, and unknown names are told."""
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -46,6 +47,29 @@ def test_nobody_else_finds_them() -> None:
     fleetx.compat.imports.uninstall()
     with pytest.raises(ModuleNotFoundError):
         import paddle  # noqa: F401
+
+
+def test_processes_started_afterwards_do_not_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "import paddle.fluid"
+    for before in (None, "somewhere"):
+        fleetx.compat.imports.uninstall()
+        if before is None:
+            monkeypatch.delenv("PYTHONPATH", raising=False)
+        else:
+            monkeypatch.setenv("PYTHONPATH", before)
+        fleetx.compat.imports.install()
+        assert str(fleetx.compat.imports.ENTRY) in os.environ["PYTHONPATH"]
+        fleetx.compat.imports.uninstall()
+        assert os.environ.get("PYTHONPATH") == before
+    command = [sys.executable, "-c", line]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "No module named 'paddle'" in found.stderr
+
+
+def test_a_path_that_a_script_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    fleetx.compat.imports.uninstall()
+    assert os.environ["PYTHONPATH"] == "mine"
 
 
 def test_names_of_older_python_and_numpy_are_there_for_the_run() -> None:

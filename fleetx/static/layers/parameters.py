@@ -75,7 +75,7 @@ def layer(
         initial = startup.initial[name]
         _check_same(name, initial.module, made)
     else:
-        initial = Initial(made, reset=lambda: _start(made, attributes, dropped))
+        initial = Initial(made, reset=lambda module: _start(module, attributes, dropped))
         startup.initial[name] = initial
         for attribute, given in attributes.items():
             if isinstance(given, ParamAttr) and not given.trainable:
@@ -117,7 +117,7 @@ def named_parameter(
     initial = known.get(name)
     if initial is None or not _is_one(initial, shape, dtype):
         module = _One(shape, dtype, trainable)
-        initial = known[name] = Initial(module, reset=lambda: fill(module.value))
+        initial = known[name] = Initial(module, reset=lambda one: fill(one.value))
     startup.initial.setdefault(name, initial)
     value = initial.module.get_parameter("value")
     if main.state.path(value) is None:

@@ -1,6 +1,6 @@
 """``Program``: operators in the order in which they were recorded, and the state they use."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from fleetx.static.record import interception, recorder
 from fleetx.static.record.drawing import dot, text
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.evaluation import in_evaluation
+from fleetx.static.record.initial import Initial
 from fleetx.static.record.program_graph import ProgramGraph
+from fleetx.static.record.state import State
 from fleetx.static.record.variable import Variable
 
 
@@ -84,7 +86,16 @@ class Program(ProgramGraph):
             return found
         copy = self.copied(self.graph.nodes)
         copy.for_test, copy.objective, copy.calls = self.for_test, self.objective, list(self.calls)
+        copy.initial = dict(self.initial)
         return copy
+
+    def over(self, state: State, layers: Mapping[str, Initial]) -> "Program":
+        """The same operators over other values, where a twin of the state holds these layers."""
+        made = self.clone()
+        made.state, made.layers, made.objective = state, dict(layers), None
+        for initial in layers.values():
+            initial.state = initial.state or state
+        return made
 
     def prune(self, feeds: Iterable[Tensor | str], targets: Sequence[Tensor | str]) -> "Program":
         """A program with only the operators that lead from these feeds to these targets.

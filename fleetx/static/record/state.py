@@ -1,5 +1,6 @@
 """What a program keeps between runs: a tree of modules with parameters and buffers by name."""
 
+import copy
 from collections.abc import Container, Iterator, Mapping
 from typing import Protocol
 
@@ -141,6 +142,21 @@ class State:
                 seen.add(id(tensor))
                 found[path] = tensor
         return found
+
+    @property
+    def version(self) -> int:
+        """Grows with everything that is taken in."""
+        return len(self._kept)
+
+    def over(self, others: Mapping[int, object]) -> "State":
+        """The same tree with other values: by the id of a module or tensor, what stands for it."""
+        made = State()
+        made._constants = copy.deepcopy(self._constants)
+        made.root = copy.deepcopy(self.root, dict(others))
+        for path, part in made.root.named_modules():
+            for item, at in ((part, path), *((t, f"{path}.{n}") for n, t in _own_tensors(part))):
+                made._know(item, at.strip("."))
+        return made
 
     def trained(self) -> dict[str, nn.Parameter]:
         """Parameters by name."""

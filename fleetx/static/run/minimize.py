@@ -12,6 +12,7 @@ from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.expected import a, expect
 from fleetx.plan.strategy import Plan
 from fleetx.static.record.backward import GRADIENT, check_loss, trainable
+from fleetx.static.record.current import default_startup_program
 from fleetx.static.record.error import ProgramError
 from fleetx.static.record.program import Program, program_of
 from fleetx.static.record.variable import Variable
@@ -66,6 +67,7 @@ def minimize(
         raise TypeError(f"startup_program is a static.Program, got {startup_program!r}")
     names = _trained(program, loss, optimizer, parameter_list, no_grad_set)
     training = Training(loss.name, names, optimizer, plan, wrapper, grad_clip)
+    training.startup = weakref.ref(startup_program or default_startup_program())
     program.objective = training
     for initial in program.layers.values():
         initial.trainings.append(weakref.ref(training))

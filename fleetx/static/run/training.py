@@ -1,7 +1,8 @@
 """How a program is trained: its optimizer, its plan, and what lives between two runs."""
 
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -44,6 +45,22 @@ class Training(Objective):
     """What optimizer and strategies kept before the first run."""
     origin: Program | None = None
     """The program whose training this one continues without exchange between workers."""
+    startup: "weakref.ref[Program] | None" = None
+    """The start-up program with which it begins anew."""
+
+    def begins_with(self, startup: Program) -> bool:
+        """Whether a start-up program is this training's own, or as good as its own."""
+        own = self.startup() if self.startup is not None else None
+        if own is None or own is startup:
+            return True
+        moved = (at() for initial in own.initial.values() for at in initial.trainings)
+        return not any(training is self for training in moved)
+
+    def elsewhere(self) -> "Training":
+        """The same training before its first run, for other values of its parameters."""
+        return replace(
+            self, wrapper=None, ticks=0, run=None, at_start=[], first={}, origin=None, startup=None
+        )
 
     @property
     def distributed(self) -> bool:
