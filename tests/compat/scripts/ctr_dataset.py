@@ -46,14 +46,19 @@ elif fleet.is_worker():
     dataset.set_thread(1)
     dataset.set_filelist(files)
 
-    for epoch in range(6):
+    feeder = fluid.DataFeeder(feed_list=inputs, place=fluid.CPUPlace())
+    test = fluid.default_main_program().clone(for_test=True)
+
+    def evaluate(epoch):
+        loss, = exe.run(test, feed=feeder.feed(list(samples(48, 99))), fetch_list=[avg_cost.name])
+        print("worker_index: %d, step%d cost = %f" % (fleet.worker_index(), epoch, loss[0] / 48))
+
+    evaluate(0)
+    for epoch in range(1, 7):
         exe.train_from_dataset(
             program=fleet.main_program, dataset=dataset, fetch_list=[auc_var], fetch_info=["auc"],
             print_period=5, debug=False)
-        feeder = fluid.DataFeeder(feed_list=inputs, place=fluid.CPUPlace())
-        test = fluid.default_main_program().clone(for_test=True)
-        loss, = exe.run(test, feed=feeder.feed(list(samples(48, 99))), fetch_list=[avg_cost.name])
-        print("worker_index: %d, step%d cost = %f" % (fleet.worker_index(), epoch, loss[0] / 48))
+        evaluate(epoch)
     if fleet.is_first_worker():
         fleet.save_persistables(exe, os.path.join(sys.argv[1], "model"))
     fleet.stop_worker()
