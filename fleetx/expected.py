@@ -51,6 +51,7 @@ NUMBER = Kind("a number", lambda value: isinstance(value, Real) and not isinstan
 WHOLE = Kind(
     "a whole number", lambda value: isinstance(value, Integral) and not isinstance(value, bool)
 )
+FLAG = a(bool, "True or False")
 ITERABLE = Kind("an iterable", lambda value: isinstance(value, Iterable) and not _is_text(value))
 
 

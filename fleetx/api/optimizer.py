@@ -17,6 +17,7 @@ from fleetx.comm.held_gradients import forget_gradients
 from fleetx.engine.engine import Engine
 from fleetx.expected import FUNCTION, MAPPING, a, expect
 from fleetx.plan.compose import extend
+from fleetx.plan.strategy import REGISTRY
 
 _BASE = a(Optimizer, "a torch.optim optimizer")
 _LOSS = a(Tensor, "the loss, a tensor that the model computed")
@@ -200,6 +201,11 @@ class DistributedOptimizer(Optimizer):
         self._check(state_dict)
         self._load(state_dict)
 
+    def take_moved(self, state_dict: Mapping[str, Any]) -> None:
+        """Take on this worker what was put together for its layout, whichever layout saved it."""
+        check_fits(self._inner, state_dict)
+        self._load(state_dict)
+
     def _check(self, state_dict: Mapping[str, Any]) -> None:
         expect("optimizer.load_state_dict", "state_dict", state_dict, _STATE)
         if "layout" in state_dict:
@@ -221,16 +227,22 @@ class DistributedOptimizer(Optimizer):
         # What waits was saved as it could be seen.
         engine.holding = engine.shown = any(s.waiting() for s in engine.plan.strategies)
 
-    def check_strategies(self, kept: Mapping[str, Any]) -> None:
-        """Refuse a state of strategies that lacks one of this plan, or has one of another."""
+    def check_strategies(self, kept: Mapping[str, Any], *, moved: bool = False) -> None:
+        """Refuse a state of strategies that lacks one of this plan, or has one of another.
+
+        Args:
+            kept: the states by names of strategies.
+            moved: whether strategies whose state means nothing in another layout may come and go.
+        """
         plan = self._bound("load_state_dict").plan
+        free = {name for name, kind in REGISTRY.items() if moved and kind.leaves_state}
         for strategy in plan.strategies:
-            if self._fresh[strategy.name] and strategy.name not in kept:
+            if self._fresh[strategy.name] and strategy.name not in kept.keys() | free:
                 raise ValueError(
                     f"the checkpoint has no state of {strategy.name}, which was not in force when "
                     f"it was saved; load it under the strategy that saved it. {WHOLE}"
                 )
-        if left := sorted(kept.keys() - {strategy.name for strategy in plan.strategies}):
+        if left := sorted(kept.keys() - {strategy.name for strategy in plan.strategies} - free):
             raise ValueError(
                 f"the checkpoint has a state of {left[0]}, which is not in this plan and would be "
                 f"lost; set strategy.{left[0]} = True, as it was when it was saved. {WHOLE}"

@@ -37,7 +37,7 @@ def layout_of(engine: Engine, optimizer: Optimizer) -> dict[str, Any]:
         "cuts": {s.name: cut for s in engine.plan.strategies if (cut := s.layout())},
         "parameters": [names[id(p)] for p in held],
         "shapes": [list(local(p).shape) for p in held],
-        "options": [_options(group) for group in optimizer.param_groups for _ in group["params"]],
+        "options": [options_of(group) for group in optimizer.param_groups for _ in group["params"]],
         "rule": [kind.__name__ for kind in type(optimizer).mro() if issubclass(kind, Optimizer)],
     }
 
@@ -47,17 +47,17 @@ def check_same(saved: Layout, here: Layout) -> None:
     degrees = {axis for axis in SPREADING if saved["mesh"][axis] != here["mesh"][axis]}
     if degrees:
         raise ValueError(
-            f"the state was saved on {_told(saved)}, and this job runs on {_told(here)}: what each "
+            f"the state was saved on {told(saved)}, and this job runs on {told(here)}: what each "
             "worker keeps of optimizer and strategies cannot be dealt anew. Load it under the "
             f"strategy that saved it. {WHOLE}"
         )
     if saved["place"] != here["place"]:
         raise ValueError(
-            f"the state is that of another worker: {_told(saved)} in the place {saved['place']} "
+            f"the state is that of another worker: {told(saved)} in the place {saved['place']} "
             f"along {', '.join(SPREADING)}, and this one is in the place {here['place']}. Save and "
             "load a file for each worker, such as f'optimizer-{fleet.worker_index()}.pt'."
         )
-    _check_rule(saved, here)
+    check_rule(saved, here)
     _check_parameters(saved, here)
     if saved["cuts"] != here["cuts"]:
         name = next(iter(saved["cuts"].keys() ^ here["cuts"].keys()), None) or next(
@@ -69,7 +69,8 @@ def check_same(saved: Layout, here: Layout) -> None:
         )
 
 
-def _check_rule(saved: Layout, here: Layout) -> None:
+def check_rule(saved: Layout, here: Layout) -> None:
+    """Refuse numbers of another update rule."""
     if saved["rule"][0] not in here["rule"] and here["rule"][0] not in saved["rule"]:
         raise ValueError(
             f"the state was saved by {saved['rule'][0]}, and the optimizer that runs here is "
@@ -98,9 +99,16 @@ def _check_parameters(saved: Layout, here: Layout) -> None:
 
 def check_options(saved: Layout, here: Layout) -> None:
     """Refuse numbers that the options of this optimizer would not use, or would miss."""
-    old = dict(zip(saved["parameters"], saved["options"], strict=True))
-    for name, options in zip(here["parameters"], here["options"], strict=True):
-        if old[name] != options:
+    old, new = (
+        dict(zip(told["parameters"], told["options"], strict=True)) for told in (saved, here)
+    )
+    check_named_options(old, new)
+
+
+def check_named_options(old: Mapping[str, list[str]], new: Mapping[str, list[str]]) -> None:
+    """The same by names of parameters."""
+    for name, options in new.items():
+        if old.get(name, options) != options:
             raise ValueError(
                 f"the state of {name!r} was saved by an optimizer with {old[name] or 'none'} of "
                 f"{list(OPTIONS)} set, and this one has {options or 'none'}, so it keeps other "
@@ -168,7 +176,8 @@ def _is_spread(tensor: Tensor) -> bool:
     return hasattr(tensor, "to_local")
 
 
-def _options(group: Mapping[str, Any]) -> list[str]:
+def options_of(group: Mapping[str, Any]) -> list[str]:
+    """Which of ``OPTIONS`` a group of parameters has set."""
     return [name for name in OPTIONS if group.get(name)]
 
 
@@ -177,5 +186,6 @@ def _place(engine: Engine, axis: str) -> int:
     return 0 if alone else engine.job.mesh[axis].get_local_rank()
 
 
-def _told(layout: Layout) -> str:
+def told(layout: Layout) -> str:
+    """The degrees of the mesh, in words."""
     return ", ".join(f"{axis} {degree}" for axis, degree in layout["mesh"].items())

@@ -1,6 +1,6 @@
 """Gradients that wait for the end of a group of batches, whole ones of sharded parameters too."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,6 +29,36 @@ def waiting(record: Any) -> Tensor | None:
     """A whole gradient that was not exchanged yet."""
     whole: Tensor | None = record.unsharded_accumulated_grad
     return whole if whole is not None else getattr(fsdp_whole(record), "grad", None)
+
+
+def all_waiting(model: nn.Module) -> dict[str, Tensor]:
+    """Every gradient that waits, by names of parameters, wherever it waits.
+
+    One that is spread over the ranks that share the data is agreed upon; others are this rank's.
+    """
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    if not any(is_fsdp(module) for module in model.modules()):
+        return found
+    held = {name: waiting(record) for name, record in records(model)}
+    return found | {name: value for name, value in held.items() if value is not None}
+
+
+def let_wait(model: nn.Module, gradients: Mapping[str, Tensor]) -> None:
+    """Put gradients back where ``all_waiting`` found them; before, there was none."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    units = any(is_fsdp(module) for module in model.modules())
+    whole = dict(records(model)) if units else {}
+    for name, gradient in gradients.items():
+        if name in whole and not is_agreed(gradient):
+            whole[name].unsharded_accumulated_grad = gradient
+        else:
+            parameters[name].grad = gradient
+
+
+def is_agreed(tensor: Tensor) -> bool:
+    """Whether it is spread over ranks that share the data, so that each has a part of their sum."""
+    mesh: Any = getattr(tensor, "device_mesh", None)
+    return mesh is not None and not {"dp", "sharding"}.isdisjoint(mesh.mesh_dim_names or ())
 
 
 def forget_gradients(model: nn.Module) -> None:

@@ -60,7 +60,7 @@ class Engine:
             self.job.model = self.job.together(partial(changed_model, strategy, self.job))
         # Whoever could not afford the whole model on one device has cut it by now.
         self.job.model.to(device)
-        self.names.run(self._held())
+        self.names.run(self.held())
         if self.job.contexts:
             replace_forward(self.job.model, self._under_contexts)
         self.job.model.register_forward_pre_hook(BeforeForward(self.begin))
@@ -87,6 +87,10 @@ class Engine:
         self._reached = Reached(())
         """Parameters that got gradients since the last backward through the plan, if it scales."""
         watch_over(self)
+
+    def first_name(self, name: str) -> str:
+        """The first name of a parameter of the whole model that has several."""
+        return self._first.get(name, name)
 
     @property
     def parameter_names(self) -> list[str]:
@@ -128,9 +132,9 @@ class Engine:
 
     def _built(self, optimizer: Optimizer) -> Optimizer:
         self.given = OptimizerSpec.describe(optimizer, self.names)
-        return running_optimizer(optimizer, self.given, self.plan, self.job, self._held())
+        return running_optimizer(optimizer, self.given, self.plan, self.job, self.held())
 
-    def _held(self) -> dict[str, nn.Parameter]:
+    def held(self) -> dict[str, nn.Parameter]:
         """What this rank holds, by first names: of a tied parameter it may hold a later place."""
         return {self._first[name]: p for name, p in reversed(every_name(self.job.model).items())}
 

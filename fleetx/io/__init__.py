@@ -1,6 +1,12 @@
 """Saving and loading: values of programs as safetensors, models as torch.export archives."""
 
-from fleetx.io.checkpoints import load_checkpoint, save_checkpoint, set_checkpoints_aside
+from fleetx.io.checkpoints import (
+    checkpoint_weights,
+    finish_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+    set_checkpoints_aside,
+)
 from fleetx.io.inference import check_format, load_inference_model, save_inference_model
 from fleetx.io.persistables import (
     load_params,
@@ -14,6 +20,8 @@ from fleetx.io.program_state import load, load_program_state, save, set_program_
 
 __all__ = [
     "check_format",
+    "checkpoint_weights",
+    "finish_checkpoints",
     "load",
     "load_checkpoint",
     "load_inference_model",

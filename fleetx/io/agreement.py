@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch.distributed as dist
+
 from fleetx import roles
+from fleetx.roles.messages import gather_bytes
 from fleetx.roles.worker_util import util
 
 Result = TypeVar("Result")
@@ -19,16 +22,40 @@ def together(action: Callable[[], Result], *, first_only: bool = False) -> Resul
     It is a barrier too, after a failure as well, which ``plan.all_or_none`` is not: these actions
     wait for nobody inside, and what others still write must be complete before it is cleared away.
     """
-    result, failure = None, None
+    result, failure = _tried(action, roles.is_first_worker() or not first_only)
+    _raise(failure, util.all_gather(_told(failure)))
+    return result
+
+
+def together_in(
+    group: dist.ProcessGroup | None, action: Callable[[], Result], *, first_only: bool = False
+) -> Result | None:
+    """The same among the members of a group of its own, in a thread beside the training."""
+    first = group is None or dist.get_rank(group) == 0
+    result, failure = _tried(action, first or not first_only)
+    said = [_told(failure)]
+    if group is not None:
+        said = [text.decode() for text in gather_bytes(said[0].encode(), group)]
+    _raise(failure, said)
+    return result
+
+
+def _tried(
+    action: Callable[[], Result], takes_part: bool
+) -> tuple[Result | None, Exception | None]:
     try:
-        if roles.is_first_worker() or not first_only:
-            result = action()
+        return (action() if takes_part else None), None
     except Exception as error:  # whatever it is, the others must hear of it
-        failure = error
-    said = util.all_gather("" if failure is None else f"{type(failure).__name__}: {failure}")
+        return None, error
+
+
+def _told(failure: Exception | None) -> str:
+    return "" if failure is None else f"{type(failure).__name__}: {failure}"
+
+
+def _raise(failure: Exception | None, said: list[str]) -> None:
     if failure is not None:
         raise failure
     for worker, text in enumerate(said):
         if text:
             raise CheckpointError(f"worker {worker} failed, so all stop: {text}")
-    return result

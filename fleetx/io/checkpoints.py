@@ -1,33 +1,30 @@
-"""Checkpoints of eager training: everything a run needs to go on as if it had not stopped."""
+"""Checkpoints of training: everything a run needs to go on as if it had not stopped."""
 
-import logging
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from torch import nn
+from torch import Tensor, nn
 
 from fleetx import roles
-from fleetx.api.layout import full_state_dict, load_full_state_dict
 from fleetx.api.optimizer import DistributedOptimizer
-from fleetx.expected import MAPPING, PATH, WHOLE, Kind, a, takes
-from fleetx.io import checkpoint_folder
+from fleetx.expected import FLAG, MAPPING, PATH, WHOLE, Kind, a, takes
+from fleetx.io import checkpoint_folder, loading, manifest, old_checkpoints
 from fleetx.io.agreement import CheckpointError, together
-from fleetx.io.files import Folder, load_tensors, save_tensors
-from fleetx.io.worker_state import WorkerState
+from fleetx.io.background import writing
+from fleetx.io.files import Folder
+from fleetx.io.host_copies import HostCopies
+from fleetx.io.old_checkpoints import WEIGHTS
+from fleetx.io.run_state import RunState
+from fleetx.io.saving import Write, collected, prepared
+from fleetx.roles.subgroups import spare_group
 from fleetx.roles.worker_util import util
-
-logger = logging.getLogger(__name__)
-
-WEIGHTS = "model.safetensors"
-"""The plain model's names, complete, whatever the layout."""
-STATE = "worker-{}.safetensors"
-"""What a worker keeps for itself: its optimizer's state, where it stands in the data."""
 
 _reached: WeakKeyDictionary[DistributedOptimizer, dict[Path, int]] = WeakKeyDictionary()
 """Folder -> the step that a run has saved there last, or that it went on from."""
+_copies: WeakKeyDictionary[DistributedOptimizer, HostCopies] = WeakKeyDictionary()
+"""Memory for what is written while training goes on."""
 
 
 class Stateful(Protocol):
@@ -54,6 +51,7 @@ _TRAINED: dict[str, Kind] = {
     step=WHOLE,
     numbers=MAPPING.such_as("a dict of plain values by name") | None,
     keep=WHOLE,
+    wait=FLAG,
 )
 def save_checkpoint(
     folder: Folder,
@@ -64,11 +62,14 @@ def save_checkpoint(
     parts: dict[str, Stateful] | None = None,
     numbers: dict[str, Any] | None = None,
     keep: int = 1,
+    wait: bool = True,
 ) -> Path:
     """Write ``folder/checkpoint-<step>``; all workers must call it, and see the same folder.
 
-    It appears complete or not at all. Checkpoints in the folder that the run has neither written
-    nor gone on from are another one's, and are moved into ``folder/earlier-N`` before.
+    Every worker writes its own part at the same time. The checkpoint appears complete or not at
+    all, and any layout on any number of workers can load it. Checkpoints in the folder that the run
+    has neither written nor gone on from are another one's, and are moved into ``folder/earlier-N``
+    before.
 
     Args:
         folder: where checkpoints are gathered.
@@ -78,39 +79,52 @@ def save_checkpoint(
         parts: loaders, schedulers and the like by name.
         numbers: plain values by name, which ``load_checkpoint`` returns.
         keep: how many of the latest ones of this run stay.
+        wait: False returns as soon as everything is copied to the host, and writes while training
+            goes on. What fails then is raised, on all workers, by the next call of this function,
+            of ``load_checkpoint`` or of ``finish_checkpoints``, and at the latest ends the script
+            with a failure.
     """
     if keep < 1:
         raise ValueError(f"save_checkpoint(keep={keep}) would leave none; keep at least 1.")
+    numbers = _numbers(step, numbers or {})
+    finish_checkpoints()
     target = checkpoint_folder.target(Path(folder), step)
-    beside = checkpoint_folder.unfinished(target)
-    extra = {
-        "parts": {name: part.state_dict() for name, part in (parts or {}).items()},
-        "numbers": _numbers(step, numbers or {}),
-    }
-    mine = WorkerState(model, optimizer).tensors(extra)
-    weights = full_state_dict(model)
+    state = RunState(model, optimizer)
+    copies = None if wait else _copies.setdefault(optimizer, HostCopies())
 
-    def begin() -> None:
-        shutil.rmtree(beside, ignore_errors=True)  # of a run that was killed while it saved
-        beside.mkdir(parents=True)
-        save_tensors(beside / WEIGHTS, weights)
+    def collect() -> Any:
+        states = {name: part.state_dict() for name, part in (parts or {}).items()}
+        return collected(state, {"parts": states, "numbers": numbers}, copies)
 
-    def end() -> None:
-        _check_seen(beside)
-        reached = _reached.get(optimizer, {}).get(target.parent.resolve(), -1)
-        _part_from_others(target.parent, after=min(step, reached))
-        checkpoint_folder.install(target)
-        checkpoint_folder.prune(target, keep)
+    home = target.parent.resolve()
+    write = Write(
+        target=target,
+        step=step,
+        keep=keep,
+        worker=roles.worker_index(),
+        after=min(step, _reached.get(optimizer, {}).get(home, -1)),
+        group=spare_group("save_checkpoint"),
+        mine=prepared(collect),
+    )
+    known = _reached.setdefault(optimizer, {})
 
-    try:
-        together(begin, first_only=True)
-        together(lambda: save_tensors(beside / STATE.format(roles.worker_index()), mine))
-        together(end, first_only=True)
-    except Exception:
-        shutil.rmtree(beside, ignore_errors=True)  # on each machine, if they do not share it
-        raise
-    _reached.setdefault(optimizer, {})[target.parent.resolve()] = step
+    def run() -> None:
+        write.run()
+        known[home] = step
+
+    if wait:
+        run()
+    else:
+        writing.start(run)
     return target
+
+
+def finish_checkpoints() -> None:
+    """Wait until the checkpoint that is being written is complete; raise what failed in it.
+
+    Without one it returns at once. All workers must call it.
+    """
+    writing.finish()
 
 
 def _numbers(step: int, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,14 +135,6 @@ def _numbers(step: int, given: Mapping[str, Any]) -> dict[str, Any]:
             "number of their own; choose another name."
         )
     return own | dict(given)
-
-
-def _part_from_others(folder: Path, after: int) -> None:
-    aside = checkpoint_folder.set_aside(folder, after)
-    if aside is not None:
-        logger.warning(
-            "%s had checkpoints that this run did not go on from; they are in %s now", folder, aside
-        )
 
 
 @takes("set_checkpoints_aside", folder=PATH)
@@ -163,25 +169,39 @@ def load_checkpoint(
     Returns:
         The numbers that were saved, and "step" and "workers".
     """
-    path = _chosen(Path(folder))
+    finish_checkpoints()
+    path, is_old = _chosen(Path(folder))
     if path is None:
         return None
-    worker = WorkerState(model, optimizer)
-    tensors = together(lambda: load_tensors(_own_file(path)))
-    assert tensors is not None
-    together(lambda: worker.check(tensors))
-    together(lambda: load_full_state_dict(model, load_tensors(path / WEIGHTS)))
-    extra = together(lambda: worker.take(tensors))
-    assert extra is not None
-    together(lambda: _load_parts(parts or {}, extra["parts"], optimizer))
-    worker.draw_as(extra)
-    numbers: dict[str, Any] = extra["numbers"]
+    state = RunState(model, optimizer)
+    given, fitting = (old_checkpoints if is_old else loading).take(path, state)
+    together(lambda: _load_parts(parts or {}, given["parts"], fitting, optimizer))
+    state.draw_as(given)
+    numbers: dict[str, Any] = given["numbers"]
     _reached.setdefault(optimizer, {})[path.parent.resolve()] = numbers["step"]
     return numbers
 
 
+@takes("checkpoint_weights", folder=PATH)
+def checkpoint_weights(folder: Folder) -> dict[str, Tensor]:
+    """The whole weights of a checkpoint, or of the latest in a folder, on the host.
+
+    They have the names of the plain model, whatever the layout was. No job is needed.
+    """
+    path = Path(folder)
+    if not (path / manifest.NAME).is_file():
+        found = checkpoint_folder.found(path)
+        if not found:
+            raise FileNotFoundError(f"{str(folder)!r} is no checkpoint and has none in it.")
+        path = found[-1]
+    return loading.weights(path) if _has_manifest(path) else old_checkpoints.weights(path)
+
+
 def _load_parts(
-    parts: Mapping[str, Stateful], states: Mapping[str, Any], optimizer: DistributedOptimizer
+    parts: Mapping[str, Stateful],
+    states: Mapping[str, Any],
+    fitting: set[str],
+    optimizer: DistributedOptimizer,
 ) -> None:
     for name, part in parts.items():
         if name not in states:
@@ -189,64 +209,25 @@ def _load_parts(
                 f"load_checkpoint(parts=...) has {name!r}, which was not saved; the checkpoint has "
                 f"{', '.join(sorted(states)) or 'none'}. Give the parts that were saved."
             )
+        if name not in fitting:
+            continue
         part.load_state_dict(states[name])
         if rates := getattr(part, "get_last_lr", None):
             for group, rate in zip(optimizer.param_groups, rates(), strict=True):
                 group["lr"] = rate
 
 
-def _chosen(folder: Path) -> Path | None:
-    """The checkpoint to load, as the first worker sees it."""
-    alone = (folder / WEIGHTS).is_file()
+def _chosen(folder: Path) -> tuple[Path | None, bool]:
+    """The checkpoint to load, and whether it is one of an earlier fleetx, as worker 0 sees it."""
     found = checkpoint_folder.found(folder)
-    if alone and (not found or _workers(folder)):
-        name = "."
-    else:  # weights that another library put beside the checkpoints are none of them
-        name = next((path.name for path in reversed(found)), "")
-    name = util.all_gather(name)[0]
-    return folder / name if name else None
+    alone = _has_manifest(folder) or old_checkpoints.is_one(folder)
+    foreign = (folder / WEIGHTS).is_file() and not found
+    # Weights that another library put beside the checkpoints are none of them.
+    name = "." if alone or foreign else next((path.name for path in reversed(found)), "")
+    name, is_old = util.all_gather([name, not _has_manifest(folder / name)])[0]
+    return (folder / name if name else None), is_old
 
 
-def _workers(path: Path) -> int:
-    """How many workers have left a file there."""
-    return len(list(path.glob(STATE.format("*[0-9]"))))
-
-
-def _own_file(path: Path) -> Path:
-    own, weights = path / STATE.format(roles.worker_index()), path / WEIGHTS
-    saved = _workers(path)
-    if not weights.is_file():
-        raise CheckpointError(
-            f"worker {roles.worker_index()} does not see {str(weights)!r}: the checkpoint is not "
-            "whole, or the machines do not share the folder. Load from one that all of them see."
-        )
-    if not saved:
-        raise CheckpointError(
-            f"{str(path)!r} is no checkpoint of fleetx: it has a {WEIGHTS}, as other libraries "
-            f"write it, and no {STATE.format(0)}, which save_checkpoint() writes beside it. Load "
-            "the weights alone: fleet.load_full_state_dict(model, "
-            f"safetensors.torch.load_file({str(weights)!r}))."
-        )
-    if saved != roles.worker_num():
-        raise CheckpointError(
-            f"{str(path)!r} was written by {saved} workers, and there are {roles.worker_num()} "
-            "now: what each of them kept for itself cannot be dealt anew. Start as many, or load "
-            f"{WEIGHTS} alone with fleet.load_full_state_dict()."
-        )
-    return own
-
-
-def _check_seen(beside: Path) -> None:
-    """What all workers wrote must be in one folder, or nothing could be loaded later."""
-    every = range(roles.worker_num())
-    if missing := [at for at in every if not (beside / STATE.format(at)).is_file()]:
-        raise CheckpointError(
-            f"save_checkpoint() wrote to {str(beside.parent)!r} on every worker, and worker 0 does "
-            f"not see what {_listed(missing)} wrote there: the folder is not the same one on all "
-            "machines. Give a folder that they share, such as one on a network file system."
-        )
-
-
-def _listed(workers: list[int]) -> str:
-    some = ", ".join(map(str, workers[:4])) + (", ..." if len(workers) > 4 else "")
-    return f"worker{'s' if len(workers) > 1 else ''} {some}"
+def _has_manifest(path: Path) -> bool:
+    """Whether a checkpoint has the present format."""
+    return (path / manifest.NAME).is_file()

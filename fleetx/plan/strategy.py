@@ -33,6 +33,13 @@ class Strategy:
     leaves_state: ClassVar[bool] = False
     """Whether what it keeps means nothing in another layout, where whole values can be loaded."""
 
+    own: ClassVar[frozenset[str]] = frozenset()
+    """Keys of its state under which each share of the data has tensors of its own, by names of
+    parameters; together they are worth their mean."""
+
+    drifts: ClassVar[bool] = False
+    """Whether the optimizer of each share of the data keeps numbers of its own."""
+
     contract: Contract
     config: Any
 

@@ -6,7 +6,22 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from fleetx.roles.session import world
 from fleetx.torch_internals import flattened
+
+
+def spare_group(purpose: str) -> dist.ProcessGroup | None:
+    """A gloo group of all workers for a thread of its own; None where they have no group.
+
+    All workers make the first call for a purpose together.
+    """
+    here = world(purpose)
+    if here.group is None or dist.get_world_size(here.group) == 1:
+        return None
+    if purpose not in here.spare:
+        members = dist.get_process_group_ranks(here.group)
+        here.spare[purpose] = dist.new_group(members, backend="gloo")
+    return here.spare[purpose]
 
 
 def copies(mesh: DeviceMesh, axis: str, count: int) -> list[dist.ProcessGroup]:

@@ -54,6 +54,8 @@ class World:
     """Whether torch's default group is ours to destroy."""
     meshes: dict[tuple[tuple[str, int], ...], Any] = field(default_factory=dict)
     """Device meshes by their axes; they go with the job, and their groups' threads with them."""
+    spare: dict[str, dist.ProcessGroup] = field(default_factory=dict)
+    """More gloo groups of all workers by what for: what is said in one is not heard in another."""
 
 
 def open_world(found: Identity) -> World:
@@ -73,8 +75,10 @@ def close_world(world: World) -> None:
         return
     if world.owned:
         dist.destroy_process_group()
-    elif world.group is not None and world.group is not dist.group.WORLD:
-        dist.destroy_process_group(world.group)
+        return
+    for group in (world.group, *world.spare.values()):
+        if group is not None and group is not dist.group.WORLD:
+            dist.destroy_process_group(group)
 
 
 def _make(found: Identity) -> World:

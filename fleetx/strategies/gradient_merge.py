@@ -88,15 +88,23 @@ class GradientMerge(Strategy, name="gradient_merge"):
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._batches = state.get("batches", 0)
-        if not self._batches:
-            return
-        if state["k_steps"] != self.config.k_steps:
-            raise ValueError(
-                f"the checkpoint was written inside a group of {state['k_steps']} batches, and "
-                f"gradient_merge_configs['k_steps'] is {self.config.k_steps}; set it to "
-                f"{state['k_steps']}, or load a checkpoint from the end of a group."
-            )
+        self._batches = self._batches_of(state) if state.get("batches") else 0
         parameters = dict(self._job.model.named_parameters())
-        for name, gradient in state["gradients"].items():
+        for name, gradient in state.get("gradients", {}).items():
             parameters[name].grad = gradient.to(parameters[name].device)
+
+    def _batches_of(self, state: Mapping[str, Any]) -> int:
+        """How many batches of a group here are worth what waits.
+
+        Where fewer workers take more batches for one update, or more take fewer, each batch counts
+        for less, or for more.
+        """
+        old, new = state["k_steps"], self.config.k_steps
+        batches, rest = divmod(state["batches"] * new, old)
+        if old != new and (rest or not self.config.avg):
+            raise ValueError(
+                f"the checkpoint was written after {state['batches']} of a group of {old} batches, "
+                f"and gradient_merge_configs['k_steps'] is {new}, of which that is no whole number "
+                f"of batches; set it to {old}, or load a checkpoint from the end of a group."
+            )
+        return int(batches)

@@ -75,6 +75,7 @@ class DGC(Strategy, name="dgc"):
                     "travels; give at least one level, such as [0.999]."
                 )
 
+    own = frozenset({"u", "v"})
     config: Config
 
     def __init__(self, **options: Any) -> None:

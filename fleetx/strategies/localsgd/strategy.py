@@ -24,6 +24,7 @@ class LocalStrategy(Strategy, name=None):
         provides=frozenset({"carrier"}),
         partners=("dp",),
     )
+    drifts = True
     config: Any
     """Has ``begin_step``: up to that update workers meet after each one."""
 
