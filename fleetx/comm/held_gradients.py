@@ -37,17 +37,28 @@ def all_waiting(model: nn.Module) -> dict[str, Tensor]:
     One that is spread over the ranks that share the data is agreed upon; others are this rank's.
     """
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    if not any(is_fsdp(module) for module in model.modules()):
-        return found
-    held = {name: waiting(record) for name, record in records(model)}
+    held = {name: waiting(record) for name, record in _records(model)}
     return found | {name: value for name, value in held.items() if value is not None}
+
+
+def whole_waiting(model: nn.Module) -> list[Tensor]:
+    """Gradients that wait whole for an exchange to come, which ``.grad`` does not show."""
+    if not is_fsdp(model):
+        return []
+    held = (waiting(record) for unit in sharded(model) for record in fsdp_records(unit))
+    return [value for value in held if value is not None]
+
+
+def _records(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The same as ``records``, for any model, without loading FSDP."""
+    if is_fsdp(model):  # whoever spreads anything of a model spreads the rest with its root
+        yield from records(model)
 
 
 def let_wait(model: nn.Module, gradients: Mapping[str, Tensor]) -> None:
     """Put gradients back where ``all_waiting`` found them; before, there was none."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    units = any(is_fsdp(module) for module in model.modules())
-    whole = dict(records(model)) if units else {}
+    whole = dict(_records(model))
     for name, gradient in gradients.items():
         if name in whole and not is_agreed(gradient):
             whole[name].unsharded_accumulated_grad = gradient
@@ -65,9 +76,7 @@ def forget_gradients(model: nn.Module) -> None:
     """Drop every gradient, also those that ``zero_grad`` does not reach."""
     for parameter in model.parameters():
         parameter.grad = None
-    if not any(is_fsdp(module) for module in model.modules()):
-        return
-    for _, record in records(model):
+    for _, record in _records(model):
         record.unsharded_accumulated_grad = None
         if (gathered := fsdp_whole(record)) is not None:
             gathered.grad = None

@@ -5,6 +5,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from fleetx.io import checkpoint_weights, manifest
 from fleetx.io.files import load_tensors
 
 WHOLE = "model.safetensors"
@@ -42,6 +43,8 @@ def _state(path: Path) -> dict[str, Tensor]:
         return _tensors(path)
     if (path / WHOLE).is_file():
         return _tensors(path / WHOLE)
+    if (path / manifest.NAME).is_file():
+        return checkpoint_weights(path)
     files = [file for file in sorted(path.iterdir()) if file.is_file()]
     if not files:
         raise FileNotFoundError(

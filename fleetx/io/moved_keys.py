@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 MEAN = "mean"
 """Each share of the data has its own; together they are worth their mean."""
 FIRST = "first"
@@ -23,6 +25,7 @@ class Key:
     home: int | None = None
     """The stage of a pipeline that has a copy of a tied parameter; copies add up."""
 
+    @override
     def __str__(self) -> str:
         share = f"#{self.how}{self.share}" if self.how else ""
         return f"{self.path}{share}{'' if self.home is None else f'#home{self.home}'}"

@@ -13,14 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint import (
-    DefaultLoadPlanner,
-    DefaultSavePlanner,
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
 )
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -37,6 +35,8 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from typing_extensions import override
 
 from fleetx.io.chunks import Chunk
@@ -57,7 +57,7 @@ def write(folder: Path, chunks: Mapping[str, Chunk], group: Group | None = None)
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     _without_remarks()
     try:
-        dcp.save(
+        save(
             {},
             storage_writer=writer,
             planner=_Saving(chunks),
@@ -96,7 +96,7 @@ class Stored:
         _without_remarks()
         planner = _Loading(targets)
         try:
-            dcp.load({}, storage_reader=self._reader, planner=planner, no_dist=True)
+            load({}, storage_reader=self._reader, planner=planner, no_dist=True)
         except CheckpointException as failed:
             raise _told(failed, None) from failed
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fleetx.comm.held_gradients import whole_waiting
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -157,7 +158,7 @@ class Amp(Strategy, name="amp"):
         def resume() -> None:
             # What was true when it was seen, and may have been changed since, counts as much as
             # what another backward adds to it.
-            multiply_(chain(*_gradients(job)), state.scale)
+            multiply_(chain(*_gradients(job), whole_waiting(job.model)), state.scale)
             step.resume()
 
         ready, update = self._unscaling(step, job, state), self._guarded(step, job, state)
@@ -170,7 +171,8 @@ class Amp(Strategy, name="amp"):
             moved, rest = _gradients(job)
             if due:
                 self._overflow = unscale_(moved, state.scale)
-            multiply_(rest if due else [*moved, *rest], state.scale.reciprocal())
+            others = rest if due else [*moved, *rest, *whole_waiting(job.model)]
+            multiply_(others, state.scale.reciprocal())
             return True
 
         return ready
