@@ -97,7 +97,7 @@ def test_a_checkpoint_of_another_rhythm_is_refused_inside_a_group() -> None:
     saved, _ = run_batches(range(6), None)
     fresh = copy.deepcopy(saved)
     fresh["optimizer"]["strategies"]["gradient_merge"]["k_steps"] = 3
-    with pytest.raises(ValueError, match="inside a group of 3 batches"):
+    with pytest.raises(ValueError, match="after 2 of a group of 3 batches"):
         run_batches(range(0), fresh)
 
 
