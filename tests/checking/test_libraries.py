@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.programs import python
+from tests.rotation import rotating
 
 SCRIPTS = Path(__file__).parent / "scripts"
 NAMES = ["classifier", "causal_lm"]
@@ -26,7 +27,7 @@ def check(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("script", NAMES)
+@pytest.mark.parametrize("script", rotating(NAMES, 2))
 def test_a_loop_of_a_library_passes(script: str) -> None:
     done = check(script, "--workers", "2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,7 +42,7 @@ def test_a_loop_of_a_library_passes(script: str) -> None:
     assert done.stdout.splitlines()[-1] == "Every flag does what it promises here."
 
 
-@pytest.mark.parametrize("script", NAMES)
+@pytest.mark.parametrize("script", rotating(NAMES, 2))
 def test_an_optimizer_that_fleet_never_got_stops_it(script: str) -> None:
     done = check(script, "--workers", "1", "--lost")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.programs import fleetrun
+from tests.rotation import rotating
 
 ROOT = Path(__file__).parents[2]
 CLICKS, WORDS = (str(ROOT / "examples" / name / "train.py") for name in ("ctr", "word2vec"))
@@ -52,7 +53,7 @@ def test_clicks_come_near_the_best_there_is(tmp_path: Path, mode: str, margin: f
     assert len(list((tmp_path / "model" / "deep").glob("server-*/rows-*.safetensors"))) == 2
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+@pytest.mark.parametrize("mode", rotating(["sync", "async", "geo"], 3))
 def test_rows_and_batches_of_clicks_are_where_the_worker_computes(
     tmp_path: Path, mode: str
 ) -> None:

@@ -133,7 +133,7 @@ def turns(layout: Layout) -> list[tuple[str, ...]]:
     return [every, others[layouts(4).index(layout) % len(others)]]
 
 
-@pytest.mark.parametrize("layout", layouts(4), ids=str)
+@pytest.mark.parametrize("layout", rotating(layouts(4), 2), ids=str)
 def test_four_workers(layout: Layout) -> None:
     compare(4, layout, VARIANTS[:1])
 

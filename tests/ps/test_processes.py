@@ -20,6 +20,7 @@ from fleetx.ps.server.server import WATCH
 from fleetx.testing.limits import stretched
 from tests.launch.conftest import Launcher, Outcome
 from tests.programs import behind, python
+from tests.rotation import rotating
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "scripts" / "survivor.py")
@@ -92,7 +93,7 @@ def table(launcher: Launcher) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("mode", ["half", "geo"])
+@pytest.mark.parametrize("mode", rotating(["half", "geo"], 2))
 def test_a_server_killed_at_random_points_loses_nothing_and_repeats_nothing(
     mode: str, tmp_path: Path
 ) -> None:

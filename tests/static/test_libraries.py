@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fleetx import static
 from tests.libraries import timm, torchvision, transformers
+from tests.rotation import rotating
 from tests.static.training import Feeds, assert_same_training
 
 SMALL: dict[str, Any] = {
@@ -109,7 +110,7 @@ MODELS: dict[Callable[[], nn.Module], Callable[[], Feeds]] = {
 }
 
 
-@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", rotating(list(MODELS), 2), ids=lambda make: make.__name__)
 def test_a_model_of_others_is_recorded_as_it_is(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     assert_same_training(make().train(), squared, MODELS[make]())
