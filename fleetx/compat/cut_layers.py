@@ -2,15 +2,18 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from fleetx.compat import exchanges, modes, unique_names
+from fleetx.compat.fills import Values
 from fleetx.compat.groups import Group, alone, chosen
 from fleetx.compat.hybrid import hybrid_group
 from fleetx.compat.paddle.distributed.parallel import same_start
 from fleetx.compat.paddle.nn.layer.layers import Layer
+from fleetx.compat.parameters import ParamAttr
 from fleetx.compat.plain import plain
 from fleetx.compat.tensors import wrap
 
@@ -22,23 +25,42 @@ def model_group(given: Any = None) -> Group:
     return alone() if modes.is_static() else hybrid_group().get_model_parallel_group()
 
 
-def _part(whole: nn.Parameter, axis: int, group: Group) -> nn.Parameter:
-    """This worker's part of a parameter, which begins as the group's first worker drew it."""
+def _part(layer: Layer, shape: list[int], axis: int, attr: Any = None) -> nn.Parameter:
+    """This worker's part of a parameter, which begins as the group's first worker drew it.
+
+    An initializer that has the numbers of a part, as Paddle wants them, gives each worker its own.
+    """
+    group: Group = vars(layer)["_group"]
+    is_bias = len(shape) == 1
     if group.nranks == 1:
+        whole: nn.Parameter = layer.create_parameter(shape, attr=attr, is_bias=is_bias)
         return whole
-    holder = nn.Module()
-    holder.value = whole
-    same_start(holder, group)
-    if whole.size(axis) % group.nranks:
+    if shape[axis] % group.nranks:
         raise ValueError(
-            f"a layer with {whole.size(axis)} features cannot be cut into {group.nranks} equal "
+            f"a layer with {shape[axis]} features cannot be cut into {group.nranks} equal "
             "parts; choose a size that mp_degree divides."
         )
-    own = torch.chunk(whole.detach(), group.nranks, dim=axis)[group.rank].clone()
-    made = nn.Parameter(plain(own), requires_grad=whole.requires_grad)
-    vars(made).update({**vars(whole), "split_axis": axis})
+    size = shape[axis] // group.nranks
+    part = [*shape[:axis], size, *shape[axis + 1 :]]
+    if _given(attr) == part:
+        made: nn.Parameter = layer.create_parameter(part, attr=attr, is_bias=is_bias)
+    else:
+        whole = layer.create_parameter(shape, attr=attr, is_bias=is_bias)
+        holder = nn.Module()
+        holder.value = whole
+        same_start(holder, group)
+        own = torch.chunk(whole.detach(), group.nranks, dim=axis)[group.rank].clone()
+        made = nn.Parameter(plain(own), requires_grad=whole.requires_grad)
+        vars(made).update(vars(whole))
+    vars(made)["split_axis"] = axis
     object.__setattr__(made, "is_distributed", True)
     return made
+
+
+def _given(attr: Any) -> list[int] | None:
+    """The shape of the numbers that an initializer brings; None for one that draws them."""
+    fill = getattr(ParamAttr.of(attr), "initializer", None)
+    return list(np.shape(fill.value)) if isinstance(fill, Values) else None
 
 
 class ColumnParallelLinear(Layer):
@@ -59,11 +81,8 @@ class ColumnParallelLinear(Layer):
         group = model_group(mp_group)
         vars(self)["_group"] = group
         self.gather_output, self.is_mp = gather_output, group.nranks > 1
-        whole = self.create_parameter([in_features, out_features], attr=weight_attr)
-        self.weight = _part(whole, 1, group)
-        self.bias = None
-        if has_bias:
-            self.bias = _part(self.create_parameter([out_features], is_bias=True), 0, group)
+        self.weight = _part(self, [in_features, out_features], 1, weight_attr)
+        self.bias = _part(self, [out_features], 0) if has_bias else None
 
     @override
     def forward(self, x: Tensor) -> Any:
@@ -92,8 +111,7 @@ class RowParallelLinear(Layer):
         group = model_group(mp_group)
         vars(self)["_group"] = group
         self.input_is_parallel, self.is_mp = input_is_parallel, group.nranks > 1
-        whole = self.create_parameter([in_features, out_features], attr=weight_attr)
-        self.weight = _part(whole, 0, group)
+        self.weight = _part(self, [in_features, out_features], 0, weight_attr)
         self.bias = self.create_parameter([out_features], is_bias=True) if has_bias else None
 
     @override
@@ -119,8 +137,7 @@ class VocabParallelEmbedding(Layer):
         super().__init__(name)
         group = model_group(mp_group)
         vars(self)["_group"] = group
-        whole = self.create_parameter([num_embeddings, embedding_dim], attr=weight_attr)
-        self.weight = _part(whole, 0, group)
+        self.weight = _part(self, [num_embeddings, embedding_dim], 0, weight_attr)
         self.vocab_start_index = max(group.rank, 0) * (num_embeddings // group.nranks)
 
     @override

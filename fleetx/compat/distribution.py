@@ -22,8 +22,9 @@ COMPRESSED = 16384
 class DistributedOptimizer:
     """What ``fleet.distributed_optimizer`` returns; everything else is the optimizer's own."""
 
-    def __init__(self, optimizer: Optimizer, made: Any) -> None:
+    def __init__(self, optimizer: Optimizer, made: Any, given: Any = None) -> None:
         self._optimizer, self._made = optimizer, made
+        self._inner_opt = optimizer if given is None else given
         self._pending: tuple[Any, ...] | None = None
 
     @property
@@ -131,7 +132,7 @@ def distribute(optimizer: Any, strategy: Any = None) -> DistributedOptimizer:
         )
     made = fleetx.distributed_optimizer(inner.inner(), chosen, grad_clip=clip)
     inner.go_through(made)
-    return DistributedOptimizer(inner, made)
+    return DistributedOptimizer(inner, made, optimizer)
 
 
 def without_idle(strategy: Any) -> Any:

@@ -55,8 +55,8 @@ class Fleet2(Fleet):
         return fleetx.distributed_model(model)
 
     def distributed_scaler(self, scaler: Any) -> Any:
-        """The same: all workers see the same gradients, so that they skip the same steps."""
-        return scaler
+        """The same, which skips a step on all workers if it does so on one."""
+        return scaler.among_all()
 
     def get_hybrid_communicate_group(self) -> HybridCommunicateGroup:
         """The place of this worker along the axes of the job."""

@@ -8,6 +8,7 @@ from typing import Any
 import fleetx
 from fleetx import roles
 from fleetx.api import session
+from fleetx.compat import modes
 from fleetx.compat.distribution import DistributedOptimizer, distribute
 from fleetx.compat.fleet_strategies import DistributedStrategy, native
 from fleetx.compat.notes import note
@@ -255,6 +256,9 @@ def _usable(strategy: Any) -> Any:
     for name, switch in (("pp_degree", "pipeline"), ("sharding_degree", "sharding")):
         if degrees[name] > 1 and not getattr(strategy, switch):
             setattr(strategy, switch, True)
+            if switch == "sharding" and not modes.is_static():
+                # Eager scripts spread the states of optimizers, and read weights where they like.
+                strategy.sharding_configs = {"stage": 1}
     return strategy
 
 

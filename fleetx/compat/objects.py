@@ -9,7 +9,8 @@ import torch
 from fleetx import static
 from fleetx.compat import modes
 from fleetx.compat.files import pickles, tensors
-from fleetx.compat.tensors import wrap
+from fleetx.compat.tensors import joined, wrap
+from fleetx.torch_internals import tree_map
 
 
 def save(
@@ -71,8 +72,13 @@ def _plain(value: Any) -> Any:
     return _array(value) if isinstance(value, torch.Tensor) else _nest(value)
 
 
+def whole(value: Any) -> Any:
+    """A nest whose tensors are whole; all workers that have parts of one call it."""
+    return tree_map(lambda leaf: joined(leaf) if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
 def _array(value: torch.Tensor) -> np.ndarray:
-    value = value.detach().as_subclass(torch.Tensor).cpu()
+    value = joined(value.detach()).as_subclass(torch.Tensor).cpu()
     found: np.ndarray = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     return found
 

@@ -226,9 +226,106 @@ def pipeline() -> Any:
     return losses
 
 
+def shared_layer() -> Any:
+    """One table at both ends of a pipeline, and pairs of tensors between the stages."""
+    import paddle
+    from paddle.distributed import fleet
+    from paddle.distributed.fleet.meta_parallel import LayerDesc, PipelineLayer, SharedLayerDesc
+
+    strategy = fleet.DistributedStrategy()
+    strategy.hybrid_configs = {"dp_degree": 1, "mp_degree": 1, "pp_degree": 2}
+    strategy.pipeline_configs = {"accumulate_steps": 2, "micro_batch_size": 4}
+    fleet.init(is_collective=True, strategy=strategy)
+
+    class Words(paddle.nn.Layer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = paddle.nn.Embedding(10, 6)
+
+        def forward(self, given: Any) -> Any:
+            ids, extra = given
+            return self.table(ids), extra
+
+    class Mixed(paddle.nn.Layer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = paddle.nn.Linear(6, 6)
+
+        def forward(self, given: Any) -> Any:
+            words, extra = given
+            return self.inner(words) + extra.unsqueeze(-1), extra
+
+    def logits(words: Any, given: Any) -> Any:
+        return paddle.matmul(given[0], words.table.weight, transpose_y=True)
+
+    def loss_of(made: Any, labels: Any) -> Any:
+        return paddle.nn.functional.cross_entropy(made, labels[0])
+
+    paddle.seed(11)
+    net = PipelineLayer(
+        layers=[
+            SharedLayerDesc("words", Words, shared_weight_attr="table"),
+            LayerDesc(Mixed),
+            LayerDesc(Mixed),
+            SharedLayerDesc("words", Words, forward_func=logits, shared_weight_attr="table"),
+        ],
+        loss_fn=loss_of,
+        seg_method="layer:Mixed",
+        recompute_interval=1,
+    )
+    optimizer = paddle.optimizer.SGD(learning_rate=0.5, parameters=net.parameters())
+    model = fleet.distributed_model(net)
+    optimizer = fleet.distributed_optimizer(optimizer)
+    keys = sorted(net.state_dict())
+    chance = np.random.RandomState(5)
+    ids = paddle.to_tensor(chance.randint(0, 10, (8, 3)))
+    extra = paddle.to_tensor(chance.randn(8, 3).astype("float32"))
+    losses = [float(model.train_batch([(ids, extra), (ids,)], optimizer)) for _ in range(6)]
+    assert losses[-1] < losses[0]
+    checked = float(model.eval_batch([(ids, extra), (ids,)]))
+    assert checked < losses[-1]
+    return keys, losses, net.shared_layers["words"].table.weight.numpy().tolist()
+
+
+def spread() -> Any:
+    """States, gradients and parameters spread over two workers train as one worker does."""
+    import paddle
+    import paddle.distributed as dist
+    from paddle.distributed.sharding import group_sharded_parallel
+
+    dist.init_parallel_env()
+    x, y = line(0, 0)
+    half = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+    found = []
+    for level in ("os", "p_g_os", None):
+        paddle.seed(4)
+        net = paddle.nn.Sequential(paddle.nn.Linear(4, 8), paddle.nn.Tanh(), paddle.nn.Linear(8, 1))
+        net[0].weight.set_value(np.linspace(-1, 1, 32).reshape(4, 8).astype("float32"))
+        net[2].weight.set_value(np.linspace(1, -1, 8).reshape(8, 1).astype("float32"))
+        optimizer = paddle.optimizer.Adam(0.1, parameters=net.parameters())
+        given = (x, y)
+        if level is not None:
+            scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
+            net, optimizer, scaler = group_sharded_parallel(net, optimizer, level, scaler)
+            given = (x[half], y[half])
+        for _ in range(3):
+            loss = ((net(paddle.to_tensor(given[0])) - paddle.to_tensor(given[1])) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        found.append([p.numpy().ravel().tolist() for p in net.parameters()])
+    for spread_out in found[:2]:
+        for one, other in zip(spread_out, found[2], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    return len(found)
+
+
 SCENES: dict[str, Callable[[], Any]] = {
     scene.__name__: scene
-    for scene in (eager_model, data_parallel, by_hand, cut_layers, local_steps, pipeline)
+    for scene in (
+        *(eager_model, data_parallel, by_hand, cut_layers, local_steps, pipeline),
+        *(shared_layer, spread),
+    )
 }
 
 
@@ -248,6 +345,14 @@ def test_two_workers() -> None:
     for name in ("eager_model", "data_parallel", "pipeline"):
         for one, other in zip(first[name], second[name], strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-6)
+    (keys, losses, table), (others, same_losses, same_table) = (
+        made["shared_layer"] for made in (first, second)
+    )
+    assert keys == ["1.inner.bias", "1.inner.weight", "shared_layers.words.table.weight"]
+    assert others == ["2.inner.bias", "2.inner.weight", "shared_layers.words.table.weight"]
+    assert losses == same_losses
+    np.testing.assert_allclose(table, same_table, rtol=1e-6)
+    assert first["spread"] == second["spread"] == 3
     assert first["by_hand"] == [1, [0, 10], 5.0]
     assert second["by_hand"] == [1, [1, 11], 6.0]
     assert first["cut_layers"] == pytest.approx(second["cut_layers"], rel=1e-4)

@@ -68,6 +68,8 @@ class PyLayerContext:
 
     def __init__(self) -> None:
         self.container: Any = ()
+        self.fixed: tuple[Any, ...] = ()
+        self.materialized = True
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keep tensors."""
@@ -76,6 +78,17 @@ class PyLayerContext:
     def saved_tensor(self) -> Any:
         """What was kept."""
         return self.container
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        """Outputs that have no gradient."""
+        self.fixed = tensors
+
+    def mark_not_inplace(self, *tensors: Any) -> None:
+        """Nothing to do: outputs are tensors of their own."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Whether zeros stand for gradients that there are none of."""
+        self.materialized = bool(value)
 
 
 class PyLayer:
@@ -111,6 +124,10 @@ def _applied(layer: type[PyLayer], args: Any, kwargs: Any) -> Any:
                 m.as_subclass(torch.Tensor) if isinstance(m, torch.Tensor) else m
                 for m in (made if several else [made])
             ]
+            fixed = {id(part) for part in ctx.paddle.fixed}
+            told = zip(made if several else [made], out, strict=True)
+            ctx.mark_non_differentiable(*(o for m, o in told if id(m) in fixed))
+            ctx.set_materialize_grads(ctx.paddle.materialized)
             return tuple(out) if several else out[0]
 
         @staticmethod

@@ -12,6 +12,14 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fleetx.comm.held_gradients import whole_waiting
+from fleetx.graph.operator_casts import (
+    Casts,
+    OperatorCasts,
+    cast,
+    one_of,
+    parameters_named,
+)
+from fleetx.graph.operator_lists import PRODUCTS, two_lists
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -22,14 +30,6 @@ from fleetx.plan.option import Above, AtLeast, Below, OneOf
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.strategies.amp.loss_scaling import Growth, LossScale, advance_, multiply_, unscale_
-from fleetx.strategies.amp.operator_casts import (
-    Casts,
-    OperatorCasts,
-    cast,
-    one_of,
-    parameters_named,
-)
-from fleetx.strategies.amp.operator_lists import PRODUCTS, two_lists
 from fleetx.torch_internals import ConvBase
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,9 @@
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
+from fleetx.comm.local import local
 from fleetx.compat.paddle.device import current_device
 from fleetx.compat.tensors import wrap
 
@@ -32,6 +34,12 @@ class GradScaler:
         self._good = self._bad = 0
         self._found_inf = False
         self._unscaled = False
+        self._agree = False
+
+    def among_all(self) -> "GradScaler":
+        """Skip a step on all workers if gradients overflow on one, which has a part of them."""
+        self._agree = True
+        return self
 
     def scale(self, var: Any) -> Any:
         """The loss, scaled up."""
@@ -57,8 +65,9 @@ class GradScaler:
         with torch.no_grad():
             for gradient in found:
                 gradient.div_(self._scale)
-        finite = [torch.isfinite(gradient).all() for gradient in found]
-        self._found_inf = bool(finite) and not bool(torch.stack(finite).all())
+        finite = [torch.isfinite(local(gradient)).all() for gradient in found]
+        wrong = bool(finite) and not bool(torch.stack(finite).all())
+        self._found_inf = _anywhere(wrong) if self._agree else wrong
         self._unscaled = True
 
     def update(self) -> None:
@@ -108,6 +117,19 @@ class GradScaler:
 
 
 AmpScaler = GradScaler
+
+
+def distributed_scaler(scaler: GradScaler) -> GradScaler:
+    """A scaler for workers that have parts of one model."""
+    return scaler.among_all()
+
+
+def _anywhere(wrong: bool) -> bool:
+    if not dist.is_initialized():
+        return wrong
+    told = torch.tensor(float(wrong), device=current_device())
+    dist.all_reduce(told, op=dist.ReduceOp.MAX)
+    return bool(told)
 
 
 def _parameters(optimizer: Any) -> list[Any]:

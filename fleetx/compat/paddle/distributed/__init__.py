@@ -27,6 +27,7 @@ __getattr__, __dir__ = table(
         "launch",
         "launch_ps",
         "parallel",
+        "sharding",
         "utils",
     ],
 )

@@ -1,6 +1,7 @@
 """``paddle.distributed.spawn``: workers out of a function of the script."""
 
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import multiprocessing
 
 import fleetx
-from fleetx.compat.imports import install
+from fleetx.compat.imports import ENTRY, install
 from fleetx.compat.notes import note
 
 
@@ -27,14 +28,22 @@ def spawn(
     for name in options:
         note(f"spawn({name}=...)", "it has nothing to set here.")
     start: Any = vars(multiprocessing)["start_processes"]
-    return start(
-        _worker,
-        args=(func, args, _endpoints(count)),
-        nprocs=count,
-        join=join,
-        daemon=daemon,
-        start_method="spawn",
-    )
+    # Workers read the script again before they can install the hook, with the path of this process.
+    sys.path.append(str(ENTRY))
+    try:
+        started = start(
+            _worker,
+            args=(func, args, _endpoints(count)),
+            nprocs=count,
+            join=False,
+            daemon=daemon,
+            start_method="spawn",
+        )
+    finally:
+        sys.path.remove(str(ENTRY))
+    while join and not started.join():
+        pass
+    return started
 
 
 def _count(listed: str) -> int:

@@ -1,5 +1,8 @@
 """``paddle.fluid.framework``."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from fleetx.compat.modes import in_dygraph_mode, in_dynamic_mode
 from fleetx.compat.places import (
     CPUPlace,
@@ -26,6 +29,8 @@ from fleetx.compat.programs import (
 )
 from fleetx.static import Variable
 
+_in_legacy_dygraph = _in_eager_without_dygraph_check = in_dynamic_mode
+
 EagerParamBase = ParamBase = Parameter
 _non_static_mode = in_dynamic_mode
 
@@ -35,6 +40,19 @@ GRAD_VAR_SUFFIX = "@GRAD"
 def grad_var_name(var_name: str) -> str:
     """The name of the gradient of a variable."""
     return var_name + GRAD_VAR_SUFFIX
+
+
+@contextmanager
+def _test_eager_guard(place: object = None) -> Iterator[None]:
+    """Nothing to choose: there is one way to run eagerly."""
+    yield
+
+
+def _enable_legacy_dygraph() -> None:
+    """Nothing to choose: there is one way to run eagerly."""
+
+
+_disable_legacy_dygraph = _enable_legacy_dygraph
 
 
 def require_version(min_version: str, max_version: str | None = None) -> None:
@@ -58,7 +76,12 @@ __all__ = [
     "Parameter",
     "Program",
     "Variable",
+    "_disable_legacy_dygraph",
+    "_enable_legacy_dygraph",
+    "_in_eager_without_dygraph_check",
+    "_in_legacy_dygraph",
     "_non_static_mode",
+    "_test_eager_guard",
     "cpu_places",
     "cuda_pinned_places",
     "cuda_places",

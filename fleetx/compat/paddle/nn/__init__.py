@@ -9,7 +9,8 @@ __getattr__, __dir__ = table(
         "paddle.nn.layer.layers": "Layer",
         "paddle.nn.layer.activation": (
             "ReLU ReLU6 GELU Sigmoid Tanh Softmax LogSoftmax LeakyReLU ELU SELU Silu Swish Mish "
-            "Hardswish Hardsigmoid Hardtanh Softplus Softsign LogSigmoid PReLU"
+            "Hardswish Hardsigmoid Hardtanh Softplus Softsign LogSigmoid PReLU CELU "
+            "GLU Hardshrink Softshrink Tanhshrink ThresholdedReLU Maxout RReLU Softmax2D"
         ),
         "paddle.nn.layer.common": (
             "Identity Linear Embedding Dropout Dropout2D AlphaDropout Flatten Pad1D Pad2D Pad3D "
@@ -22,7 +23,13 @@ __getattr__, __dir__ = table(
         ),
         "paddle.nn.layer.loss": (
             "CrossEntropyLoss MSELoss L1Loss SmoothL1Loss NLLLoss BCELoss BCEWithLogitsLoss "
-            "KLDivLoss MarginRankingLoss CTCLoss"
+            "KLDivLoss MarginRankingLoss CTCLoss CosineEmbeddingLoss GaussianNLLLoss "
+            "PoissonNLLLoss HingeEmbeddingLoss MultiLabelSoftMarginLoss MultiMarginLoss "
+            "SoftMarginLoss TripletMarginLoss TripletMarginWithDistanceLoss"
+        ),
+        "paddle.nn.layer.vision": (
+            "PixelShuffle PixelUnshuffle ChannelShuffle Fold Unfold Unflatten PairwiseDistance "
+            "UpsamplingNearest2D UpsamplingBilinear2D"
         ),
         "paddle.nn.layer.norm": (
             "BatchNorm BatchNorm1D BatchNorm2D BatchNorm3D SyncBatchNorm LayerNorm GroupNorm "

@@ -32,7 +32,8 @@ class LRScheduler:
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self.last_lr = float(self.get_lr())
         if self.verbose:
-            _log.warning("Epoch %s: learning rate is %s.", self.last_epoch, self.last_lr)
+            name = type(self).__name__
+            print(f"Epoch {self.last_epoch}: {name} set learning rate to {self.last_lr}.")  # noqa: T201 (asked for)
 
     def get_lr(self) -> float:
         """The rate of ``last_epoch``; subclasses say it."""

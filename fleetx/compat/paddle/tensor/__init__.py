@@ -20,8 +20,9 @@ __getattr__, __dir__ = table(
             "add subtract multiply divide mod remainder floor_mod floor_divide pow maximum minimum "
             "fmax fmin sum mean max min prod cumsum cumprod exp expm1 log log2 log10 log1p sqrt "
             "rsqrt square abs sign ceil floor round trunc sin cos tan asin acos atan sinh cosh "
-            "tanh tanh_ sigmoid reciprocal erf clip scale add_n logsumexp isfinite isnan isinf any "
-            "all kron trace neg increment std var median amax amin nansum stanh addmm inner outer "
+            "tanh sigmoid reciprocal erf clip clip_ scale scale_ add_ subtract_ multiply_ "
+            "add_n logsumexp isfinite isnan isinf any "
+            "all kron trace neg increment std var median amax amin stanh addmm inner outer "
             "lerp count_nonzero diff atan2 multiplex"
         ),
         "paddle.tensor.logic": (
@@ -33,16 +34,43 @@ __getattr__, __dir__ = table(
             "argmax argmin argsort sort topk where nonzero searchsorted kthvalue mode masked_fill"
         ),
         "paddle.tensor.linalg": (
-            "matmul mm bmm dot norm t cross dist cholesky bincount histogram mv einsum tensordot"
+            "matmul mm bmm dot norm t cross dist cholesky bincount histogram mv einsum tensordot "
+            "det inv inverse eig eigvals eigh eigvalsh matrix_power corrcoef "
+            "householder_product slogdet svd qr pinv solve triangular_solve cholesky_solve "
+            "lstsq matrix_rank multi_dot cond cov cdist"
         ),
         "paddle.tensor.random": (
             "rand randn normal uniform randint randint_like randperm multinomial bernoulli "
-            "standard_normal gaussian poisson"
+            "standard_normal gaussian poisson uniform_ normal_ exponential_"
         ),
+        "paddle.tensor.ops": (
+            "acosh asinh atanh angle conj digamma erfinv frac i0 i0e i1 i1e lgamma deg2rad "
+            "rad2deg sgn gcd heaviside hypot lcm ldexp logaddexp nextafter frexp logit "
+            "polygamma multigammaln logcumsumexp nan_to_num nansum nanmean nanmedian quantile "
+            "nanquantile cummax cummin trapezoid cumulative_trapezoid renorm vander "
+            "combinations take complex polar as_complex as_real abs_ acos_ acosh_ addmm_ asin_ "
+            "asinh_ atan_ atanh_ ceil_ cos_ cosh_ cumprod_ cumsum_ digamma_ divide_ erf_ "
+            "erfinv_ exp_ expm1_ floor_ floor_divide_ floor_mod_ frac_ gcd_ hypot_ i0_ lcm_ "
+            "ldexp_ lerp_ lgamma_ log_ log10_ log1p_ log2_ logit_ masked_fill_ mod_ "
+            "multigammaln_ nan_to_num_ neg_ polygamma_ pow_ reciprocal_ remainder_ renorm_ "
+            "round_ rsqrt_ sigmoid_ tanh_ sin_ sinh_ sqrt_ square_ tan_ tril_ triu_ trunc_ "
+            "equal_ not_equal_ "
+            "greater_equal_ greater_than_ less_equal_ less_than_ logical_and_ logical_or_ "
+            "logical_xor_ logical_not_ bitwise_and_ bitwise_or_ bitwise_xor_ bitwise_not_ "
+            "put_along_axis_ index_add_ index_fill_ index_put_"
+        ),
+        "paddle.tensor.pieces": (
+            "as_strided atleast_1d atleast_2d atleast_3d broadcast_tensors bucketize diag_embed "
+            "diagflat diagonal diagonal_scatter select_scatter index_add index_fill index_put "
+            "rot90 unflatten unfold unique_consecutive view view_as vsplit tolist logspace "
+            "tril_indices triu_indices"
+        ),
+        "paddle.tensor.attribute": ("rank is_complex is_floating_point is_integer real imag"),
         "paddle.tensor.stat": ["mean", "std", "var", "median", "numel"],
     },
     modules=[
         *["creation", "manipulation", "math", "logic", "search", "linalg", "random", "stat"],
         "attribute",
+        "ops",
     ],
 )

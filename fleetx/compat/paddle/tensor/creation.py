@@ -34,8 +34,9 @@ def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bo
     wanted = dtype_of(dtype) if dtype is not None else _natural(data, found.dtype)
     if modes.is_static():
         return recorded.made(torch.clone, at_least_1d(found.to(wanted)))
-    copied = found.to(device_of(place), wanted, copy=True)
-    return at_least_1d(copied).as_subclass(Tensor).requires_grad_(not stop_gradient)
+    copied = at_least_1d(found.to(device_of(place), wanted, copy=True)).as_subclass(Tensor)
+    moves = copied.is_floating_point() or copied.is_complex()
+    return copied.requires_grad_(moves and not stop_gradient)
 
 
 def _numbers(data: Any) -> Any:
@@ -55,9 +56,12 @@ def _natural(data: Any, found: torch.dtype) -> torch.dtype:
     first = data
     while isinstance(first, (list, tuple)) and first:
         first = first[0]
-    if found == torch.float64 and not isinstance(first, (np.ndarray, np.generic, torch.Tensor)):
-        return dtype_of(get_default_dtype())
-    return found
+    if isinstance(first, (np.ndarray, np.generic, torch.Tensor)):
+        return found
+    usual = dtype_of(get_default_dtype())
+    if found == torch.complex128 and usual != torch.float64:
+        return torch.complex64
+    return usual if found == torch.float64 else found
 
 
 def zeros(shape: Any, dtype: Any = None, name: str | None = None) -> Any:

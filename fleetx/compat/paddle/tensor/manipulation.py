@@ -18,6 +18,8 @@ def _axis(axis: Any) -> Any:
     """An axis, or several, as numbers, also where a tensor has them."""
     if isinstance(axis, (list, tuple)):
         return [_axis(a) for a in axis]
+    if isinstance(axis, torch.Tensor) and axis.numel() > 1:
+        return axis.tolist()
     if isinstance(axis, (torch.Tensor, np.generic)):
         return axis.item()
     return axis
@@ -37,10 +39,7 @@ def reshape(x: Any, shape: Any, name: str | None = None) -> Any:
 
 def reshape_(x: Any, shape: Any, name: str | None = None) -> Any:
     """The same tensor in another shape."""
-    if isinstance(x, Variable) or (x.requires_grad and torch.is_grad_enabled()):
-        return reshape(x, shape)
-    x.data = torch.reshape(x.data, _target(x, shape))
-    return x
+    return _become(x, reshape(x, shape))
 
 
 @op
@@ -101,7 +100,22 @@ def unsqueeze(x: Any, axis: Any, name: str | None = None) -> Any:
     return x
 
 
-squeeze_, unsqueeze_ = squeeze, unsqueeze
+def squeeze_(x: Any, axis: Any = None, name: str | None = None) -> Any:
+    """The same tensor without axes of size 1."""
+    return _become(x, squeeze(x, axis))
+
+
+def unsqueeze_(x: Any, axis: Any, name: str | None = None) -> Any:
+    """The same tensor with new axes of size 1."""
+    return _become(x, unsqueeze(x, axis))
+
+
+def _become(x: Any, other: Any) -> Any:
+    """The tensor in another shape; another one where gradients flow through it."""
+    if isinstance(x, Variable) or (x.requires_grad and torch.is_grad_enabled()):
+        return other
+    x.data = other.data
+    return x
 
 
 @op
@@ -313,14 +327,28 @@ def take_along_axis(arr: Any, indices: Any, axis: int) -> Any:
 
 
 @op
-def put_along_axis(arr: Any, indices: Any, values: Any, axis: int, reduce: str = "assign") -> Any:
+def put_along_axis(
+    arr: Any,
+    indices: Any,
+    values: Any,
+    axis: int,
+    reduce: str = "assign",
+    include_self: bool = True,
+    broadcast: bool = True,
+) -> Any:
     """Numbers put at these places of an axis, added or multiplied there."""
-    given = values if isinstance(values, torch.Tensor) else torch.full_like(indices, values)
-    given = torch.Tensor.to(torch.broadcast_to(given, indices.size()), arr.dtype)
+    at = indices.to(torch.int64)
+    if broadcast:
+        sizes = list(arr.size())
+        sizes[axis] = at.size(axis)
+        at = torch.broadcast_to(at, sizes)
+    value = torch.as_tensor(values, device=arr.device).to(arr.dtype)
+    given = torch.broadcast_to(value, at.size())
     if reduce == "assign":
-        return torch.scatter(arr, axis, indices, given)
+        return torch.scatter(arr, axis, at, given)
     names = {"add": "sum", "mul": "prod", "multiply": "prod"}
-    return torch.scatter_reduce(arr, axis, indices, given, names[reduce])
+    named = names.get(reduce, reduce)
+    return torch.scatter_reduce(arr, axis, at, given, named, include_self=include_self)
 
 
 @op

@@ -66,7 +66,7 @@ abs = _one("abs", torch.abs)
 sign = _one("sign", torch.sign)
 ceil = _one("ceil", torch.ceil)
 floor = _one("floor", torch.floor)
-round = _one("round", torch.round)
+round = _one("round", lambda x: torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x)))
 trunc = _one("trunc", torch.trunc)
 sin = _one("sin", torch.sin)
 cos = _one("cos", torch.cos)
@@ -76,7 +76,7 @@ acos = _one("acos", torch.acos)
 atan = _one("atan", torch.atan)
 sinh = _one("sinh", torch.sinh)
 cosh = _one("cosh", torch.cosh)
-tanh = tanh_ = _one("tanh", torch.tanh)
+tanh = _one("tanh", torch.tanh)
 sigmoid = _one("sigmoid", torch.sigmoid)
 reciprocal = _one("reciprocal", torch.reciprocal)
 erf = _one("erf", torch.erf)
@@ -120,9 +120,6 @@ def sum(
     """The sum over axes, or of everything."""
     options = {} if dtype is None else {"dtype": dtype_of(dtype)}
     return _over(torch.sum, x, axis, keepdim, **options)
-
-
-nansum = sum
 
 
 @op
@@ -201,6 +198,7 @@ def var(
 @op
 def median(x: Any, axis: Any = None, keepdim: bool = False, name: str | None = None) -> Any:
     """The number in the middle, or the mean of the two there."""
+    x = x if x.dtype == torch.float64 else x.to(torch.float32)
     return _over(lambda x, dim, **o: torch.quantile(x, 0.5, dim=dim, **o), x, axis, keepdim)
 
 
@@ -317,9 +315,16 @@ def lerp(x: Any, y: Any, weight: Any, name: str | None = None) -> Any:
 
 
 @op
-def diff(x: Any, n: int = 1, axis: int = -1, name: str | None = None) -> Any:
+def diff(
+    x: Any,
+    n: int = 1,
+    axis: int = -1,
+    prepend: Any = None,
+    append: Any = None,
+    name: str | None = None,
+) -> Any:
     """Differences of neighbours."""
-    return torch.diff(x, n, axis)
+    return torch.diff(x, n, axis, prepend, append)
 
 
 @op

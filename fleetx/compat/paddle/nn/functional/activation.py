@@ -163,3 +163,65 @@ def activated(x: Any, act: str | None) -> Any:
     if act not in ACTIVATIONS:
         raise ValueError(f"act={act!r} is no activation here; one of {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[act](x)
+
+
+@op
+def celu(x: Any, alpha: float = 1.0, name: str | None = None) -> Any:
+    """An exponential below 0, smooth at 0."""
+    return F.celu(x, alpha)
+
+
+@op
+def hardshrink(x: Any, threshold: float = 0.5, name: str | None = None) -> Any:
+    """0 where it is small."""
+    return F.hardshrink(x, threshold)
+
+
+@op
+def softshrink(x: Any, threshold: float = 0.5, name: str | None = None) -> Any:
+    """Nearer to 0, and 0 where it is small."""
+    return F.softshrink(x, threshold)
+
+
+@op
+def tanhshrink(x: Any, name: str | None = None) -> Any:
+    """Less its tanh."""
+    return F.tanhshrink(x)
+
+
+@op
+def thresholded_relu(x: Any, threshold: float = 1.0, name: str | None = None) -> Any:
+    """0 below a threshold."""
+    return torch.where(x > threshold, x, torch.zeros_like(x))
+
+
+@op
+def maxout(x: Any, groups: int, axis: int = 1, name: str | None = None) -> Any:
+    """The largest of each group of channels."""
+    at = axis % x.dim()
+    sizes = list(x.size())
+    sizes[at : at + 1] = [sizes[at] // groups, groups]
+    return torch.amax(torch.reshape(x, sizes), at + 1)
+
+
+@op
+def rrelu(
+    x: Any,
+    lower: float = 1.0 / 8.0,
+    upper: float = 1.0 / 3.0,
+    training: bool = True,
+    name: str | None = None,
+) -> Any:
+    """Flatter below 0, by a slope that is drawn."""
+    return F.rrelu(x, lower, upper, training)
+
+
+@op
+def gumbel_softmax(
+    x: Any, temperature: float = 1.0, hard: bool = False, axis: int = -1, name: str | None = None
+) -> Any:
+    """A choice that is drawn, through which gradients flow."""
+    return F.gumbel_softmax(x, temperature, hard, dim=axis)
+
+
+elu_, leaky_relu_, hardtanh_, thresholded_relu_ = elu, leaky_relu, hardtanh, thresholded_relu

@@ -1,153 +1,132 @@
 """``paddle.nn.layer.activation``: activations as layers."""
 
-from collections.abc import Callable
 from typing import Any
 
 from typing_extensions import override
 
 from fleetx.compat.fills import Number
 from fleetx.compat.paddle.nn.functional import activation as F
+from fleetx.compat.paddle.nn.layer.called import Called
 from fleetx.compat.paddle.nn.layer.layers import Layer
 
 
-class _Activation(Layer):
-    """A function of each number, with options in Paddle's order."""
-
-    function: Callable[..., Any]
-    options: tuple[str, ...] = ()
-
-    def __init__(self, *args: Any, name: str | None = None, **kwargs: Any) -> None:
-        super().__init__()
-        unknown = [key for key in kwargs if key not in self.options]
-        if unknown or len(args) > len(self.options):
-            raise TypeError(
-                f"{type(self).__name__}() takes {', '.join(self.options) or 'no options'}, got "
-                f"{', '.join(unknown) or args}"
-            )
-        self._given = {**dict(zip(self.options, args, strict=False)), **kwargs}
-
-    @override
-    def forward(self, x: Any) -> Any:
-        return type(self).function(x, **self._given)
-
-
-class ReLU(_Activation):
+class ReLU(Called):
     """0 below 0."""
 
     function = F.relu
 
 
-class ReLU6(_Activation):
+class ReLU6(Called):
     """Between 0 and 6."""
 
     function = F.relu6
 
 
-class GELU(_Activation):
+class GELU(Called):
     """Times the normal distribution's share below it."""
 
     function = F.gelu
     options = ("approximate",)
 
 
-class Sigmoid(_Activation):
+class Sigmoid(Called):
     """Between 0 and 1."""
 
     function = F.sigmoid
 
 
-class Tanh(_Activation):
+class Tanh(Called):
     """Between -1 and 1."""
 
     function = F.tanh
 
 
-class Softmax(_Activation):
+class Softmax(Called):
     """Probabilities along an axis."""
 
     function = F.softmax
     options = ("axis",)
 
 
-class LogSoftmax(_Activation):
+class LogSoftmax(Called):
     """Logarithms of probabilities along an axis."""
 
     function = F.log_softmax
     options = ("axis",)
 
 
-class LeakyReLU(_Activation):
+class LeakyReLU(Called):
     """Flatter below 0."""
 
     function = F.leaky_relu
     options = ("negative_slope",)
 
 
-class ELU(_Activation):
+class ELU(Called):
     """An exponential below 0."""
 
     function = F.elu
     options = ("alpha",)
 
 
-class SELU(_Activation):
+class SELU(Called):
     """A scaled exponential below 0."""
 
     function = F.selu
     options = ("scale", "alpha")
 
 
-class Silu(_Activation):
+class Silu(Called):
     """Times its sigmoid."""
 
     function = F.silu
 
 
-class Swish(_Activation):
+class Swish(Called):
     """Times its sigmoid."""
 
     function = F.swish
 
 
-class Mish(_Activation):
+class Mish(Called):
     """Times tanh of softplus."""
 
     function = F.mish
 
 
-class Hardswish(_Activation):
+class Hardswish(Called):
     """Times a straight sigmoid."""
 
     function = F.hardswish
 
 
-class Hardsigmoid(_Activation):
+class Hardsigmoid(Called):
     """A straight line between 0 and 1."""
 
     function = F.hardsigmoid
 
 
-class Hardtanh(_Activation):
+class Hardtanh(Called):
     """Within two bounds."""
 
     function = F.hardtanh
     options = ("min", "max")
 
 
-class Softplus(_Activation):
+class Softplus(Called):
     """A smooth relu."""
 
     function = F.softplus
     options = ("beta", "threshold")
 
 
-class Softsign(_Activation):
+class Softsign(Called):
     """Over one and its size."""
 
     function = F.softsign
 
 
-class LogSigmoid(_Activation):
+class LogSigmoid(Called):
     """The logarithm of the sigmoid."""
 
     function = F.log_sigmoid
@@ -172,3 +151,70 @@ class PReLU(Layer):
     @override
     def forward(self, x: Any) -> Any:
         return F.prelu(x, self._weight)
+
+
+class CELU(Called):
+    """An exponential below 0, smooth at 0."""
+
+    function = F.celu
+    options = ("alpha",)
+
+
+class GLU(Called):
+    """One half times the sigmoid of the other."""
+
+    function = F.glu
+    options = ("axis",)
+
+
+class Hardshrink(Called):
+    """0 where it is small."""
+
+    function = F.hardshrink
+    options = ("threshold",)
+
+
+class Softshrink(Called):
+    """Nearer to 0, and 0 where it is small."""
+
+    function = F.softshrink
+    options = ("threshold",)
+
+
+class Tanhshrink(Called):
+    """Less its tanh."""
+
+    function = F.tanhshrink
+
+
+class ThresholdedReLU(Called):
+    """0 below a threshold."""
+
+    function = F.thresholded_relu
+    options = ("threshold",)
+
+
+class Maxout(Called):
+    """The largest of each group of channels."""
+
+    function = F.maxout
+    options = ("groups", "axis")
+
+
+class RReLU(Called):
+    """Flatter below 0, by a slope that is drawn."""
+
+    function = F.rrelu
+    options = ("lower", "upper")
+
+    @override
+    def forward(self, x: Any) -> Any:
+        return F.rrelu(x, training=self.training, **self._given)
+
+
+class Softmax2D(Called):
+    """Probabilities of channels."""
+
+    @override
+    def forward(self, x: Any) -> Any:
+        return F.softmax(x, axis=-3)

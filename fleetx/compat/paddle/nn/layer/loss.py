@@ -8,6 +8,7 @@ from typing import Any
 from typing_extensions import override
 
 from fleetx.compat.paddle.nn.functional import loss as F
+from fleetx.compat.paddle.nn.layer.called import Called
 from fleetx.compat.paddle.nn.layer.layers import Layer
 
 
@@ -174,3 +175,66 @@ class CTCLoss(Layer):
         return F.ctc_loss(
             log_probs, labels, input_lengths, label_lengths, *self._given, norm_by_times
         )
+
+
+class CosineEmbeddingLoss(Called):
+    """Whether directions are alike."""
+
+    function = F.cosine_embedding_loss
+    options = ("margin", "reduction")
+
+
+class GaussianNLLLoss(Called):
+    """The loss of a mean and a variance."""
+
+    function = F.gaussian_nll_loss
+    options = ("full", "epsilon", "reduction")
+
+
+class PoissonNLLLoss(Called):
+    """The loss of counts."""
+
+    function = F.poisson_nll_loss
+    options = ("log_input", "full", "epsilon", "reduction")
+
+
+class HingeEmbeddingLoss(Called):
+    """Distances, by labels of 1 and -1."""
+
+    function = F.hinge_embedding_loss
+    options = ("margin", "reduction")
+
+
+class MultiLabelSoftMarginLoss(Called):
+    """The loss of several labels each."""
+
+    function = F.multi_label_soft_margin_loss
+    options = ("weight", "reduction")
+
+
+class MultiMarginLoss(Called):
+    """How much the label is ahead of the other classes."""
+
+    function = F.multi_margin_loss
+    options = ("p", "margin", "weight", "reduction")
+
+
+class SoftMarginLoss(Called):
+    """The logistic loss."""
+
+    function = F.soft_margin_loss
+    options = ("reduction",)
+
+
+class TripletMarginLoss(Called):
+    """How much nearer one is than another."""
+
+    function = F.triplet_margin_loss
+    options = ("margin", "p", "epsilon", "swap", "reduction")
+
+
+class TripletMarginWithDistanceLoss(Called):
+    """The same, by a distance of your own."""
+
+    function = F.triplet_margin_with_distance_loss
+    options = ("distance_function", "margin", "swap", "reduction")

@@ -2,4 +2,4 @@
 
 from fleetx.compat.tables import table
 
-__getattr__, __dir__ = table(__name__, {}, modules=["sharding"])
+__getattr__, __dir__ = table(__name__, {}, modules=["dygraph_optimizer", "sharding"])

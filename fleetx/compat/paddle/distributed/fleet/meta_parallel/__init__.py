@@ -13,5 +13,5 @@ __getattr__, __dir__ = table(
             "get_rng_state_tracker RNGStatesTracker model_parallel_random_seed"
         ),
     },
-    modules=["parallel_layers", "random"],
+    modules=["parallel_layers", "random", "sharding"],
 )

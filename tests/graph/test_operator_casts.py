@@ -10,14 +10,14 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from fleetx.strategies.amp.operator_casts import (
+from fleetx.graph.operator_casts import (
     Casts,
     OperatorCasts,
     cast,
     one_of,
     parameters_named,
 )
-from fleetx.strategies.amp.operator_lists import FUNCTIONS, PRODUCTS, functions
+from fleetx.graph.operator_lists import FUNCTIONS, PRODUCTS, functions
 from fleetx.testing import world
 from tests.strategies.formats import formats
 

@@ -1,0 +1,7 @@
+"""``paddle.distributed.fleet.meta_parallel.sharding.group_sharded_utils``."""
+
+from fleetx.compat.tables import table
+
+__getattr__, __dir__ = table(
+    __name__, {"paddle.amp.grad_scaler": "GroupShardedScaler=distributed_scaler"}
+)
