@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "fleetx"
 ROOMS = [
     *("roles", "launch", "comm", "graph", "ps", "nn"),
-    "plan",
+    *("plan", "record"),
     *("strategies", "optim"),
     *("config", "auto", "engine", "api"),
     "checking",

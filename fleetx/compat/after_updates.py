@@ -18,11 +18,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.liveness import live_nodes
-from fleetx.static.record.program_graph import ProgramGraph
-from fleetx.static.record.variable import Variable
-from fleetx.static.record.writes import written
+from fleetx.record.error import ProgramError
+from fleetx.record.liveness import live_nodes
+from fleetx.record.program_graph import ProgramGraph
+from fleetx.record.variable import Variable
+from fleetx.record.writes import written
 from fleetx.static.run.training import Training
 
 

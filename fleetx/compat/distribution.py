@@ -13,7 +13,7 @@ from fleetx.compat.notes import note
 from fleetx.compat.optimizers import Optimizer, grad_clip_of
 from fleetx.compat.parameters import current_scope
 from fleetx.config.transpiler import DistributeTranspilerConfig
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 COMPRESSED = 16384
 """Gradients of fewer numbers are not compressed."""

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fleetx.compat.groups import Group
 from fleetx.compat.plain import plain
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 
 def _reduced(tensor: Tensor, group: Group) -> Tensor:

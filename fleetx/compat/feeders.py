@@ -9,9 +9,9 @@ import torch
 from fleetx import static
 from fleetx.compat import lods
 from fleetx.compat.lod_tensors import create_lod_tensor
+from fleetx.record.shapes import FREE
+from fleetx.record.variable import as_variable
 from fleetx.static.record.program import program_of
-from fleetx.static.record.shapes import FREE
-from fleetx.static.record.variable import as_variable
 
 
 class DataFeeder:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import fx
 
+from fleetx.record.program_graph import ProgramGraph
+from fleetx.record.variable import Variable
 from fleetx.static.record.inputs import TAKEN, data
 from fleetx.static.record.program import Program
-from fleetx.static.record.program_graph import ProgramGraph
-from fleetx.static.record.variable import Variable
 from fleetx.static.run.slot_feeds import OFFSETS
 
 

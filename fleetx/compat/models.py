@@ -14,7 +14,7 @@ from fleetx.compat.programs import Program, ours
 from fleetx.compat.scoped import here
 from fleetx.io.inference import SIGNATURE
 from fleetx.io.values import values
-from fleetx.static.record.error import ProgramError
+from fleetx.record.error import ProgramError
 from fleetx.static.run.slot_feeds import OFFSETS
 
 MODEL = "__model__"

@@ -17,9 +17,9 @@ from fleetx.compat.clipping import clip_gradients, clip_in_force
 from fleetx.compat.decays import Decays, add_hooks, decay_of
 from fleetx.compat.groups import Group
 from fleetx.compat.paddle.optimizer.lr import LRScheduler
+from fleetx.record.variable import Variable
 from fleetx.static.lr import NAME, Schedule
 from fleetx.static.record.program import Program
-from fleetx.static.record.variable import Variable
 from fleetx.static.run.optimizer import Optimizer as ProgramOptimizer
 
 Rate = Callable[[int], float]

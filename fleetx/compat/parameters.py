@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fleetx.compat import modes, unique_names
 from fleetx.compat.dtypes import dtype_of
+from fleetx.record.initial import Initial
 from fleetx.static.layers.parameters import named_parameter
-from fleetx.static.record.initial import Initial
 
 Fill = Callable[[Tensor], Any]
 """Fills a tensor in place; every initializer of Paddle's spelling is one."""

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 from fleetx.torch_internals import tree_map, without_torch_function
 
 

@@ -14,8 +14,9 @@ from fleetx import static
 from fleetx.compat import modes, parameters
 from fleetx.compat.dtypes import dtype_of
 from fleetx.plan.option import unknown
-from fleetx.static.record import current, interception
-from fleetx.static.record.error import ProgramError
+from fleetx.record import interception
+from fleetx.record.error import ProgramError
+from fleetx.static.record import current
 
 _BLOCKS = "fleetx.compat.blocks"
 """Operators by name; they are layers, which are made of what is here."""

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, fx
 
 from fleetx.compat.recorded import fake
+from fleetx.record.liveness import live_nodes
+from fleetx.record.recorder import emit
+from fleetx.record.variable import Variable
+from fleetx.record.writes import written
 from fleetx.static.lr import Schedule
 from fleetx.static.record.current import default_main_program, record_by_default
-from fleetx.static.record.liveness import live_nodes
 from fleetx.static.record.program import Program, program_of
-from fleetx.static.record.recorder import emit
-from fleetx.static.record.variable import Variable
-from fleetx.static.record.writes import written
 from fleetx.static.run.training import training_of
 
 

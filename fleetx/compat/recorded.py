@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fleetx.compat import after_updates, modes
+from fleetx.record.recorder import emit
+from fleetx.record.variable import Variable
 from fleetx.static.record.current import default_main_program, record_by_default
-from fleetx.static.record.recorder import emit
-from fleetx.static.record.variable import Variable
 from fleetx.torch_internals import without_torch_function
 
 

@@ -17,9 +17,9 @@ from fleetx.compat.lod_tensors import LoDTensor
 from fleetx.compat.notes import note
 from fleetx.compat.scoped import here
 from fleetx.compat.strategies import CompiledProgram
+from fleetx.record.error import ProgramError
+from fleetx.record.shapes import FREE
 from fleetx.static.lr import Schedule
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.shapes import FREE
 
 
 class _AtJob(static.Executor):

@@ -18,8 +18,8 @@ from fleetx.compat.scopes import global_scope
 from fleetx.io.files import load_tensors, save_tensors
 from fleetx.io.values import put, restart_without, training_values, values, whole_values
 from fleetx.plan.option import unknown
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.recording_state import paused
+from fleetx.record.error import ProgramError
+from fleetx.record.recording_state import paused
 from fleetx.static.run.training import training_of
 
 STATE = ".optimizer.safetensors"

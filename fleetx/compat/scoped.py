@@ -8,9 +8,9 @@ from torch import nn
 from fleetx import static
 from fleetx.compat.parameters import Scope, current_scope
 from fleetx.compat.programs import Program, ours
-from fleetx.static.record.initial import Initial
-from fleetx.static.record.recording_state import paused
-from fleetx.static.record.state import State
+from fleetx.record.initial import Initial
+from fleetx.record.recording_state import paused
+from fleetx.record.state import State
 from fleetx.static.run import scope as programs
 from fleetx.static.run.training import Training, training_of
 

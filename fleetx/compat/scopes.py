@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from fleetx.compat import parameters
 from fleetx.compat.lod_tensors import LoDTensor
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.recording_state import paused
+from fleetx.record.error import ProgramError
+from fleetx.record.recording_state import paused
 from fleetx.static.run import scope as programs
 
 Get = Callable[[], Any]

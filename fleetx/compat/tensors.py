@@ -16,7 +16,7 @@ from fleetx.compat import variables
 from fleetx.compat.arrays import scalar_like
 from fleetx.compat.dtypes import convert_dtype, dtype_of
 from fleetx.compat.tables import HERE
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -9,8 +9,8 @@ from torch.overrides import has_torch_function_unary
 
 from fleetx.compat.recorded import agreed
 from fleetx.compat.tables import HERE
-from fleetx.static.record.recorder import record
-from fleetx.static.record.variable import Variable
+from fleetx.record.recorder import record
+from fleetx.record.variable import Variable
 
 
 def _programs() -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from fleetx.compat.recorded import noted_rebinds, operator, rebind, settle
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 LIMIT = 1_000_000
 """Rounds after which a loop is taken for one that never ends."""

@@ -8,7 +8,7 @@ from typing_extensions import override
 from fleetx.compat.distribution import DistributedOptimizer, alone, asked_by, innermost
 from fleetx.compat.fleet_strategies import names_of
 from fleetx.compat.notes import note
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 
 class WrappedOptimizer:

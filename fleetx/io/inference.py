@@ -15,16 +15,16 @@ from fleetx.expected import PATH, expect
 from fleetx.io.files import Folder, written_together
 from fleetx.io.persistables import checked
 from fleetx.io.table_rows import attach, describe, tables_of
+from fleetx.record.error import ProgramError
+from fleetx.record.interception import suspend
+from fleetx.record.regions import mark_regions
+from fleetx.record.shapes import FREE
+from fleetx.record.variable import Variable
 from fleetx.static.lower.flattening import flattened
 from fleetx.static.lower.lowered import Lowered
-from fleetx.static.lower.regions import mark_regions
 from fleetx.static.record.current import program_guard
-from fleetx.static.record.error import ProgramError
 from fleetx.static.record.inputs import data
-from fleetx.static.record.interception import suspend
 from fleetx.static.record.program import Program
-from fleetx.static.record.shapes import FREE
-from fleetx.static.record.variable import Variable
 from fleetx.static.run.executor import Executor
 
 MODEL, ONNX, SIGNATURE = "model.pt2", "model.onnx", "signature.json"

@@ -11,10 +11,10 @@ from fleetx.expected import PATH, expect
 from fleetx.io.files import Folder, load_tensors, one_each, save_tensors
 from fleetx.io.training_state import MARK
 from fleetx.io.values import everything, put, restart_without, values, whole_values
+from fleetx.record.error import ProgramError
+from fleetx.record.variable import as_variable
 from fleetx.static.record.current import default_main_program
-from fleetx.static.record.error import ProgramError
 from fleetx.static.record.program import Program
-from fleetx.static.record.variable import as_variable
 from fleetx.static.run.compiled import CompiledProgram
 from fleetx.static.run.executor import Executor
 

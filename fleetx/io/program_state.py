@@ -12,7 +12,7 @@ from fleetx.io.files import Folder, load_tensors, save_tensors
 from fleetx.io.persistables import name_of
 from fleetx.io.values import put, restart_without, training_values, values, whole_values
 from fleetx.plan.option import unknown
-from fleetx.static.record.error import ProgramError
+from fleetx.record.error import ProgramError
 from fleetx.static.record.program import Program
 from fleetx.static.run.arrays import as_array
 

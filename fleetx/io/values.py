@@ -9,9 +9,9 @@ from torch import Tensor
 from fleetx.api.weights import spread_like
 from fleetx.io.training_state import MARK, to_state, to_tensors
 from fleetx.plan.strategy import REGISTRY
+from fleetx.record.error import ProgramError
+from fleetx.record.interception import suspend
 from fleetx.roles.worker_util import util
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.interception import suspend
 from fleetx.static.record.program import Program
 from fleetx.static.run.training import training_of
 from fleetx.static.run.training_run import TrainingRun, begun

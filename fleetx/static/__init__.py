@@ -4,6 +4,8 @@ import importlib
 from typing import Any
 
 from fleetx.config.block import BuildStrategy, ExecutionStrategy
+from fleetx.record.error import ProgramError
+from fleetx.record.variable import Variable
 from fleetx.static import lr, nn
 from fleetx.static.layers.collectives import all_reduce
 from fleetx.static.layers.metrics import accuracy, auc
@@ -17,10 +19,8 @@ from fleetx.static.record.current import (
     reset,
     unique_name,
 )
-from fleetx.static.record.error import ProgramError
 from fleetx.static.record.inputs import data
 from fleetx.static.record.program import Program
-from fleetx.static.record.variable import Variable
 from fleetx.static.run.compiled import CompiledProgram
 from fleetx.static.run.devices import CPUPlace, CUDAPlace
 from fleetx.static.run.distributed import minimize_by

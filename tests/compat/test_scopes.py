@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleetx.static.record.error import ProgramError
+from fleetx.record.error import ProgramError
 from fleetx.testing import world
 from tests.compat.workers import served
 

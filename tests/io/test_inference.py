@@ -10,7 +10,7 @@ from torch import Tensor
 
 import fleetx as fleet
 from fleetx import static
-from fleetx.static.record.variable import as_variable
+from fleetx.record.variable import as_variable
 from tests.io.programs import started
 
 ROWS = np.random.default_rng(0).standard_normal((5, 4), dtype=np.float32)

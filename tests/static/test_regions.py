@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fleetx import static
-from fleetx.static.lower.regions import mark_regions
+from fleetx.record.regions import mark_regions
 
 GOOD = {"x": np.ones((2, 4), np.float32), "y": np.ones((2, 4), np.float32)}
 BAD = {**GOOD, "y": np.ones((3, 4), np.float32)}

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fleetx import static
-from fleetx.static.record.recording_state import paused
+from fleetx.record.recording_state import paused
 from fleetx.static.run.training import training_of
 
 BATCH = {"x": np.ones((1, 4), np.float32)}

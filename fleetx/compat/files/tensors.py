@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fleetx.static.record.recording_state import paused
+from fleetx.record.recording_state import paused
 
 BFLOAT16 = 22
 NUMPY: dict[int, type[np.generic]] = {

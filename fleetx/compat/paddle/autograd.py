@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from fleetx.compat import modes
 from fleetx.compat.tensors import Tensor, wrap
+from fleetx.record.variable import variables
 from fleetx.static.record.backward import gradients
-from fleetx.static.record.variable import variables
 
 no_grad = torch.no_grad
 """Compute without gradients: a context, and a decorator."""

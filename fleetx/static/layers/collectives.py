@@ -5,8 +5,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fleetx import roles
-from fleetx.static.record.recorder import emit
-from fleetx.static.record.variable import Variable, as_variable
+from fleetx.record.recorder import emit
+from fleetx.record.variable import Variable, as_variable
 
 _KINDS = {
     "sum": dist.ReduceOp.SUM,

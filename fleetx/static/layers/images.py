@@ -3,9 +3,9 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fleetx.record.error import ProgramError
+from fleetx.record.variable import Variable, as_variable
 from fleetx.static.layers.parameters import Activation, Attr, applied, one_of, size_of
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.variable import Variable, as_variable
 
 Pair = int | tuple[int, int]
 

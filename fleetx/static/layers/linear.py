@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from fleetx.expected import Kind, expect
+from fleetx.record.variable import Variable
 from fleetx.static.layers.parameters import Activation, Attr, activated, layer, one_of, size_of
 from fleetx.static.record.current import default_main_program
 from fleetx.static.record.program import dtype_of
-from fleetx.static.record.variable import Variable
 
 _INPUTS = Kind(
     "a variable of a static program, or a list of them",

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fleetx.record.variable import Variable, as_variable
 from fleetx.static.layers.parameters import layer
-from fleetx.static.record.variable import Variable, as_variable
 
 
 def accuracy(input: Tensor, label: Tensor, k: int = 1) -> Variable:

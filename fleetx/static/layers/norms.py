@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from fleetx.record.error import ProgramError
+from fleetx.record.variable import Variable
 from fleetx.static.layers.parameters import (
     Activation,
     Attr,
@@ -11,8 +13,6 @@ from fleetx.static.layers.parameters import (
     one_of,
     size_of,
 )
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.variable import Variable
 
 
 def batch_norm(

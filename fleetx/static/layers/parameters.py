@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fleetx.record.error import ProgramError
+from fleetx.record.initial import Initial
+from fleetx.record.variable import Variable, as_variable
 from fleetx.static.record.current import (
     default_main_program,
     default_startup_program,
     record_by_default,
 )
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.initial import Initial
 from fleetx.static.record.program import Program
-from fleetx.static.record.variable import Variable, as_variable
 
 Initializer = Callable[[Tensor], Any]
 """Fills a tensor in place, as the functions of ``torch.nn.init`` do."""

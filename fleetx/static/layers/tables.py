@@ -10,11 +10,11 @@ from fleetx.nn import SparseEmbedding
 from fleetx.ps.tables.entries import Entry, ShowClickEntry
 from fleetx.ps.tables.initializers import Initializer as Rows
 from fleetx.ps.tables.rules import Rule
+from fleetx.record.error import ProgramError
+from fleetx.record.variable import Variable, as_variable
 from fleetx.static.layers.parameters import Attr, ParamAttr, layer, one_of
 from fleetx.static.record.current import default_startup_program
-from fleetx.static.record.error import ProgramError
 from fleetx.static.record.program import program_of
-from fleetx.static.record.variable import Variable, as_variable
 
 
 def embedding(

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, fx
 
 from fleetx.graph.torch_functions import FACTORIES
-from fleetx.static.record.argument_names import argument_names
+from fleetx.record.argument_names import argument_names
+from fleetx.record.liveness import live_nodes, storage
+from fleetx.record.writes import written
 from fleetx.static.record.backward import tracked
-from fleetx.static.record.liveness import live_nodes, storage
 from fleetx.static.record.program import Program
-from fleetx.static.record.writes import written
 
 
 def flattened(program: Program, outputs: Sequence[fx.Node], device: torch.device) -> fx.Graph:

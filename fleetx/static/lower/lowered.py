@@ -8,24 +8,24 @@ import torch
 from torch import fx, nn
 from typing_extensions import override
 
-from fleetx.static.lower.build_options import Build
-from fleetx.static.lower.called_modules import calls
-from fleetx.static.lower.codegen import Code, code
-from fleetx.static.lower.cuts import matching
-from fleetx.static.lower.flattening import flattened
-from fleetx.static.lower.in_place import activate_in_place
-from fleetx.static.lower.modes import Hidden, Modes
-from fleetx.static.lower.sharing import Ownership, Twins, put_module, share
-from fleetx.static.lower.splitting import (
+from fleetx.record.codegen import Code, code
+from fleetx.record.splitting import (
     Piece,
     numbered_by_device,
     numbered_by_names,
     results,
     split,
 )
+from fleetx.record.state import RESERVED
+from fleetx.static.lower.build_options import Build
+from fleetx.static.lower.called_modules import calls
+from fleetx.static.lower.cuts import matching
+from fleetx.static.lower.flattening import flattened
+from fleetx.static.lower.in_place import activate_in_place
+from fleetx.static.lower.modes import Hidden, Modes
+from fleetx.static.lower.sharing import Ownership, Twins, put_module, share
 from fleetx.static.lower.stages import Stage, called, check_order, parts
 from fleetx.static.record.program import Program
-from fleetx.static.record.state import RESERVED
 from fleetx.torch_internals import buffers_of, children_of, parameters_of, share_persistence
 
 Key = tuple[Any, ...]

@@ -6,10 +6,10 @@ from typing import Any
 from torch import fx, nn
 from typing_extensions import override
 
+from fleetx.record.error import ProgramError
+from fleetx.record.module_hooks import copied
+from fleetx.record.module_options import Options, changed, give, options_of, same
 from fleetx.static.lower.sharing import put_module
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.module_hooks import copied
-from fleetx.static.record.module_options import Options, changed, give, options_of, same
 from fleetx.static.record.program import Program
 from fleetx.torch_internals import children_of, use_children
 

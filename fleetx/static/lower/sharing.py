@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from fleetx.static.record.module_hooks import copied, without_hooks
+from fleetx.record.module_hooks import copied, without_hooks
 from fleetx.torch_internals import children_of, use_children, use_tensors
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from fleetx.graph.part import Part
 from fleetx.plan.error import PlanError
-from fleetx.static.lower.splitting import Piece
+from fleetx.record.splitting import Piece
 from fleetx.static.record.backward import differentiate
 
 FEEDS = "feeds"

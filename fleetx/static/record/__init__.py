@@ -1,1 +1,1 @@
-"""Following user code: what torch does with variables becomes the operators of a program."""
+"""Programs: what a script feeds, records into, differentiates and clones for tests."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import SymInt, fx
 
-from fleetx.static.record.module_calls import Call
-from fleetx.static.record.variable import Variable, node_of
+from fleetx.record.module_calls import Call
+from fleetx.record.variable import Variable, node_of
 from fleetx.torch_internals import tree_flatten
 
 Pairs = Iterator[tuple[fx.Node, fx.Node]]

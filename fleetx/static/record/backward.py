@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.liveness import live_nodes
+from fleetx.record.error import ProgramError
+from fleetx.record.liveness import live_nodes
+from fleetx.record.recorder import emit
+from fleetx.record.variable import Variable, as_variable
 from fleetx.static.record.program import Program, program_of
-from fleetx.static.record.recorder import emit
-from fleetx.static.record.variable import Variable, as_variable
 
 GRADIENT = "@GRAD"
 """Behind the name of a variable: the name of its gradient."""

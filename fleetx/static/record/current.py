@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fleetx.expected import a, expect
-from fleetx.static.record import interception
-from fleetx.static.record.error import ProgramError
+from fleetx.record import interception
+from fleetx.record.error import ProgramError
+from fleetx.record.state import Names
 from fleetx.static.record.program import Program
-from fleetx.static.record.state import Names
 
 
 @dataclass

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from fleetx.static.record.program_graph import ProgramGraph
+from fleetx.record.program_graph import ProgramGraph
 
 
 def text(program: ProgramGraph) -> str:

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
+from fleetx.record.error import ProgramError
+from fleetx.record.interception import record_again
+from fleetx.record.liveness import storage
+from fleetx.record.module_calls import Call
+from fleetx.record.program_graph import ProgramGraph
+from fleetx.record.recording_state import paused
+from fleetx.record.variable import standing_in, variables
 from fleetx.static.record.alignment import aligned
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.interception import record_again
-from fleetx.static.record.liveness import storage
-from fleetx.static.record.module_calls import Call
-from fleetx.static.record.program_graph import ProgramGraph
-from fleetx.static.record.recording_state import paused
-from fleetx.static.record.variable import standing_in, variables
 
 
 def in_evaluation(program: ProgramGraph) -> ProgramGraph:

@@ -7,10 +7,10 @@ import torch
 from torch import fx
 
 from fleetx.expected import Kind, a, expect
+from fleetx.record.error import ProgramError
+from fleetx.record.variable import Variable
 from fleetx.static.record.current import default_main_program, record_by_default
-from fleetx.static.record.error import ProgramError
 from fleetx.static.record.program import Program, dtype_of
-from fleetx.static.record.variable import Variable
 
 TAKEN = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree"})
 """Names that mean something else in the code that a program becomes."""

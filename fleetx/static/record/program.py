@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, fx, nn
 from typing_extensions import override
 
-from fleetx.static.record import interception, recorder
+from fleetx.record import interception, recorder
+from fleetx.record.error import ProgramError
+from fleetx.record.initial import Initial
+from fleetx.record.program_graph import ProgramGraph
+from fleetx.record.state import State
+from fleetx.record.variable import Variable
 from fleetx.static.record.drawing import dot, text
-from fleetx.static.record.error import ProgramError
 from fleetx.static.record.evaluation import in_evaluation
-from fleetx.static.record.initial import Initial
-from fleetx.static.record.program_graph import ProgramGraph
-from fleetx.static.record.state import State
-from fleetx.static.record.variable import Variable
 
 
 class Program(ProgramGraph):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fleetx import roles
 from fleetx.config.block import BuildStrategy, ExecutionStrategy
-from fleetx.static.record.error import ProgramError
+from fleetx.record.error import ProgramError
 from fleetx.static.record.program import Program
 from fleetx.static.run.executions import has_run
 

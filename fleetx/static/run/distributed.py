@@ -15,13 +15,13 @@ from fleetx.engine.engine import Engine
 from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.strategy import Plan
+from fleetx.record.splitting import numbered_by_device
+from fleetx.record.variable import as_variable
 from fleetx.static.lower.build_options import OBEYED
 from fleetx.static.lower.cuts import matching
-from fleetx.static.lower.splitting import numbered_by_device
 from fleetx.static.lower.stages import check_order
 from fleetx.static.record.current import default_startup_program
 from fleetx.static.record.program import Program, program_of
-from fleetx.static.record.variable import as_variable
 from fleetx.static.run.executions import executions
 from fleetx.static.run.minimize import minimize as minimize_program
 from fleetx.static.run.optimizer_options import OptimizerOptions

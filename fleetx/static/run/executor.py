@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fleetx.expected import ITERABLE, a, expect
+from fleetx.record.error import ProgramError
+from fleetx.record.interception import suspend
 from fleetx.static.lr import Schedule
 from fleetx.static.record.current import default_main_program
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.interception import suspend
 from fleetx.static.record.program import Program
 from fleetx.static.run import from_dataset
 from fleetx.static.run.arrays import as_array

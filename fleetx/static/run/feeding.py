@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, fx
 
 from fleetx.plan.option import unknown
-from fleetx.static.record.error import ProgramError
+from fleetx.record.error import ProgramError
+from fleetx.record.shapes import FREE
 from fleetx.static.record.program import Program
-from fleetx.static.record.shapes import FREE
 
 Looks = list[tuple[str, Any, Any, Any]]
 

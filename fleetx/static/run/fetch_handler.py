@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fleetx.static.record.variable import as_variable
+from fleetx.record.variable import as_variable
 
 
 class FetchHandler(ABC):

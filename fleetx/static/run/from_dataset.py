@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fleetx.api import servers
 from fleetx.api.data_pass import train_through
+from fleetx.record.error import ProgramError
+from fleetx.record.interception import suspend
+from fleetx.record.variable import as_variable
 from fleetx.static.lr import Schedule
 from fleetx.static.record.current import default_main_program
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.interception import suspend
 from fleetx.static.record.program import Program
-from fleetx.static.record.variable import as_variable
 from fleetx.static.run.compiled import CompiledProgram
 from fleetx.static.run.fetch_ahead import Show, fetching_ahead
 from fleetx.static.run.fetch_handler import FetchHandler

@@ -11,11 +11,11 @@ from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.expected import a, expect
 from fleetx.plan.strategy import Plan
+from fleetx.record.error import ProgramError
+from fleetx.record.variable import Variable
 from fleetx.static.record.backward import GRADIENT, check_loss, trainable
 from fleetx.static.record.current import default_startup_program
-from fleetx.static.record.error import ProgramError
 from fleetx.static.record.program import Program, program_of
-from fleetx.static.record.variable import Variable
 from fleetx.static.run.optimizer_options import OptimizerOptions
 from fleetx.static.run.training import Training
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fleetx.record.error import ProgramError
+from fleetx.record.variable import as_variable
 from fleetx.static.record.current import default_main_program
-from fleetx.static.record.error import ProgramError
 from fleetx.static.record.inputs import data
-from fleetx.static.record.variable import as_variable
 
 logger = logging.getLogger(__name__)
 

@@ -12,16 +12,16 @@ from torch import Tensor, fx
 from typing_extensions import override
 
 from fleetx.plan.strategy import Plan
+from fleetx.record.initial import check_initialised
+from fleetx.record.recording_state import paused
+from fleetx.record.regions import OUTSIDE, Regions, region
+from fleetx.record.variable import as_variable
 from fleetx.static.lower.build_options import Build, read
 from fleetx.static.lower.flattening import needed
 from fleetx.static.lower.lowered import Lowered
-from fleetx.static.lower.regions import OUTSIDE, Regions, region
 from fleetx.static.lr import Schedule
 from fleetx.static.record.backward import differentiate
-from fleetx.static.record.initial import check_initialised
 from fleetx.static.record.program import Program
-from fleetx.static.record.recording_state import paused
-from fleetx.static.record.variable import as_variable
 from fleetx.static.run.feeding import Feeds
 
 Fetch = Tensor | str | Schedule

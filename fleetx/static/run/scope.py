@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fleetx.plan.option import unknown
-from fleetx.static.record.error import ProgramError
+from fleetx.record.error import ProgramError
+from fleetx.record.state import State
 from fleetx.static.record.program import Program
-from fleetx.static.record.state import State
 from fleetx.static.run.arrays import as_array
 
 

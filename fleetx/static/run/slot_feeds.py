@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from torch import Tensor, fx
 
-from fleetx.static.record.error import ProgramError
+from fleetx.record.error import ProgramError
+from fleetx.record.shapes import FREE
 from fleetx.static.record.program import Program
-from fleetx.static.record.shapes import FREE
 
 OFFSETS = "_offsets"
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from fleetx.api.weights import load_whole_state, whole
 from fleetx.engine.engine import Engine
 from fleetx.plan.strategy import Plan
+from fleetx.record.state import State
 from fleetx.roles.worker_util import util
-from fleetx.static.record.state import State
 
 
 def spreads(plan: Plan) -> bool:

@@ -9,11 +9,11 @@ from torch import nn
 
 from fleetx import roles
 from fleetx.comm.replicas import start_equal
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.initial import Initial
+from fleetx.record.error import ProgramError
+from fleetx.record.initial import Initial
+from fleetx.record.recording_state import paused
+from fleetx.record.state import State
 from fleetx.static.record.program import Program
-from fleetx.static.record.recording_state import paused
-from fleetx.static.record.state import State
 from fleetx.static.run.training import Training
 
 _log = logging.getLogger(__name__)

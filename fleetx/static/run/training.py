@@ -12,10 +12,10 @@ from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.engine.engine import Engine
 from fleetx.plan.strategy import Plan
+from fleetx.record.error import ProgramError
+from fleetx.record.objective import Objective
 from fleetx.static.lr import NAME
 from fleetx.static.record.backward import GRADIENT
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.objective import Objective
 from fleetx.static.record.program import Program
 from fleetx.static.run.optimizer_options import OptimizerOptions
 from fleetx.static.run.runs import Run

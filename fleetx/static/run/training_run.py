@@ -16,12 +16,12 @@ from fleetx.api.weights import whole
 from fleetx.engine.engine import Engine
 from fleetx.plan.step import Driven
 from fleetx.plan.strategy import Plan
+from fleetx.record.error import ProgramError
+from fleetx.record.recording_state import paused
 from fleetx.roles.messages import broadcast_tree
 from fleetx.static.lower.lowered import Lowered
 from fleetx.static.record.backward import GRADIENT
-from fleetx.static.record.error import ProgramError
 from fleetx.static.record.program import Program
-from fleetx.static.record.recording_state import paused
 from fleetx.static.run.fetching import everything, joined
 from fleetx.static.run.runs import Form, Run
 from fleetx.static.run.single_worker import LoneMesh, lone_plan

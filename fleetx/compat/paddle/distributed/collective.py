@@ -12,7 +12,7 @@ from fleetx.compat import exchanges
 from fleetx.compat.groups import Group, chosen, get_group, new_group
 from fleetx.compat.plain import plain
 from fleetx.compat.tensors import wrap
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 __all__ = ["Group", "ReduceOp", "get_group", "new_group"]
 

@@ -12,7 +12,7 @@ from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.paddle.device import current_device, device_of
 from fleetx.compat.recorded import sizes_of
 from fleetx.compat.tensors import Tensor, at_least_1d, op, wrap
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 
 def made(factory: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> Any:

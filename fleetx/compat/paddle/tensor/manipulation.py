@@ -11,7 +11,7 @@ import torch
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.recorded import fake, operator, reshaped, say, sizes_of
 from fleetx.compat.tensors import Sizes, op, wrap
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 
 def _axis(axis: Any) -> Any:

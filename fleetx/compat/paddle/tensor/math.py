@@ -12,7 +12,7 @@ from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.paddle.tensor.creation import numel, to_tensor, tril, triu
 from fleetx.compat.recorded import agreed, rebind
 from fleetx.compat.tensors import at_least_1d, op, wrap
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 __all__ = ["numel", "tril", "triu"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fleetx import roles
 from fleetx.compat.recorded import fake, operator, rebind
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 _KINDS = {
     "sum": dist.ReduceOp.SUM,

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from fleetx.compat import unique_names
 from fleetx.compat.notes import note
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 
 def leaky(x: Any, alpha: float = 0.02) -> Any:

@@ -19,7 +19,7 @@ from fleetx.compat.paddle.fluid.layers.elementwise import (
 )
 from fleetx.compat.recorded import fake, in_loop, only_if, operator, rebind, settle
 from fleetx.compat.whiles import While, while_loop
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 __all__ = [
     "IfElse",

@@ -8,9 +8,9 @@ from fleetx.compat.dtypes import convert_dtype
 from fleetx.compat.loaders import GeneratorLoader
 from fleetx.compat.lods import input_name, with_lod
 from fleetx.compat.notes import note
+from fleetx.record.variable import Variable
 from fleetx.static.record import inputs
 from fleetx.static.record.current import default_main_program
-from fleetx.static.record.variable import Variable
 from fleetx.static.run import readers
 
 

@@ -12,8 +12,8 @@ import torch
 from fleetx.compat import modes
 from fleetx.compat.rates import step_counter
 from fleetx.compat.recorded import settle
+from fleetx.record.variable import Variable
 from fleetx.static import lr
-from fleetx.static.record.variable import Variable
 
 
 def _decay_step_counter(begin: int = 0) -> Variable:

@@ -15,9 +15,9 @@ from fleetx.compat.paddle.fluid.layers.common import activated, named
 from fleetx.compat.parameters import ParamAttr, create
 from fleetx.compat.recorded import settle
 from fleetx.ps.tables import initializers as rows_of
+from fleetx.record.variable import Variable
 from fleetx.static.layers import tables
 from fleetx.static.layers.parameters import size_of
-from fleetx.static.record.variable import Variable
 
 WEIGHT = XavierFill(None, None, uniform=True)
 BIAS = Number(0.0)

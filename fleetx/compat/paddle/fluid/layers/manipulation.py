@@ -11,7 +11,7 @@ from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.fluid.layers.common import activated, named
 from fleetx.compat.recorded import agreed, fake, operator, reshaped, say, settle, sizes_of
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 _slice = builtins.slice
 

@@ -8,7 +8,7 @@ from fleetx.compat import unique_names
 from fleetx.compat.fills import Number
 from fleetx.compat.parameters import ParamAttr, create
 from fleetx.compat.recorded import agreed, rebind, settle
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 
 def accuracy(input: Any, label: Any, k: int = 1, correct: Any = None, total: Any = None) -> Any:

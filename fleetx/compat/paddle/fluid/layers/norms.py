@@ -14,8 +14,8 @@ from fleetx.compat.paddle.fluid.layers.common import activated, named
 from fleetx.compat.paddle.fluid.layers.images import first, last
 from fleetx.compat.parameters import ParamAttr, create
 from fleetx.compat.recorded import settle
+from fleetx.record.variable import Variable
 from fleetx.static.layers.parameters import size_of
-from fleetx.static.record.variable import Variable
 from fleetx.torch_internals import BatchNormBase
 
 ONE, ZERO = Number(1.0), Number(0.0)

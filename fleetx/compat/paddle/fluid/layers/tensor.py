@@ -14,7 +14,7 @@ from fleetx.compat.paddle.fluid.layers.common import named, scalar
 from fleetx.compat.paddle.fluid.layers.manipulation import concat, reverse
 from fleetx.compat.parameters import ParamAttr, create
 from fleetx.compat.recorded import agreed, made, rebind, settle, sizes_of
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 __all__ = [
     "argmax",

@@ -15,7 +15,7 @@ from fleetx.compat.dtypes import convert_dtype, dtype_of
 from fleetx.compat.fills import Number, XavierFill
 from fleetx.compat.paddle.device import current_device, device_of
 from fleetx.compat.tensors import wrap
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 
 def snake(name: str) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from fleetx import metrics, roles
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 from fleetx.static.run.scope import global_scope
 
 

@@ -6,9 +6,9 @@ from typing import Any
 from torch import Tensor, fx, nn
 from typing_extensions import override
 
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.program_graph import ProgramGraph
-from fleetx.static.record.source_lines import user_line
+from fleetx.record.error import ProgramError
+from fleetx.record.program_graph import ProgramGraph
+from fleetx.record.source_lines import user_line
 from fleetx.torch_internals import is_erased
 
 Hook = Callable[[Tensor], Any]

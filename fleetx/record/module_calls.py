@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from fleetx.static.record.argument_names import is_switched
-from fleetx.static.record.autocast import DEVICES, autocast_in_force
-from fleetx.static.record.custom_evaluation import evaluate, own_mode_line
-from fleetx.static.record.functional_calls import Tensors, owned, owning
-from fleetx.static.record.source_lines import user_line
-from fleetx.static.record.training_flag_lines import choosing_line, handing_line
+from fleetx.record.argument_names import is_switched
+from fleetx.record.autocast import DEVICES, autocast_in_force
+from fleetx.record.custom_evaluation import evaluate, own_mode_line
+from fleetx.record.functional_calls import Tensors, owned, owning
+from fleetx.record.source_lines import user_line
+from fleetx.record.training_flag_lines import choosing_line, handing_line
 from fleetx.torch_internals import tree_map
 
 Key = tuple[str, int]

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fleetx.static.record.program_graph import ProgramGraph
+from fleetx.record.program_graph import ProgramGraph
 from fleetx.torch_internals import PythonReferenceAnalysis, symbolic_expression, sympy_interp
 
 

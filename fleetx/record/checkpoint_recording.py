@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.recording_state import state
-from fleetx.static.record.source_lines import user_line
-from fleetx.static.record.variable import Variable, variables
+from fleetx.record.error import ProgramError
+from fleetx.record.recording_state import state
+from fleetx.record.source_lines import user_line
+from fleetx.record.variable import Variable, variables
 from fleetx.torch_internals import buffers_of, checkpoint_generator
 
 _OPTIONS = ("preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")

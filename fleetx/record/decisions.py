@@ -3,7 +3,7 @@
 import torch
 from torch import fx
 
-from fleetx.static.record.variable import Variable
+from fleetx.record.variable import Variable
 
 _BELOW = {"__lt__": True, "__ge__": False, "lt": True, "ge": False}
 """Comparison with a bound -> what it says of numbers that are all below the bound."""

@@ -8,10 +8,10 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from fleetx.graph.torch_functions import FACTORIES
-from fleetx.static.record.program_graph import ProgramGraph
-from fleetx.static.record.recorder import is_view, record
-from fleetx.static.record.recording_state import state
-from fleetx.static.record.variable import Variable, common_program
+from fleetx.record.program_graph import ProgramGraph
+from fleetx.record.recorder import is_view, record
+from fleetx.record.recording_state import state
+from fleetx.record.variable import Variable, common_program
 from fleetx.torch_internals import tree_leaves
 
 QUESTIONS = frozenset(

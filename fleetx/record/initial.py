@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.objective import Objective
-from fleetx.static.record.state import State
+from fleetx.record.error import ProgramError
+from fleetx.record.objective import Objective
+from fleetx.record.state import State
 
 
 @dataclass

@@ -12,8 +12,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils.weak import WeakIdKeyDictionary
 from typing_extensions import override
 
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.source_lines import user_line
+from fleetx.record.error import ProgramError
+from fleetx.record.source_lines import user_line
 from fleetx.torch_internals import (
     ConstantSource,
     FakeTensor,

@@ -6,9 +6,9 @@ from typing import Any
 from torch import fx
 from torch.utils.checkpoint import checkpoint
 
-from fleetx.static.lower.regions import Regions
-from fleetx.static.lower.splitting import Piece, is_operator, split
-from fleetx.static.record.replay import Replay
+from fleetx.record.regions import Regions
+from fleetx.record.replay import Replay
+from fleetx.record.splitting import Piece, is_operator, split
 
 ITSELF = "itself"
 """The attribute of a part of a program that is the part, for code that hands it on."""

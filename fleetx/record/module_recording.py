@@ -9,18 +9,18 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 from typing_extensions import override
 
-from fleetx.static.record import module_calls
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.function_mode import RecordingMode
-from fleetx.static.record.functional_calls import given_weights
-from fleetx.static.record.initial import Initial
-from fleetx.static.record.module_calls import Call
-from fleetx.static.record.module_hooks import check_backward_hooks, has_hooks, with_forward
-from fleetx.static.record.program_graph import ProgramGraph
-from fleetx.static.record.recorder import record, record_module
-from fleetx.static.record.recording_state import paused, state
-from fleetx.static.record.source_lines import user_line
-from fleetx.static.record.variable import Variable, node_of
+from fleetx.record import module_calls
+from fleetx.record.error import ProgramError
+from fleetx.record.function_mode import RecordingMode
+from fleetx.record.functional_calls import given_weights
+from fleetx.record.initial import Initial
+from fleetx.record.module_calls import Call
+from fleetx.record.module_hooks import check_backward_hooks, has_hooks, with_forward
+from fleetx.record.program_graph import ProgramGraph
+from fleetx.record.recorder import record, record_module
+from fleetx.record.recording_state import paused, state
+from fleetx.record.source_lines import user_line
+from fleetx.record.variable import Variable, node_of
 from fleetx.torch_internals import (
     as_if_compiling,
     buffers_of,

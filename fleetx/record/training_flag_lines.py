@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from fleetx.static.record.source_lines import OURS
+from fleetx.record.source_lines import OURS
 
 Extent = tuple[tuple[int, int], tuple[int, int]]
 """Where code begins and ends: lines, and places in them."""

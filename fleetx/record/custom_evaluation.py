@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fleetx.static.record.error import ProgramError
+from fleetx.record.error import ProgramError
 
 
 def own_mode_line(module: nn.Module) -> str | None:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fleetx.static.record.program_graph import ProgramGraph
+from fleetx.record.program_graph import ProgramGraph
 
 Source = Callable[[], ProgramGraph]
 Sources = tuple[Source, Source]

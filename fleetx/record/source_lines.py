@@ -7,9 +7,14 @@ from types import FrameType
 
 import torch
 
-_STATIC = Path(__file__).parent.parent
-OURS = (str(_STATIC), str(Path(torch.__file__).parent), contextlib.__file__)
-"""Code that no user wrote: this package, torch and context managers."""
+_PACKAGE = Path(__file__).parent.parent
+_ROOMS = ("record", "static", "strategies/pipeline")
+OURS = (
+    *(str(_PACKAGE / room) for room in _ROOMS),
+    str(Path(torch.__file__).parent),
+    contextlib.__file__,
+)
+"""Code that no user wrote: what records and runs, torch and context managers."""
 
 
 def user_line() -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fleetx.static.record.autocast import DEVICES
+from fleetx.record.autocast import DEVICES
 from fleetx.torch_internals import enter_autocast, exit_autocast, set_grad_enabled
 
 Function = Callable[..., Any]

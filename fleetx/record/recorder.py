@@ -10,18 +10,18 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import is_tensor_method_or_property
 
-from fleetx.static.record.autocast import autocast_in_force
-from fleetx.static.record.constants import as_text_or_node, with_positions
-from fleetx.static.record.decisions import settled_answer
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.gradient_hooks import GradientHook, Handle, check_differentiable, refuse
-from fleetx.static.record.module_calls import mark, one_operator
-from fleetx.static.record.module_options import options_of
-from fleetx.static.record.program_graph import ProgramGraph
-from fleetx.static.record.size_nodes import size_node
-from fleetx.static.record.source_lines import user_line
-from fleetx.static.record.variable import Variable, check_untransformed, node_of
-from fleetx.static.record.writes import writes
+from fleetx.record.autocast import autocast_in_force
+from fleetx.record.constants import as_text_or_node, with_positions
+from fleetx.record.decisions import settled_answer
+from fleetx.record.error import ProgramError
+from fleetx.record.gradient_hooks import GradientHook, Handle, check_differentiable, refuse
+from fleetx.record.module_calls import mark, one_operator
+from fleetx.record.module_options import options_of
+from fleetx.record.program_graph import ProgramGraph
+from fleetx.record.size_nodes import size_node
+from fleetx.record.source_lines import user_line
+from fleetx.record.variable import Variable, check_untransformed, node_of
+from fleetx.record.writes import writes
 from fleetx.torch_internals import (
     BatchNormBase,
     DataDependentOutputException,

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 from torch.utils import checkpoint
 
-from fleetx.static.record.checkpoint_recording import (
+from fleetx.record.checkpoint_recording import (
     checkpoint_or_record,
     records_checkpoint,
     replayed,
 )
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.function_mode import RecordingMode, asks
-from fleetx.static.record.functional_calls import held, owning
-from fleetx.static.record.module_calls import Call
-from fleetx.static.record.module_recording import (
+from fleetx.record.error import ProgramError
+from fleetx.record.function_mode import RecordingMode, asks
+from fleetx.record.functional_calls import held, owning
+from fleetx.record.module_calls import Call
+from fleetx.record.module_recording import (
     AutogradOperator,
     adopt,
     original_apply,
@@ -27,11 +27,11 @@ from fleetx.static.record.module_recording import (
     record_call,
     traced,
 )
-from fleetx.static.record.program_graph import ProgramGraph
-from fleetx.static.record.recorder import record_module
-from fleetx.static.record.recording_state import Source, paused, state
-from fleetx.static.record.source_lines import line_outside
-from fleetx.static.record.variable import Variable, common_program, node_of, variables
+from fleetx.record.program_graph import ProgramGraph
+from fleetx.record.recorder import record_module
+from fleetx.record.recording_state import Source, paused, state
+from fleetx.record.source_lines import line_outside
+from fleetx.record.variable import Variable, common_program, node_of, variables
 from fleetx.torch_internals import (
     checkpoint_generator,
     functional_call,

@@ -13,14 +13,14 @@ from typing import Any, Self
 from torch import Tensor, fx, nn
 
 from fleetx.plan.option import unknown
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.initial import Initial
-from fleetx.static.record.liveness import live_nodes
-from fleetx.static.record.module_calls import Call, mark
-from fleetx.static.record.objective import Objective
-from fleetx.static.record.replay import Replay
-from fleetx.static.record.shapes import Shapes
-from fleetx.static.record.state import Names, State
+from fleetx.record.error import ProgramError
+from fleetx.record.initial import Initial
+from fleetx.record.liveness import live_nodes
+from fleetx.record.module_calls import Call, mark
+from fleetx.record.objective import Objective
+from fleetx.record.replay import Replay
+from fleetx.record.shapes import Shapes
+from fleetx.record.state import Names, State
 from fleetx.torch_internals import parameters_of
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import fx
 
-from fleetx.static.lower.regions import mark_regions
-from fleetx.static.lower.replays import with_replays
+from fleetx.record.regions import mark_regions
+from fleetx.record.replays import with_replays
 
 Code = Callable[..., Any]
 """Takes the module whose parts it uses, then the inputs of the graph."""

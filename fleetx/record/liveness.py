@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 from torch import Tensor, fx
 
-from fleetx.static.record.writes import written
+from fleetx.record.writes import written
 from fleetx.torch_internals import storage_number
 
 

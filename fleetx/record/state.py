@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from fleetx.static.record.error import ProgramError
+from fleetx.record.error import ProgramError
 from fleetx.torch_internals import buffers_of, children_of, parameters_of
 
 RESERVED = ("segments", "stages", "modes")

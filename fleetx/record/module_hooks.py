@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.source_lines import user_line
+from fleetx.record.error import ProgramError
+from fleetx.record.source_lines import user_line
 
 _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")

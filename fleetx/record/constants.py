@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from fleetx.static.record.error import ProgramError
-from fleetx.static.record.program_graph import ProgramGraph
-from fleetx.static.record.source_lines import user_line
+from fleetx.record.error import ProgramError
+from fleetx.record.program_graph import ProgramGraph
+from fleetx.record.source_lines import user_line
 from fleetx.torch_internals import OpOverload, graph_root
 
 _TEXT = frozenset(
