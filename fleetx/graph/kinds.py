@@ -46,7 +46,7 @@ def is_plain(node: Node) -> bool:
     Plain values are computed again wherever they are needed, they do not travel.
     """
     if "plain" not in node.meta:
-        node.meta["plain"] = _plain(node)
+        node.meta["plain"] = bool(node.meta.get("size")) or _plain(node)
     return bool(node.meta["plain"])
 
 

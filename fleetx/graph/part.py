@@ -1,11 +1,15 @@
 """A part of a model: what a recorder cuts, and what a stage of a pipeline runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from torch.fx import Graph
+
+
+def _anything(inputs: Mapping[str, Any]) -> None:
+    """No inputs are refused."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,9 @@ class Part:
 
     modes: tuple[tuple[str, bool], ...] = ()
     """Modules whose ``training`` the code asked for, with the answer that became part of it."""
+
+    check: Callable[[Mapping[str, Any]], None] = _anything
+    """Refuses inputs of the model, by name, for which its forward was not followed."""
 
     @cached_property
     def code(self) -> Callable[..., Any]:

@@ -36,7 +36,8 @@ def as_text_or_node(program: ProgramGraph, value: Any) -> Any:
             "arguments, or call the module in forward()."
         )
     # As it is now, like every number of the script: arrays are often written again.
-    return _node(program, value.copy() if isinstance(value, np.ndarray) else value)
+    kept = value.copy() if isinstance(value, np.ndarray) else program.kept_object(value)
+    return _node(program, kept)
 
 
 def with_positions(index: Any) -> Any:

@@ -38,6 +38,8 @@ class Call:
     """What modules hold themselves that were given other weights."""
     asked: str | None = None
     """The line that found a module in training mode and may have chosen by it."""
+    modes: dict[nn.Module, bool] = field(default_factory=dict)
+    """Modules whose mode was asked for since the last node was made, with the answer."""
     end: fx.Node | None = None
     """The last node of the program when it returned."""
     own: dict[Key, list[fx.Node]] = field(default_factory=dict)
@@ -181,6 +183,11 @@ def inside(path: str) -> Iterator[Callable[[Any], None]]:
 def mark(node: fx.Node) -> None:
     """Note that a node was made, by whichever module is being called."""
     if _now.call is not None and _now.keys:
+        node.meta["nn_module_stack"] = {
+            f"{path}@{count}" if count else path: (path, nn.Module) for path, count in _now.keys
+        }
+        if node.op.startswith("call") and _now.call.modes:
+            node.meta["asked"], _now.call.modes = _now.call.modes, {}
         _now.call.own.setdefault(_now.keys[-1], []).append(node)
         node.meta["in_module"] = True
     elif (line := choosing_line()) is not None:
@@ -212,6 +219,8 @@ class _Training:
         if module is None or "training" not in vars(module):
             raise AttributeError("training")
         found = vars(module)["training"]
+        if _now.noticing and _now.call is not None:
+            _now.call.modes[module] = found
         if found and _now.noticing and _now.call is not None and _now.call.asked is None:
             _now.call.asked = user_line()
         return found

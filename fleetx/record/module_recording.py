@@ -38,9 +38,11 @@ original_apply = torch.autograd.Function.__dict__["apply"]
 def record_call(program: ProgramGraph, module: nn.Module, args: Any, kwargs: Any) -> Any:
     """Record the call of a module, whose parameters become the program's."""
     adopt(program, module)
-    _initialise(module, args, kwargs)
     path = program.state.path(module)
     assert path is not None
+    if (whole := program.whole_call(module)) is not None:
+        return whole(*args, **kwargs)
+    _initialise(module, args, kwargs)
     if is_leaf(module) and not given_weights(module):
         return _operator(program, module, path, args, kwargs)
     check_backward_hooks(module)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from torch import Tensor, fx, nn
 
@@ -22,6 +22,8 @@ from fleetx.record.replay import Replay
 from fleetx.record.shapes import Shapes
 from fleetx.record.state import Names, State
 from fleetx.torch_internals import parameters_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,20 @@ class ProgramGraph(ABC):
         node.meta.update(val=self.shapes.of(tensor), device=self.device)
         mark(node)
         return node
+
+    # What other recordings than those of programs do otherwise.
+
+    def whole_call(self, module: nn.Module) -> Callable[..., Any] | None:
+        """Records a call of the module as one operator, hooks included; None if that is not due."""
+        return None
+
+    def kept_object(self, value: T) -> T:
+        """An argument that is no value of Python's own, as it is kept."""
+        return value
+
+    def remade(self, value: dict[Any, Any], held: dict[Any, Any]) -> Any:
+        """A dict of a class of its own as an argument, given what it holds."""
+        return held
 
     # Recording and other forms.
 

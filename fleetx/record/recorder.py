@@ -13,7 +13,7 @@ from torch.overrides import is_tensor_method_or_property
 from fleetx.record.autocast import autocast_in_force
 from fleetx.record.constants import as_text_or_node, with_positions
 from fleetx.record.decisions import settled_answer
-from fleetx.record.error import ProgramError
+from fleetx.record.error import ProgramError, refusal
 from fleetx.record.gradient_hooks import GradientHook, Handle, check_differentiable, refuse
 from fleetx.record.module_calls import mark, one_operator
 from fleetx.record.module_options import options_of
@@ -94,7 +94,7 @@ def _answer(name: str, variable: Any) -> bool:
         settled_answer(variable) if name == "__bool__" and isinstance(variable, Variable) else None
     )
     if answer is None:
-        raise ProgramError(_needs_numbers(name))
+        raise _needs_numbers(name)
     return answer
 
 
@@ -204,20 +204,24 @@ def _on_fakes(program: ProgramGraph, func: Callable[..., Any], args: Any, kwargs
     try:
         return program.shapes.call(func, *fakes)
     except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
-        raise ProgramError(_needs_numbers(getattr(func, "__name__", repr(func)))) from error
+        raise _needs_numbers(getattr(func, "__name__", repr(func))) from error
     except DynamicOutputShapeException as error:
-        raise ProgramError(
-            f"{user_line()}: the shape that {getattr(func, '__name__', func)} returns depends on "
-            "numbers, which a program does not have; use torch.where or a mask of fixed shape."
+        raise refusal(
+            user_line(),
+            f"the shape that {getattr(func, '__name__', func)} returns depends on numbers, which a "
+            "program does not have",
+            "use torch.where or a mask of fixed shape.",
         ) from error
 
 
 def _check_items(tensor: Tensor, dim: int = 0) -> None:
     if isinstance(tensor.shape[dim], torch.SymInt):
-        raise ProgramError(
-            f"{user_line()}: a loop over dimension {dim} of {tensor!r} has as many rounds as it is "
-            "long, and that size is free; give it a size in static.data(), or write the loop as "
-            "operators over the whole dimension."
+        raise refusal(
+            user_line(),
+            f"a loop over dimension {dim} of {tensor!r} has as many rounds as it is long, and that "
+            "size is free",
+            "give it a size in static.data(), or write the loop as operators over the whole "
+            "dimension.",
         )
 
 
@@ -232,11 +236,13 @@ def _in_slices(change: Callable[[Any], Any], values: Any) -> Any:
     return tree_map(leaf, values)
 
 
-def _needs_numbers(name: str) -> str:
-    return (
-        f"{user_line()}: {name} needs the numbers of a variable, and a program has none while it "
-        "is recorded (an if, while or float() on a value, .item(), .numpy()); write torch.where "
-        "for a choice, or fetch the variable with Executor.run() and decide outside."
+def _needs_numbers(name: str) -> ProgramError:
+    return refusal(
+        user_line(),
+        f"{name} needs the numbers of a variable, and a program has none while it is recorded (an "
+        "if, while or float() on a value, .item(), .numpy())",
+        "write torch.where for a choice, or fetch the variable with Executor.run() and decide "
+        "outside.",
     )
 
 
@@ -296,7 +302,8 @@ def as_arguments(program: ProgramGraph, value: Any) -> Any:
     if isinstance(value, list):
         return [as_arguments(program, item) for item in value]
     if isinstance(value, dict):
-        return {key: as_arguments(program, item) for key, item in value.items()}
+        held = {key: as_arguments(program, item) for key, item in value.items()}
+        return held if type(value) is dict else program.remade(value, held)
     if isinstance(value, slice):
         parts = (value.start, value.stop, value.step)
         return slice(*(as_arguments(program, part) for part in parts))

@@ -1,6 +1,6 @@
 """Shapes of variables: fake tensors with free dimensions, and what was assumed about those."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils.weak import WeakIdKeyDictionary
 from typing_extensions import override
 
-from fleetx.record.error import ProgramError
+from fleetx.record.error import ProgramError, refusal
 from fleetx.record.source_lines import user_line
 from fleetx.torch_internals import (
     ConstantSource,
@@ -119,8 +119,21 @@ class Shapes:
         with without_torch_function(), self.mode:
             return torch.empty(sizes, dtype=dtype)
 
-    def _free(self, name: str, at: int) -> Any:
-        source, hint = ConstantSource(f"{name}_{at}"), HINTS[at % len(HINTS)]
+    def like(self, name: str, tensor: Tensor, known: Collection[int]) -> Tensor:
+        """A fake for data like an example, of which some dimensions are known to be alike.
+
+        The first one counts samples, of which the example has a few; the others stand for
+        themselves, so that code which asks for them decides as it does for the example.
+        """
+        sizes: list[Any] = list(tensor.shape)
+        for at, size in enumerate(sizes):
+            if at not in known and (at == 0 or size != 1):
+                sizes[at] = self._free(name, at, HINTS[0] if at == 0 else size)
+        with without_torch_function(), self.mode:
+            return torch.empty(sizes, dtype=tensor.dtype)
+
+    def _free(self, name: str, at: int, hint: int | None = None) -> Any:
+        source, hint = ConstantSource(f"{name}_{at}"), hint or HINTS[at % len(HINTS)]
         symbol = self.env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
         self.origin[symbol] = name, at
         return self.env.create_symintnode(symbol, hint=hint, source=source)
@@ -190,22 +203,26 @@ class Shapes:
         for symbol, value in self.env.replacements.items():
             if symbol in self.origin and value.is_number:
                 name, at = self.origin[symbol]
-                raise ProgramError(
-                    f"{user_line()}: {function} works only if dimension {at} of {name!r} is "
-                    f"{value}, but the program leaves it free; give it its size in static.data(), "
-                    "or write the line so that it follows the size."
+                raise refusal(
+                    user_line(),
+                    f"{function} works only if dimension {at} of {name!r} is {value}, but the "
+                    "program leaves it free",
+                    "give it its size in static.data(), or write the line so that it follows the "
+                    "size.",
+                    dimension=(name, at),
                 )
 
     def _refuse_number(self, symbol: Any) -> None:
         if not self._operating and symbol in self.origin:
             name, at = self.origin[symbol]
             self._replaced = len(self.env.replacements)
-            raise ProgramError(
-                f"{user_line()}: a number is made of dimension {at} of {name!r}, by int(), "
-                "float(), range() or a function that is not torch's, but the program leaves it "
-                "free; give it its size in static.data(), or hand it to "
-                "functions of torch as x.shape gives it, inside of a model or under "
-                "static.program_guard()."
+            raise refusal(
+                user_line(),
+                f"a number is made of dimension {at} of {name!r}, by int(), float(), range() or a "
+                "function that is not torch's, but the program leaves it free",
+                "give it its size in static.data(), or hand it to functions of torch as x.shape "
+                "gives it, inside of a model or under static.program_guard().",
+                dimension=(name, at),
             )
 
     def check(self, feeds: Mapping[str, Tensor]) -> None:

@@ -86,7 +86,7 @@ class State:
         self.root.add_module(name, module)
         for path, part in module.named_modules(prefix=name):
             self._know(part, path)
-            for attribute, tensor in _own_tensors(part):
+            for attribute, tensor in own_tensors(part):
                 self._know(tensor, f"{path}.{attribute}")
         return name
 
@@ -167,7 +167,7 @@ class State:
         self.root.to(device)
 
 
-def _own_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def own_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Plain attributes too: a model may keep a mask, or count something of its own."""
     for name, tensor in (
         *parameters_of(module).items(),

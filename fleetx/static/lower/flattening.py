@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from fleetx.graph.torch_functions import FACTORIES
 from fleetx.record.argument_names import argument_names
 from fleetx.record.liveness import live_nodes, storage
+from fleetx.record.placing import place_on
 from fleetx.record.writes import written
 from fleetx.static.record.backward import tracked
 from fleetx.static.record.program import Program
@@ -29,7 +29,7 @@ def flattened(program: Program, outputs: Sequence[fx.Node], device: torch.device
         _freeze(graph)
     _let_gradients_through(graph)
     _protect_inputs(graph)
-    _place_on(graph, device)
+    place_on(graph, device)
     return graph
 
 
@@ -101,18 +101,3 @@ def _insert_behind(graph: fx.Graph, node: fx.Node, func: Callable[..., Any]) -> 
 def _last_input(graph: fx.Graph) -> fx.Node:
     inputs: list[fx.Node] = [node for node in graph.nodes if node.op == "placeholder"]
     return inputs[-1]
-
-
-def _place_on(graph: fx.Graph, device: torch.device) -> None:
-    """A device that code read from a variable, or took by default, becomes the real one."""
-    if device.type == "cpu":
-        return
-
-    def moved(value: Any) -> Any:
-        return device if isinstance(value, torch.device) and value.type == "cpu" else value
-
-    for node in graph.nodes:
-        node.args = tuple(moved(value) for value in node.args)
-        node.kwargs = {key: moved(value) for key, value in node.kwargs.items()}
-        if node.op == "call_function" and node.target in FACTORIES:
-            node.kwargs = {"device": device, **node.kwargs}

@@ -13,7 +13,8 @@ class Accepted:
     """What the forward of a model took when it was followed.
 
     A followed forward holds the defaults of its arguments as constants, so that another value of
-    one would change nothing. Those that a sample gives as tensors are inputs instead.
+    one would change nothing. Those that a sample gives as tensors are inputs instead, and what else
+    it gives are constants in place of the defaults.
     """
 
     def __init__(self, model: nn.Module, sample: Mapping[str, Any] | None = None) -> None:
@@ -23,6 +24,13 @@ class Accepted:
         held = {name for name, value in (sample or {}).items() if _has_tensors(value)}
         self.given = frozenset(held & self._defaults.keys())
         """Arguments with a default that are inputs nevertheless."""
+        values = {n: v for n, v in (sample or {}).items() if n not in held | self._rest}
+        self.fixes = any(
+            n in self._defaults and not _same(v, self._defaults[n]) for n, v in values.items()
+        )
+        """Whether the sample gives other values than defaults."""
+        self._defaults |= values
+        self.sample = sample
         if sample is not None:
             self.check(sample)
 
@@ -47,7 +55,7 @@ class Accepted:
 
     def _check_default(self, name: str, value: Any) -> None:
         default = self._defaults[name]
-        if value is default or _equal(value, default):
+        if _same(value, default):
             return
         if _has_tensors(value):
             raise ValueError(
@@ -57,14 +65,19 @@ class Accepted:
                 "or leave it out of all batches."
             )
         raise ValueError(
-            f"the batch gives {name!r} = {value!r}, and the model was cut with its default "
-            f"{default!r}: of the arguments with a default only tensors may differ. Change the "
-            "default, or let forward read an attribute of the model."
+            f"the batch gives {name!r} = {value!r}, and the model was cut with {default!r}, its "
+            "default or what the sample gave: only tensors may differ. Give the sample of "
+            "fleet.distributed_model() the same value, or let forward read an attribute of the "
+            "model."
         )
 
 
 def _has_tensors(value: Any) -> bool:
     return any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is default or _equal(value, default)
 
 
 def _equal(value: Any, default: Any) -> bool:

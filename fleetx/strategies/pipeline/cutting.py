@@ -1,7 +1,7 @@
 """A model in consecutive parts: where they begin, and what each of them runs."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +13,16 @@ from fleetx.graph.part import Part
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.strategies.pipeline import balance, parts, trace
+from fleetx.strategies.pipeline.accepted_inputs import Accepted
 
 logger = logging.getLogger(__name__)
 Points = tuple[str, ...]
 """The submodules that begin a part, but for the first."""
+
+_HINT = (
+    " Code that asks for sizes, types or kinds of values can be followed if inputs are known: call "
+    "fleet.distributed_model(model, sample=inputs)."
+)
 
 
 def brought(model: nn.Module, wanted: int, split: Points) -> Mapping[bool, Sequence[Part]] | None:
@@ -38,38 +44,42 @@ def cut(
     wanted: int,
     *,
     split: Points,
-    sample: Mapping[str, Any] | None,
-    given: Collection[str],
+    accepted: Accepted,
 ) -> Mapping[bool, Sequence[Part]]:
     """The parts that its forward falls into, where the options say or where costs are even."""
+    sample, given = accepted.sample, accepted.given
+    way = trace.way_of(model, sample, given, fixed=accepted.fixes, device=job.device)
     try:
-        points = split or balanced(model, wanted, sample, job.device, given)
-        found = parts_between(model, points, given)
+        points = split or balanced(model, wanted, sample, job.device, way)
+        found, opened = parts_between(model, points, way)
     except ValueError as error:
-        raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}") from error
-    job.opened |= {m for name, m in model.named_modules() if is_around(name, points)}
+        hint = _HINT if isinstance(error, trace.TraceError) and sample is None else ""
+        raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}{hint}") from error
+    around = {name for name, _ in model.named_modules() if is_around(name, points)}
+    job.opened |= {model.get_submodule(name) for name in around | opened}
     return found
 
 
 def parts_between(
-    model: nn.Module, points: Points, given: Collection[str] = ()
-) -> Mapping[bool, Sequence[Part]]:
-    """The parts for training and for evaluation.
+    model: nn.Module, points: Points, way: trace.Way
+) -> tuple[Mapping[bool, Sequence[Part]], frozenset[str]]:
+    """The parts for training and for evaluation, and what had to be opened besides.
 
     Args:
         model: what is cut.
         points: where.
-        given: arguments of its forward that are inputs although they have a default.
+        way: how it is followed.
     """
-    training, found = model.training, {}
+    training, found, opened = model.training, {}, frozenset[str]()
     try:
         for mode in (True, False):
             model.train(mode)
-            graph = trace.follow(model, lambda name, module: not is_around(name, points), given)
-            found[mode] = parts.cut(graph, points)
+            forward = way(lambda name, module: not is_around(name, points))
+            found[mode] = parts.cut(forward.graph, points, forward.check)
+            opened |= forward.opened
     finally:
         model.train(training)
-    return found
+    return found, opened
 
 
 def is_around(name: str, points: Points) -> bool:
@@ -82,7 +92,7 @@ def balanced(
     wanted: int,
     sample: Mapping[str, Any] | None,
     device: torch.device,
-    given: Collection[str] = (),
+    way: trace.Way,
 ) -> Points:
     """Where to cut so that the dearest part is as cheap as possible, alike on all ranks.
 
@@ -91,9 +101,9 @@ def balanced(
         wanted: how many parts.
         sample: arguments of its forward, on which costs are measured; None counts parameters.
         device: where ranks agree about what they measured.
-        given: arguments of its forward that are inputs although they have a default.
+        way: how it is followed.
     """
-    graph = trace.follow(model, trace.open_up(model, wanted, given), given)
+    graph = way(trace.open_up(model, wanted, way=way)).graph
     if sample is None:
         found = tuple(balance.points(graph, balance.sizes(model, graph), wanted))
         logger.info(

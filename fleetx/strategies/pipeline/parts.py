@@ -1,6 +1,7 @@
 """Cutting a followed forward into consecutive parts, and running a part on the live model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from torch import fx, nn
@@ -9,7 +10,11 @@ from typing_extensions import override
 
 from fleetx.graph import kinds
 from fleetx.graph.part import Part
+from fleetx.record.codegen import code
 from fleetx.strategies.pipeline.cut_points import starts
+
+Check = Callable[[Mapping[str, Any]], None]
+"""Refuses inputs for which a forward was not followed."""
 
 
 class Brought(Mapping[bool, Sequence[Part]]):
@@ -57,7 +62,18 @@ def _mode(training: bool) -> str:
     return "training" if training else "evaluating"
 
 
-def cut(graph: Graph, points: Sequence[str]) -> list[Part]:
+class _Recorded(Part):
+    """A part whose code has regions without gradients, of other formats, and checkpoints."""
+
+    @cached_property
+    @override
+    def code(self) -> Callable[..., Any]:
+        made = Graph()
+        made.output(made.graph_copy(self.graph, {}))
+        return code(made)
+
+
+def cut(graph: Graph, points: Sequence[str], check: Check | None = None) -> list[Part]:
     """The forward in ``len(points) + 1`` parts, each of which begins with the submodule named.
 
     What a later part needs travels through all parts between. Model inputs, parameters, sizes and
@@ -67,15 +83,16 @@ def cut(graph: Graph, points: Sequence[str]) -> list[Part]:
         ValueError: A point is unknown, runs never or twice or in another order, or lies between a
             value and a change of it in place.
     """
-    plan = _Plan(graph, starts(graph, points))
+    plan = _Plan(graph, starts(graph, points), check)
     return [plan.part(number) for number in range(len(points) + 1)]
 
 
 class _Plan:
     """Which part runs which nodes, and what travels between them."""
 
-    def __init__(self, graph: Graph, begins: Sequence[int]) -> None:
+    def __init__(self, graph: Graph, begins: Sequence[int], check: Check | None) -> None:
         count = len(begins) + 1
+        self._more = {} if check is None else {"check": check}
         self._nodes = list(graph.nodes)
         self._homes = _homes(self._nodes, begins)
         self._needs = [_needs(self._homes, number) for number in range(count)]
@@ -100,7 +117,7 @@ class _Plan:
         needed, homes = self._needs[number], self._homes
         own = [n for n in self._nodes if n in needed and homes.get(n, number) == number]
         inputs = [node for node in own if node.op == "placeholder"]
-        return Part(
+        return _Recorded(
             graph=_graph(inputs, received, own, sent),
             inputs=tuple(str(node.target) for node in inputs),
             receives=tuple(node.name for node in received),
@@ -108,6 +125,7 @@ class _Plan:
             modules=frozenset(str(node.target) for node in own if node.op == "call_module"),
             attributes=frozenset(str(node.target) for node in own if node.op == "get_attr"),
             modes=tuple(mode for node in own for mode in node.meta.get("modes", {}).items()),
+            **self._more,
         )
 
 

@@ -190,6 +190,7 @@ class Stages:
         share = tree_map(
             lambda leaf: leaf.chunk(count)[0] if isinstance(leaf, Tensor) else leaf, dict(inputs)
         )
+        self._in_force[0].check(share)
         wires = self._wires(share, backward)
         stages = [Stage(self, stage, wires[stage], wires[stage + 1]) for stage in self.mine()]
         schedule = _schedule(self._schedule, stages, count, backward)

@@ -155,9 +155,8 @@ class Pipeline(Strategy, name="pipeline"):
         sample = None if job.sample is None else bound(model, job.sample)
         self._accepted = Accepted(model, sample)
         wanted, split = job.size("pp") * self.config.chunks, self.config.split
-        given = self._accepted.given
         parts = cutting.brought(model, wanted, split) or cutting.cut(
-            model, job, wanted, split=split, sample=sample, given=given
+            model, job, wanted, split=split, accepted=self._accepted
         )
         self._stages = Stages(
             model,

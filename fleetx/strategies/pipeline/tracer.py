@@ -63,8 +63,7 @@ class Follower(fx.Tracer):
 
     @override
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        childless = next(m.children(), None) is None
-        return childless or _acts_as_a_whole(m) or self._whole(module_qualified_name, m)
+        return stays_whole(m) or self._whole(module_qualified_name, m)
 
     @override
     def call_module(
@@ -207,10 +206,11 @@ def _stored(model: nn.Module) -> dict[int, str]:
     return found
 
 
-def _acts_as_a_whole(module: nn.Module) -> bool:
-    """Whether something acts on the call of a module itself, so that it must be called."""
+def stays_whole(module: nn.Module) -> bool:
+    """Whether a module has no inside, or something acts on its call, so that it must be called."""
     return (
-        "forward" in module.__dict__
+        next(module.children(), None) is None
+        or "forward" in module.__dict__
         or has_forward_hooks(module)
         or has_backward_hooks(module)
         or isinstance(module, torch.jit.ScriptModule | ParametrizationList)

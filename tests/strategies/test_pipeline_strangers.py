@@ -1,0 +1,71 @@
+"""Pipelines of models that nobody here wrote train as one process does."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fleetx as fleet
+from fleetx import roles
+from fleetx.testing import world
+from tests.strategies.pipeline.strangers import STRANGERS, batch, built, loss
+
+STEPS = 4
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-2, eps=1e-3)
+
+
+def alone(name: str) -> tuple[list[float], dict[str, Tensor]]:
+    """One process, the whole batch at once."""
+    model, losses = built(name), []
+    optimizer = adamw(model.parameters())
+    inputs, targets = batch(name)
+    for _ in range(STEPS):
+        found = loss(model(**inputs), targets)
+        optimizer.zero_grad()
+        found.backward()
+        optimizer.step()
+        losses.append(float(found.detach()))
+    return losses, dict(model.state_dict())
+
+
+def start(stages: int, extras: dict[str, Any], **configs: Any) -> None:
+    strategy: Any = fleet.DistributedStrategy()
+    strategy.pipeline = True
+    strategy.pipeline_configs = {"accumulate_steps": 4, **configs}
+    strategy.hybrid_configs = {"pp_degree": stages, **extras.pop("hybrid_configs", {})}
+    for option, value in extras.items():
+        setattr(strategy, option, value)
+    roles.stop()  # models of an earlier job may still be there
+    fleet.init(is_collective=True, strategy=strategy)
+
+
+def train_and_compare(
+    name: str, stages: int, extras: dict[str, Any] | None = None, **configs: Any
+) -> Any:
+    expected, weights = alone(name)
+    start(stages, dict(extras or {}), **configs)
+    inputs, targets = batch(name)
+    rows = {key: value[:2] for key, value in inputs.items()}
+    model: Any = fleet.distributed_model(built(name), criterion=loss, sample=rows)
+    fleet.distributed_optimizer(adamw(model.parameters()))
+    losses = [float(model.train_batch((inputs, targets))) for _ in range(STEPS)]
+    assert losses == pytest.approx(expected, abs=2e-5)
+    state = fleet.full_state_dict(model, everywhere=True)
+    assert state.keys() == weights.keys()
+    for path, value in weights.items():
+        torch.testing.assert_close(state[path], value, rtol=0, atol=2e-5)
+    return model
+
+
+def cut(name: str, stages: int) -> list[str]:
+    blocks = STRANGERS[name].blocks
+    return [blocks[1]] if stages == 2 else list(blocks)
+
+
+@world(2)
+def test_gpt2_on_two_stages() -> None:
+    train_and_compare("gpt2", 2, split=cut("gpt2", 2))
