@@ -16,6 +16,7 @@ from fleetx.record import interception, module_calls, recorder
 from fleetx.record.error import ProgramError, refusal
 from fleetx.record.liveness import live_nodes
 from fleetx.record.module_recording import record_call
+from fleetx.record.probing import probed
 from fleetx.record.program_graph import ProgramGraph, T
 from fleetx.record.source_lines import user_line
 from fleetx.record.state import State, own_tensors
@@ -123,15 +124,25 @@ class Followed(ProgramGraph):
             return None
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                with module_calls.inside(path):
+            with module_calls.inside(path):
+                if not any(True for _ in module.children()):
                     return recorder.record_module(self, module, path, args, kwargs)
-            except ProgramError as error:
-                if any(True for _ in module.children()):
+                try:
+                    return self._layer(module, path, args, kwargs)
+                except ProgramError as error:
                     error.inside = path
-                raise
+                    raise
 
         return call
+
+    def _layer(self, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
+        """A call of a submodule that has submodules."""
+        with module_calls.one_operator():
+            found = probed(self.shapes, module, args, kwargs)
+        if found is None:
+            return recorder.record_module(self, module, path, args, kwargs)
+        # Something inside may draw or count, so it runs whether or not somebody uses the result.
+        return recorder.emit(self, "call_module", path, args, kwargs, found=found, acts=True)
 
     @override
     def kept_object(self, value: T) -> T:
@@ -170,8 +181,7 @@ class Followed(ProgramGraph):
 
         def fake(name: str, value: Any) -> Any:
             if isinstance(value, Tensor):
-                own = {at for place, at in known if place == name}
-                return self.shapes.like(name, value, own)
+                return self.shapes.like(name, value, known)
             return nested(fake, name, value)
 
         fakes = {name: fake(name, value) for name, value in inputs.items()}
@@ -223,10 +233,12 @@ class Followed(ProgramGraph):
         """What refuses inputs that are not like the example."""
         shapes = self.shapes
         free = set(shapes.origin.values())
-        tensors = dict(place for name, value in example.items() for place in places(name, value))
+        if any(at == 0 for _, at in free):  # as many samples as a batch has
+            free |= {(name, 0) for name, _ in every(example)}
+        tensors = dict(every(example))
 
         def check(inputs: Mapping[str, Any]) -> None:
-            now = dict(place for name, value in inputs.items() for place in places(name, value))
+            now = dict(every(inputs))
             for name, tensor in tensors.items():
                 if name in now:
                     _check_like(name, now[name], tensor, free)
@@ -272,6 +284,12 @@ def places(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, tuple | list):
         for at, item in enumerate(value):
             yield from places(f"{name}.{at}", item)
+
+
+def every(inputs: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor in all inputs, by its place."""
+    for name, value in inputs.items():
+        yield from places(name, value)
 
 
 def tree_has_tensors(value: Any) -> bool:

@@ -105,6 +105,10 @@ class Shapes:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.env)
         self._stand_ins = WeakIdKeyDictionary()
         """Values on cards -> tensors of the same shape on the CPU."""
+        self._samples: Any = None
+        """The one size of all inputs that are like an example: how many samples they have."""
+        self.hints: dict[Any, int] = {}
+        """Symbol -> the size that stands for it."""
         self.origin: dict[Any, tuple[str, int]] = {}
         """Symbol -> the input and the dimension that it is the size of."""
         self.assumptions: list[Assumption] = []
@@ -119,24 +123,41 @@ class Shapes:
         with without_torch_function(), self.mode:
             return torch.empty(sizes, dtype=dtype)
 
-    def like(self, name: str, tensor: Tensor, known: Collection[int]) -> Tensor:
+    def like(self, name: str, tensor: Tensor, known: Collection[tuple[str, int]]) -> Tensor:
         """A fake for data like an example, of which some dimensions are known to be alike.
 
-        The first one counts samples, of which the example has a few; the others stand for
-        themselves, so that code which asks for them decides as it does for the example.
+        The first one counts samples, of which all inputs have equally many, and the example a few;
+        the others stand for themselves, so that code which asks for them decides as it does for
+        the example.
         """
         sizes: list[Any] = list(tensor.shape)
         for at, size in enumerate(sizes):
-            if at not in known and (at == 0 or size != 1):
-                sizes[at] = self._free(name, at, HINTS[0] if at == 0 else size)
+            if at == 0 and all(place != 0 for _, place in known):
+                self._samples = self._samples or self._free(name, 0)
+                sizes[0] = self._samples
+            elif at > 0 and size != 1 and (name, at) not in known:
+                sizes[at] = self._free(name, at, size)
         with without_torch_function(), self.mode:
             return torch.empty(sizes, dtype=tensor.dtype)
 
-    def _free(self, name: str, at: int, hint: int | None = None) -> Any:
+    def _free(self, name: str, at: int, hint: int = 0) -> Any:
         source, hint = ConstantSource(f"{name}_{at}"), hint or HINTS[at % len(HINTS)]
         symbol = self.env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
-        self.origin[symbol] = name, at
+        self.origin[symbol], self.hints[symbol] = (name, at), hint
         return self.env.create_symintnode(symbol, hint=hint, source=source)
+
+    def number(self, size: Any, chosen: Mapping[Any, int]) -> int:
+        """A size where symbols are these numbers; nothing is assumed by asking."""
+        return int(size.node.expr.xreplace(chosen)) if isinstance(size, torch.SymInt) else int(size)
+
+    def empty(
+        self, sizes: Sequence[Any], order: Sequence[int], dtype: torch.dtype, *, requires_grad: bool
+    ) -> Tensor:
+        """A fake whose dimensions lie in memory in this order."""
+        with self._inside():
+            made = torch.empty([sizes[at] for at in order], dtype=dtype)
+            made = made.permute([order.index(at) for at in range(len(order))])
+            return made.detach().requires_grad_(requires_grad)
 
     def of(self, tensor: Tensor) -> Tensor:
         """The fake of a real tensor, the same one each time."""

@@ -37,7 +37,7 @@ def test_what_a_sample_gives_is_an_input() -> None:
     [
         ({"mask": MASK}, r"sample=inputs\) with inputs that hold 'mask'"),
         ({"mask": [MASK]}, "would change nothing"),
-        ({"causal": True}, r"'causal' = True, and the model was cut with its default False"),
+        ({"causal": True}, r"'causal' = True, and the model was cut with False, its default"),
         ({"causal": 0}, "'causal' = 0"),
         ({"more": (MASK,)}, r"\*args or \*\*kwargs take \('more'\)"),
     ],
@@ -45,12 +45,21 @@ def test_what_a_sample_gives_is_an_input() -> None:
 def test_what_the_stages_would_not_notice_is_refused(inputs: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Accepted(Net()).check({"x": X, **inputs})
-    if not {"mask"} & inputs.keys():
-        with pytest.raises(ValueError, match=words):
-            Accepted(Net(), {"x": X, **inputs})
 
 
 @pytest.mark.parametrize("inputs", [{"x": X}, {"x": X, "mask": None}])
 def test_what_the_sample_had_must_be_there(inputs: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="give it in every batch"):
         Accepted(Net(), {"x": X, "mask": MASK}).check(inputs)
+
+
+def test_what_else_a_sample_gives_takes_the_place_of_a_default() -> None:
+    accepted = Accepted(Net(), {"x": X, "causal": True})
+    assert accepted.fixes
+    accepted.check({"x": X, "causal": True})
+    accepted.check({"x": X})
+    with pytest.raises(ValueError, match="'causal' = False, and the model was cut with True"):
+        accepted.check({"x": X, "causal": False})
+    assert not Accepted(Net(), {"x": X, "causal": False}).fixes
+    with pytest.raises(ValueError, match=r"\*args or \*\*kwargs take \('more'\)"):
+        Accepted(Net(), {"x": X, "more": (MASK,)})
