@@ -69,3 +69,49 @@ def cut(name: str, stages: int) -> list[str]:
 @world(2)
 def test_gpt2_on_two_stages() -> None:
     train_and_compare("gpt2", 2, split=cut("gpt2", 2))
+
+
+@pytest.mark.rare
+@world(2)
+def test_all_of_them_on_two_stages() -> None:
+    for name in STRANGERS:
+        train_and_compare(name, 2, split=cut(name, 2))
+
+
+@pytest.mark.rare
+@world(2)
+def test_all_of_them_are_balanced_by_themselves() -> None:
+    for name in STRANGERS:
+        train_and_compare(name, 2)
+
+
+@pytest.mark.rare
+@world(4)
+def test_all_of_them_on_four_stages() -> None:
+    for name in STRANGERS:
+        train_and_compare(name, 4, split=cut(name, 4))
+
+
+FOUR_ON_TWO = {"schedule_mode": "interleaved", "stages_per_rank": 2}
+
+
+@pytest.mark.rare
+@world(2)
+def test_every_schedule() -> None:
+    for name in ("gpt2", "llama", "t5"):
+        for mode in ("F-then-B", "zero-bubble"):
+            train_and_compare(name, 2, split=cut(name, 2), schedule_mode=mode)
+        train_and_compare(name, 2, split=cut(name, 4), **FOUR_ON_TWO)
+
+
+@pytest.mark.rare
+@world(8)
+def test_next_to_sharding_and_tensor_parallel() -> None:
+    for name in ("gpt2", "llama", "bert"):
+        extras = {
+            "sharding": True,
+            "sharding_configs": {"stage": 3, "sharding_degree": 2},
+            "tensor_parallel": True,
+            "tensor_parallel_configs": {"plan": "transformer", "tensor_parallel_degree": 2},
+        }
+        train_and_compare(name, 2, extras, split=cut(name, 2))

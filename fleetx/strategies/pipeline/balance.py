@@ -1,33 +1,44 @@
 """What the steps of a forward cost, and where to cut so that the dearest part is cheapest."""
 
-import statistics
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import inf
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx import Graph, Node
+from torch.utils.flop_counter import FlopCounterMode
 from typing_extensions import override
 
 from fleetx.strategies.pipeline.cut_points import torn_by_cuts
-from fleetx.torch_internals import tree_map
+from fleetx.torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    parameters_of,
+    storage_number,
+    tree_leaves,
+    tree_map,
+)
 
-_REPEATS = 3
+OPERATIONS_PER_BYTE = 16
+"""What a byte that is moved costs, in operations: what a CPU or a card computes meanwhile in
+float32. It decides between layers that move much and those that compute much, and so roughly."""
 
 
 def costs(
     model: nn.Module, graph: Graph, args: Sequence[Any] | Mapping[str, Any]
 ) -> dict[str, float]:
-    """Seconds that each node takes on a sample, by node name: the median of three runs.
+    """What each node costs on a sample, by node name: operations, and bytes at their price.
 
-    ``args`` are the inputs of the graph, in order or by name. Buffers and the state of the random
-    number generators are as before afterwards.
+    They are counted on tensors without numbers, so that every rank gets the same at every time, and
+    nothing of the model is touched. A parameter counts where it is computed with first.
+
+    ``args`` are the inputs of the graph, in order or by name. A model that decides by numbers gets
+    what its layers have in parameters instead.
     """
     if isinstance(args, Mapping):
         names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
@@ -35,64 +46,83 @@ def costs(
         if missing:
             raise ValueError(f"the forward needs {missing}, and the sample holds {sorted(args)}.")
         args = [args[name] for name in names]
-    clock = _Clock(model, graph)
-    with torch.no_grad(), _kept(model):
-        for number in range(_REPEATS + 1):
-            if number == 1:
-                clock.seconds.clear()  # the first run only warms up
-            clock.run(*tree_map(_copy, list(args)), enable_io_processing=False)
-    return {name: statistics.median(times) for name, times in clock.seconds.items()}
+    count = _Count(model, graph)
+    try:
+        with torch.no_grad(), count.fakes, count.operations:
+            count.run(*tree_map(count.fake, list(args)), enable_io_processing=False)
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        return sizes(model, graph)
+    return count.costs
 
 
 def sizes(model: nn.Module, graph: Graph) -> dict[str, float]:
     """What stands for costs when there is no sample: the parameters that each call computes with.
 
-    An embedding computes nothing, it only looks rows up.
+    An embedding computes nothing, it only looks rows up. A tied parameter counts once.
     """
-    calls = (node for node in graph.nodes if node.op == "call_module")
-    return {node.name: _size(model.get_submodule(str(node.target))) for node in calls}
+    seen: set[nn.Parameter] = set()
+    return {
+        node.name: float(sum(p.numel() for p in _new(model.get_submodule(str(node.target)), seen)))
+        for node in graph.nodes
+        if node.op == "call_module"
+    }
 
 
-def _size(module: nn.Module) -> float:
+def _new(module: nn.Module, seen: set[nn.Parameter]) -> list[nn.Parameter]:
+    """The parameters that a module computes with and that none before it does."""
     computing = (m for m in module.modules() if not isinstance(m, nn.Embedding | nn.EmbeddingBag))
-    own = {p for m in computing for p in m.parameters(recurse=False)}
-    return float(sum(parameter.numel() for parameter in own))
+    own = {p for m in computing for p in parameters_of(m).values() if p is not None}
+    found = list(own - seen)
+    seen |= own
+    return found
 
 
-def _copy(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
-
-
-class _Clock(fx.Interpreter):
-    """Runs a graph on the live model and times each node."""
+class _Count(fx.Interpreter):
+    """Runs a graph on the live model, without numbers, and counts what each node does."""
 
     def __init__(self, model: nn.Module, graph: Graph) -> None:
         super().__init__(model, graph=graph)
-        devices = {tensor.device.type for tensor in (*model.parameters(), *model.buffers())}
-        self._waits = bool(devices - {"cpu", "meta"})
-        self.seconds: dict[str, list[float]] = {}
+        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        self.operations = FlopCounterMode(display=False)
+        self.costs: dict[str, float] = {}
+        self._model, self._seen = model, set[nn.Parameter]()
+
+    def fake(self, value: Any) -> Any:
+        """A tensor without its numbers; anything else as it is."""
+        return self.fakes.from_tensor(value) if isinstance(value, Tensor) else value
+
+    @override
+    def fetch_attr(self, target: str) -> Any:
+        return self.fake(super().fetch_attr(target))
+
+    @override
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        module = self._model.get_submodule(str(target))
+        held = (*module.named_parameters(), *module.named_buffers())
+        state = {name: self.fake(tensor) for name, tensor in held}  # so that none is written
+        return torch.func.functional_call(module, state, args, kwargs)
 
     @override
     def run_node(self, n: Node) -> Any:
-        begin = perf_counter()
+        before = self.operations.get_total_flops()
         result = super().run_node(n)
-        if self._waits:
-            torch.accelerator.synchronize()
-        self.seconds.setdefault(n.name, []).append(perf_counter() - begin)
+        operations = self.operations.get_total_flops() - before
+        self.costs[n.name] = operations + OPERATIONS_PER_BYTE * self._bytes(n, result)
         return result
 
+    def _bytes(self, node: Node, result: Any) -> int:
+        """What a node writes, views aside, and the parameters that it is the first to read."""
+        if not node.op.startswith("call_"):
+            return 0
+        given = {storage_number(t) for n in node.all_input_nodes for t in _tensors(self.env.get(n))}
+        moved = [t for t in _tensors(result) if storage_number(t) not in given]
+        if node.op == "call_module":
+            moved += _new(self._model.get_submodule(str(node.target)), self._seen)
+        return sum(tensor.numel() * tensor.element_size() for tensor in moved)
 
-@contextmanager
-def _kept(model: nn.Module) -> Iterator[None]:
-    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
-    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
-    kind = next(iter(devices)).type if devices else "cuda"
-    with torch.random.fork_rng(devices=list(devices), device_type=kind):
-        try:
-            yield
-        finally:
-            for buffer, before in buffers.items():
-                buffer.copy_(before)
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def points(graph: Graph, costs: Mapping[str, float], parts: int) -> list[str]:

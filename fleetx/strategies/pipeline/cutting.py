@@ -99,8 +99,8 @@ def balanced(
     Args:
         model: what is cut.
         wanted: how many parts.
-        sample: arguments of its forward, on which costs are measured; None counts parameters.
-        device: where ranks agree about what they measured.
+        sample: arguments of its forward, for which costs are counted; None counts parameters.
+        device: where ranks agree about costs.
         way: how it is followed.
     """
     graph = way(trace.open_up(model, wanted, way=way)).graph
@@ -108,13 +108,13 @@ def balanced(
         found = tuple(balance.points(graph, balance.sizes(model, graph), wanted))
         logger.info(
             "pipeline: stages begin at %s, balanced by numbers of parameters; call "
-            "fleet.distributed_model(model, sample=inputs) to balance them by measured cost",
+            "fleet.distributed_model(model, sample=inputs) to balance them by counted operations",
             ", ".join(found),
         )
         return found
-    measured = balance.costs(model, graph, sample)
-    # Ranks measure differently and must cut alike.
-    agreed = torch.tensor(list(measured.values()), dtype=torch.float64, device=device)
+    counted = balance.costs(model, graph, sample)
+    # Ranks may have samples of different sizes and must cut alike.
+    agreed = torch.tensor(list(counted.values()), dtype=torch.float64, device=device)
     dist.broadcast(agreed, src=0)
-    costs = dict(zip(measured, agreed.tolist(), strict=True))
+    costs = dict(zip(counted, agreed.tolist(), strict=True))
     return tuple(balance.points(graph, costs, wanted))

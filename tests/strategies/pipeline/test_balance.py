@@ -78,28 +78,83 @@ def test_measuring_leaves_the_model_as_it_was(by_name: bool) -> None:
     kept = x.clone()
     graph = trace.follow(model, all_whole)
     dice, state = torch.get_rng_state(), {k: v.clone() for k, v in model.state_dict().items()}
-    seconds = balance.costs(model, graph, {"x": x} if by_name else (x,))
-    assert set(seconds) == {node.name for node in graph.nodes}
-    assert all(value >= 0 for value in seconds.values())
+    counted = balance.costs(model, graph, {"x": x} if by_name else (x,))
+    assert set(counted) == {node.name for node in graph.nodes}
+    assert all(value >= 0 for value in counted.values())
     assert torch.equal(torch.get_rng_state(), dice)
     assert torch.equal(x, kept)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_cost_is_the_median_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, now, modes = a_chain(2), [0.0], []
-    takes = iter([50.0, 1.0, 7.0, 3.0])
+def test_operations_and_bytes_are_counted() -> None:
+    model = nn.Sequential(nn.Linear(3, 5, bias=False), nn.ReLU())
+    found = balance.costs(model, trace.follow(model, all_whole), (torch.randn(7, 3),))
+    operations, weight, result = 2 * 7 * 3 * 5, 4 * 3 * 5, 4 * 7 * 5
+    price = balance.OPERATIONS_PER_BYTE
+    assert found == {
+        "input_1": 0,
+        "_0": operations + price * (weight + result),
+        "_1": price * result,
+        "output": 0,
+    }
 
-    def work(*args: object) -> None:
-        now[0] += next(takes)
-        modes.append(torch.is_grad_enabled())
 
-    model[1].register_forward_hook(work)
-    monkeypatch.setattr(balance, "perf_counter", lambda: now[0])
-    seconds = balance.costs(model, trace.follow(model, all_whole), (torch.randn(1, 3),))
-    assert (seconds["_0"], seconds["_1"]) == (0.0, 3.0)
-    assert modes == [False] * 4
+class Even(nn.Module):
+    """Equal blocks between lookups and a tied head."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(100, 16)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(depth)
+        )
+        self.head = nn.Linear(16, 100, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: Tensor, logits: bool = False) -> Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x) if logits else x
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+@pytest.mark.parametrize("with_sample", [False, True])
+def test_equal_blocks_give_equal_stages_every_time(stages: int, with_sample: bool) -> None:
+    model, sample = Even(8), {"ids": torch.randint(0, 100, (2, 5))}
+    found = set()
+    for _ in range(2):
+        way = trace.way_of(model, sample if with_sample else None)
+        graph = way(trace.open_up(model, stages, way=way)).graph
+        counted = balance.sizes(model, graph)
+        if with_sample:
+            counted = balance.costs(model, graph, sample)
+        found.add(tuple(balance.points(graph, counted, stages)))
+    (points,) = found
+    # A block of an eighth of the model is opened, and its first layer begins the stage.
+    firsts = [point.removesuffix(".0") if stages == 8 else point for point in points]
+    assert firsts == [f"blocks.{8 // stages * number}" for number in range(1, stages)]
+
+
+def test_a_tied_weight_counts_once() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    graph = trace.follow(model, all_whole)
+    counted = balance.costs(model, graph, (torch.randn(1, 4),))
+    assert counted["_0"] - counted["_1"] == balance.OPERATIONS_PER_BYTE * 4 * 16
+    assert list(balance.sizes(model, graph).values()) == [16, 0]
+
+
+class Decides(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.sum() > 0 else x
+
+
+def test_layers_that_decide_by_numbers_are_counted_by_their_parameters() -> None:
+    model = nn.Sequential(Decides(2, 2), Decides(3, 3))
+    graph = trace.follow(model, all_whole)
+    assert balance.costs(model, graph, (torch.ones(1, 2),)) == {"_0": 6, "_1": 12}
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
