@@ -162,9 +162,8 @@ class Followed(ProgramGraph):
         return self._made(type(value), held)
 
     def _made(self, kind: Any, held: dict[Any, Any]) -> fx.Node:
-        if is_dataclass(kind):
-            return self.graph.call_function(kind, (), held)
-        return self.graph.call_function(kind, (held,))
+        named = is_dataclass(kind)
+        return self.graph.call_function(kind, () if named else (held,), held if named else {})
 
     def follow(self, inputs: Mapping[str, Any], known: Collection[Dimension]) -> fx.Graph:
         """Record one call of the model."""

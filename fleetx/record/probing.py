@@ -91,7 +91,7 @@ Known = Mapping[tuple[int, int], Any]
 
 def _known(shapes: Shapes, given: Any, first: Sizes, second: Sizes) -> Known:
     tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Variable)]
-    sizes = [size for variable in tensors for size in variable.fake.shape]
+    sizes: list[Any] = [size for variable in tensors for size in variable.fake.shape]
     sizes += [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.SymInt)]
     free = [size for size in sizes if isinstance(size, torch.SymInt)]
     return {(shapes.number(s, first), shapes.number(s, second)): s for s in free}
@@ -104,7 +104,8 @@ def _joined(shapes: Shapes, one: Any, other: Any, known: Known) -> Any:
             raise ValueError("it returns a number that depends on sizes")
         return one
     sizes = [_size(a, b, known) for a, b in zip(one.shape, other.shape, strict=True)]
-    order = sorted(range(one.dim()), key=lambda at: (-one.stride(at), at))
+    strides = one.stride()
+    order = sorted(range(one.dim()), key=lambda at: (-strides[at], at))
     return shapes.empty(sizes, order, one.dtype, requires_grad=one.requires_grad)
 
 

@@ -154,7 +154,7 @@ class State:
         made._constants = copy.deepcopy(self._constants)
         made.root = copy.deepcopy(self.root, dict(others))
         for path, part in made.root.named_modules():
-            for item, at in ((part, path), *((t, f"{path}.{n}") for n, t in _own_tensors(part))):
+            for item, at in ((part, path), *((t, f"{path}.{n}") for n, t in own_tensors(part))):
                 made._know(item, at.strip("."))
         return made
 

@@ -72,27 +72,27 @@ def test_gpt2_on_two_stages() -> None:
 
 
 @pytest.mark.rare
+@pytest.mark.parametrize("name", STRANGERS)
 @world(2)
-def test_all_of_them_on_two_stages() -> None:
-    for name in STRANGERS:
-        train_and_compare(name, 2, split=cut(name, 2))
+def test_all_of_them_on_two_stages(name: str) -> None:
+    train_and_compare(name, 2, split=cut(name, 2))
 
 
 @pytest.mark.rare
+@pytest.mark.parametrize("name", STRANGERS)
 @world(2)
-def test_all_of_them_are_balanced_by_themselves() -> None:
-    for name in STRANGERS:
-        train_and_compare(name, 2)
+def test_all_of_them_are_balanced_by_themselves(name: str) -> None:
+    train_and_compare(name, 2)
 
 
 @pytest.mark.rare
+@pytest.mark.parametrize("name", STRANGERS)
 @world(4)
-def test_all_of_them_on_four_stages() -> None:
-    for name in STRANGERS:
-        train_and_compare(name, 4, split=cut(name, 4))
+def test_all_of_them_on_four_stages(name: str) -> None:
+    train_and_compare(name, 4, split=cut(name, 4))
 
 
-FOUR_ON_TWO = {"schedule_mode": "interleaved", "stages_per_rank": 2}
+FOUR_ON_TWO: dict[str, Any] = {"schedule_mode": "interleaved", "stages_per_rank": 2}
 
 
 @pytest.mark.rare
