@@ -68,7 +68,8 @@ def _run(shapes: Shapes, module: nn.Module, given: Any, sizes: Sizes) -> Any | N
             return made.requires_grad_(fake.requires_grad)
         return shapes.number(leaf, sizes) if isinstance(leaf, torch.SymInt) else leaf
 
-    with without_torch_function(), as_if_compiling():
+    # A layer may draw on the CPU whether to run, and draws again when it really does.
+    with torch.random.fork_rng(devices=[]), without_torch_function(), as_if_compiling():
         args, kwargs = tree_map(concrete, given)
         named = (*module.named_parameters(), *module.named_buffers())
         state = {
