@@ -11,12 +11,14 @@ from torch import Tensor, fx
 from typing_extensions import override
 
 from fleetx import roles, static
+from fleetx.api import session
 from fleetx.compat import lods, places, scopes
 from fleetx.compat.arrays import scalar_like
 from fleetx.compat.lod_tensors import LoDTensor
 from fleetx.compat.notes import note
 from fleetx.compat.scoped import here
 from fleetx.compat.strategies import CompiledProgram
+from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.record.error import ProgramError
 from fleetx.record.shapes import FREE
 from fleetx.static.lr import Schedule
@@ -105,6 +107,7 @@ class Executor(_AtJob):
             if scope is not None:
                 stack.enter_context(scopes.scope_guard(scope))
             program = self._here(program)
+            _reach_servers(program)
             known = [fetch for fetch in fetches if not _elsewhere(plain, fetch)]
             found = iter(
                 super().run(
@@ -193,6 +196,15 @@ class Executor(_AtJob):
                 print_period=print_period,
                 fetch_handler=fetch_handler,
             )
+
+
+def _reach_servers(program: Any) -> None:
+    """Let a program that is tested before the first batch find its tables, which training does."""
+    plain = program.program if isinstance(program, CompiledProgram) else program
+    if plain.objective is None and not plain.initial and roles.started() and session.begun():
+        layers = plain.state.root.modules()
+        if any(isinstance(layer, SparseModule) and layer.row_source is None for layer in layers):
+            session.begin_programs()
 
 
 def _note_idle(call: str, thread: int, debug: bool) -> None:

@@ -11,8 +11,9 @@ from fleetx.expected import ITERABLE, a, expect
 from fleetx.record.error import ProgramError
 from fleetx.record.interception import suspend
 from fleetx.static.lr import Schedule
-from fleetx.static.record.current import default_main_program
-from fleetx.static.record.program import Program
+from fleetx.record.current import default_main_program
+from fleetx.record.program import Program
+from fleetx.record.recording_state import paused
 from fleetx.static.run import from_dataset
 from fleetx.static.run.arrays import as_array
 from fleetx.static.run.compiled import CompiledProgram
@@ -72,7 +73,8 @@ class Executor:
             return []
         run = self._run_of(program)
         found = run.run(program, _one_feed(feed), fetches, cached=use_program_cache)
-        return [_value(value, return_numpy) for value in found]
+        with paused():  # copying a parameter that is fetched is no operator of a program
+            return [_value(value, return_numpy) for value in found]
 
     def _run_of(self, program: Program) -> Run:
         training = training_of(program)
