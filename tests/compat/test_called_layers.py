@@ -71,7 +71,8 @@ def elements() -> list[Case]:
     from paddle import fluid
     from paddle.fluid.layers import ops
 
-    layers, one, two = fluid.layers, {"x": X}, {"x": X, "y": Y}
+    layers = fluid.layers
+    one, two = {"x": X}, {"x": X, "y": Y}
     whole = {"x": np.array([1, 2], "int64"), "y": np.array([1, 3], "int64")}
     column = {"x": X, "y": np.array([10.0, 20.0], "float32")}
     return [
@@ -104,7 +105,8 @@ def shapes() -> list[Case]:
     import paddle
     from paddle import fluid
 
-    layers, one = fluid.layers, {"x": X}
+    layers = fluid.layers
+    one = {"x": X}
     at = {"x": X, "at": np.array([[0, 1], [1, 2]], "int64")}
     return [
         (lambda x: layers.concat(input=[x, x], axis=1), one, np.concatenate([X, X], 1)),
@@ -159,7 +161,8 @@ def losses() -> list[Case]:
     """What is minimised, and layers with parameters."""
     from paddle import fluid
 
-    layers, pair = fluid.layers, {"x": X, "y": Y}
+    layers = fluid.layers
+    pair = {"x": X, "y": Y}
     soft, wanted = {"x": UNIT, "y": softmax(Y)}, softmax(Y)
     binary = {"x": UNIT[:, :1], "y": np.array([[0.0], [1.0]], "float32")}
     norms = np.sqrt((X**2).sum(1, keepdims=True))
@@ -463,8 +466,15 @@ def test_small_things_around_programs(tmp_path: Path) -> None:
     assert [names("fc"), names("fc")] == ["fc_0", "fc_1"]
     major, _ = paddle.__version__.split(".", 1)
     assert int(major) == 2
-    for from_generator in (fluid.io.DataLoader.from_generator, paddle.io.DataLoader.from_generator):
-        loader = from_generator(feed_list=[x], capacity=2, use_double_buffer=False, iterable=True)
+    loaders = [
+        fluid.io.DataLoader.from_generator(
+            feed_list=[x], capacity=2, use_double_buffer=False, iterable=True
+        ),
+        paddle.io.DataLoader.from_generator(
+            feed_list=[x], capacity=2, use_double_buffer=False, iterable=True
+        ),
+    ]
+    for loader in loaders:
         loader.set_batch_generator(lambda: iter([[np.ones((4, 3), "float32")]]), fluid.CPUPlace())
         (batch,) = loader()
         given = batch[0] if isinstance(batch, list) else batch

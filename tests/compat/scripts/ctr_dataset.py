@@ -22,7 +22,7 @@ def write_files(folder, number):
     return [os.path.join(folder, "part-%d" % part) for part in range(number)]
 
 
-fleet.init(role_maker.PaddleCloudRoleMaker())
+fleet.init(role_maker=role_maker.PaddleCloudRoleMaker())
 avg_cost, auc_var, batch_auc_var, inputs = ctr_dnn_model()
 strategy = DistributeTranspilerConfig()
 strategy.sync_mode = False
