@@ -227,7 +227,7 @@ def test_layers_over_rows() -> None:
     )
     assert 3 <= np.asarray(cut).min() <= np.asarray(cut).max() <= 7
 
-    class Own(nn.Layer):
+    class Own(nn.Layer):  # type: ignore[misc]
         def __init__(self) -> None:
             nn.Layer.__init__(self)
 

@@ -485,7 +485,7 @@ def test_a_handler_sees_values_while_a_data_set_is_read() -> None:
     from paddle import fluid
     from paddle.fluid.executor import FetchHandler
 
-    class Told(FetchHandler):
+    class Told(FetchHandler):  # type: ignore[misc]
         def handler(self, res_dict: Any) -> None:
             told.append(res_dict)
 
