@@ -10,10 +10,10 @@ from torch import Tensor
 from fleetx.expected import ITERABLE, a, expect
 from fleetx.record.error import ProgramError
 from fleetx.record.interception import suspend
-from fleetx.static.lr import Schedule
-from fleetx.record.current import default_main_program
-from fleetx.record.program import Program
 from fleetx.record.recording_state import paused
+from fleetx.static.lr import Schedule
+from fleetx.static.record.current import default_main_program
+from fleetx.static.record.program import Program
 from fleetx.static.run import from_dataset
 from fleetx.static.run.arrays import as_array
 from fleetx.static.run.compiled import CompiledProgram
