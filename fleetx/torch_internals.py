@@ -7,6 +7,7 @@ override stay where the subclass is: `OVERRIDDEN` lists them.
 """
 
 import importlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -248,6 +249,32 @@ def groups_made() -> int:
     from torch.distributed import distributed_c10d
 
     return distributed_c10d._world.group_count
+
+
+def exchanges_made() -> dict[str, int]:
+    """Process groups by their names -> how many exchanges this rank has begun in each."""
+    return {str(g.group_name): g._get_sequence_number_for_group() for g in process_groups()}
+
+
+def group_members() -> dict[str, tuple[str, list[int]]]:
+    """Process groups by their names -> what torch calls them, and their ranks."""
+    from torch.distributed import get_process_group_ranks
+
+    every = process_groups()
+    return {str(g.group_name): (str(g.group_desc), get_process_group_ranks(g)) for g in every}
+
+
+def last_collectives() -> list[dict[str, Any]]:
+    """Torch's flight record: collectives of this rank, the latest last, and if they are over.
+
+    Each has ``process_group`` (name and description), ``collective_seq_id`` (its place in the
+    group), ``profiling_name``, ``input_sizes`` and ``retired``. Exchanges of two ranks are not
+    among those of gloo. Empty where ``TORCH_FR_BUFFER_SIZE=0`` switches the record off.
+    """
+    from torch._C import _distributed_c10d as c10d
+
+    dump: Any = vars(c10d)["_dump_fr_trace_json"]
+    return list(json.loads(dump(True, False)).get("entries", []))
 
 
 def forget_sharding_plans() -> None:

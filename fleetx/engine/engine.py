@@ -24,6 +24,7 @@ from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.plain_step import plain_step, unscaled
 from fleetx.plan.step import Driven, Step
 from fleetx.plan.strategy import Plan
+from fleetx.roles import activity
 
 
 class Engine:
@@ -56,6 +57,7 @@ class Engine:
             sample=sample,
             keep_outputs=keep_outputs,
         )
+        self._name_groups()
         for strategy in plan.strategies:
             self.job.model = self.job.together(partial(changed_model, strategy, self.job))
         # Whoever could not afford the whole model on one device has cut it by now.
@@ -116,6 +118,13 @@ class Engine:
             look(self)
         return self.job.optimizer
 
+    def _name_groups(self) -> None:
+        """Let whoever asks why a rank waits know who exchanges along each axis."""
+        for strategy in sorted(self.plan.strategies, key=lambda s: s.contract.phase):
+            for axis in strategy.contract.between:
+                if self.job.size(axis) > 1:
+                    activity.own(self.job.mesh[axis].get_group().group_name, strategy.name)
+
     def _under_contexts(self, forward: Forward) -> Forward:
         def run(*args: Any, **kwargs: Any) -> Any:
             with ExitStack() as stack:
@@ -150,6 +159,7 @@ class Engine:
         self._laid_out.check()
         if self.step is None:
             return
+        activity.begin_batch()
         self._due, self._ready = self.step.due(), False
         self.step.sync(self._due)
         self.open = True
@@ -160,6 +170,7 @@ class Engine:
         self.begin()
         self.refuse_strays()
         self._resume()
+        activity.enter("in forward and backward")
         with plan_at_work():  # which may take the update with it
             driven = self.step.drive(self.step, batch)
         self._show()
@@ -169,6 +180,7 @@ class Engine:
         """Differentiate what the plan makes of the loss."""
         assert self.step is not None, "attach() comes before backward()"
         self._resume()
+        activity.enter("in backward")
         try:
             self.step.scale(loss).backward()
         finally:
@@ -206,6 +218,7 @@ class Engine:
     def finish(self, loss: Tensor | None = None) -> bool:
         """End the batch; True when the parameters moved."""
         assert self.step is not None, "attach() comes before finish()"
+        activity.enter("in the update")
         self.open, self.holding = False, not self._due
         self._reached.forget()  # by a drive, which scales what it differentiates
         if not self._ready:  # after a backward of the user's own, or several that reach parts
@@ -220,6 +233,7 @@ class Engine:
                 self.step.settle(loss)
         for watch in self.finished:
             watch(self, loss)
+        activity.enter(activity.READING)
         return moved
 
     def train_batch(
@@ -248,7 +262,8 @@ class Engine:
         training = [module for module in self.job.model.modules() if module.training]
         self.job.model.eval()
         try:
-            return self.step.evaluate(inputs)
+            with activity.during("evaluating"):
+                return self.step.evaluate(inputs)
         finally:
             for module in training:
                 module.training = True

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from typing_extensions import override
 
+from fleetx.roles import activity
+
 
 class BeforeForward:
     """Begins a batch when the model is called with gradients on; copies of it lose the hook."""
@@ -19,6 +21,8 @@ class BeforeForward:
         # Not only in training mode: fine-tuning with frozen statistics runs in eval mode.
         if torch.is_grad_enabled():
             self._begin()
+        elif not torch.compiler.is_compiling():
+            activity.enter("evaluating")
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:

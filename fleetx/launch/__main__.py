@@ -14,6 +14,7 @@ from fleetx.launch.errors import Interrupted, LaunchError, raise_on_signals
 from fleetx.launch.old_scripts import HASH_SEED, without_cards
 from fleetx.launch.ports import Ports, claim
 from fleetx.launch.server_secrets import check_token
+from fleetx.launch.stuck import Limits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,6 +60,7 @@ def _describe(job: Job) -> None:
 
 def _start(arguments: Arguments, job: Job) -> int:
     log_dir = _make_log_dir(arguments.log_dir)
+    limits = Limits.of(arguments.stuck_after, os.environ)
     listener = claim(job)
     start = _import_start()
     if arguments.paddle:
@@ -70,6 +72,7 @@ def _start(arguments: Arguments, job: Job) -> int:
         log_dir=log_dir,
         max_restart=arguments.max_restart,
         timeout=arguments.timeout,
+        limits=limits,
     )
 
 

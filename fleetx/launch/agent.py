@@ -23,12 +23,14 @@ from fleetx.launch.cluster import Job, Process, World
 from fleetx.launch.console import warn
 from fleetx.launch.environment import torch_variables, variables
 from fleetx.launch.errors import Interrupted, ignore_signals, pass_on
-from fleetx.launch.failure import Failure, Watch
+from fleetx.launch.failure import Failure, Record, Watch
 from fleetx.launch.job_board import JobBoard
 from fleetx.launch.logs import Echo, WorkerLogs, last_lines
 from fleetx.launch.rendezvous import Rendezvous
 from fleetx.launch.restart_policy import RestartPolicy
 from fleetx.launch.server_secrets import server_secrets
+from fleetx.launch.standstill import Verdict, named
+from fleetx.launch.stuck import CODE, Limits, StuckWatch
 
 GRACE = 4.0
 """Seconds between SIGTERM (or SIGINT) and SIGKILL, short enough to be gone in ten."""
@@ -78,6 +80,7 @@ class FleetAgent(SimpleElasticAgent):
         board: JobBoard,
         logs: WorkerLogs,
         max_restart: int,
+        limits: Limits,
     ) -> None:
         spec = WorkerSpec(
             role="trainer",
@@ -92,6 +95,8 @@ class FleetAgent(SimpleElasticAgent):
         self._job, self._machines, self._board, self._logs = job, rendezvous, board, logs
         self._processes: Processes | None = None
         self._watch: Watch | None = None
+        self._limits = limits
+        self._stuck: StuckWatch | None = None
         self._echo: Echo | None = None
         self._told_finished = False
         self._restarts: RestartPolicy | None = None
@@ -104,6 +109,8 @@ class FleetAgent(SimpleElasticAgent):
         self._logs.begin(world.local, attempt)
         files = [self._logs.error_file(process) for process in world.local]
         self._watch, self._told_finished = Watch(world.local, files), False
+        told = [self._logs.activity_file(process) for process in world.local]
+        self._stuck = StuckWatch(world, told, self._board, attempt, self._limits)
         self._restarts = (
             RestartPolicy(world, lambda: self._board.lose(attempt))
             if self._job.is_parameter_server
@@ -136,8 +143,11 @@ class FleetAgent(SimpleElasticAgent):
     def _variables(self, process: Process) -> dict[str, str]:
         world, attempt = self._world, self._machines.attempt
         restarts = self._worker_group.spec.max_restarts
+        file = self._logs.activity_file(process)
+        watched = self._limits.variables(file) if process.role == "TRAINER" else {}
         return (
             self._secrets.variables(attempt)
+            | watched
             | variables(self._job, world, process, attempt=attempt, environ=os.environ)
             | torch_variables(
                 world, process, master=self._machines.master, attempt=attempt, restarts=restarts
@@ -155,25 +165,46 @@ class FleetAgent(SimpleElasticAgent):
         assert self._watch is not None
         found = self._watch.look(self._codes(self._processes))
         if found is not None:
-            process, record = found
-            self._settle(
-                Failure(
-                    title=process.title,
-                    node=self._job.host,
-                    exit_code=record.exit_code,
-                    time=record.time,
-                    message=record.message,
-                    log=str(self._logs.log(process)),
-                    lines=last_lines(self._logs.log(process)),
-                )
-            )
+            self._settle(self._failure(*found))
             return RunResult(state=WorkerState.FAILED)
         if self._all_finished():
             self._processes.end()
             ranks = [worker.global_rank for worker in worker_group.workers]
             return RunResult(state=WorkerState.SUCCEEDED, return_values=dict.fromkeys(ranks))
         self._check_others()
+        assert self._stuck is not None
+        if (verdict := self._stuck.look()) is not None:
+            self._settle(self._standing_still(verdict))
+            return RunResult(state=WorkerState.FAILED)
         return RunResult(state=WorkerState.HEALTHY)
+
+    def _failure(self, process: Process, record: Record) -> Failure:
+        """A process that has failed; or those because of which it did, if they ended well."""
+        assert self._stuck is not None
+        behind = self._stuck.blame(process)
+        return Failure(
+            title=process.title if behind is None else named(behind.culprits),
+            node=self._job.host,
+            exit_code=record.exit_code,
+            time=record.time,
+            message=record.message if behind is None else f"{behind.sentence}. {record.message}",
+            log=str(self._logs.log(process)),
+            lines=last_lines(self._logs.log(process)),
+        )
+
+    def _standing_still(self, verdict: Verdict) -> Failure:
+        """Ranks for which the others have waited too long."""
+        here = [each for each in self._world.local if each.rank == verdict.culprits[0]]
+        logs = [self._logs.log(each) for each in here if each.role == "TRAINER"]
+        return Failure(
+            title=named(verdict.culprits),
+            node=self._job.host,
+            exit_code=CODE,
+            time=time.time(),
+            message=f"{verdict.sentence} (--stuck_after {self._limits.end:g})",
+            log=str(logs[0]) if logs else "",
+            lines=last_lines(logs[0]) if logs else (),
+        )
 
     def _codes(self, processes: Processes) -> dict[int, int | None]:
         """Exit codes, less the deaths that a job with servers survives."""

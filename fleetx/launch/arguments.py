@@ -44,6 +44,7 @@ class Arguments:
     log_dir: str = "log"
     max_restart: int = 0
     timeout: float = 60.0
+    stuck_after: float | None = None
     dry_run: bool = False
     paddle: bool = False
     module: bool = False
@@ -181,6 +182,13 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         metavar="SECONDS",
         help="how long to wait for the other machines (default: 60)",
+    )
+    group.add_argument(
+        "--stuck_after",
+        type=_seconds,
+        metavar="SECONDS",
+        help="end the job when ranks have waited so long for one that stands still (default: "
+        "FLEETX_TIMEOUT where it is set; else it is only named)",
     )
     group.add_argument(
         "--dry_run", action="store_true", help="print who would run where, and start nothing"

@@ -63,7 +63,9 @@ def first(failures: Sequence[Failure]) -> Failure:
 
 
 @dataclass(frozen=True)
-class _Record:
+class Record:
+    """How one process ended."""
+
     time: float
     exit_code: int
     message: str
@@ -78,7 +80,7 @@ class Watch:
         self._seen = time.time()
         self._ended: dict[int, tuple[float, int]] = {}
 
-    def look(self, codes: Mapping[int, int | None]) -> tuple[Process, _Record] | None:
+    def look(self, codes: Mapping[int, int | None]) -> tuple[Process, Record] | None:
         """The first failure among the processes, given their exit codes so far."""
         for index, code in codes.items():
             if code is not None and index not in self._ended:
@@ -109,24 +111,24 @@ class Watch:
                 return True
         return False
 
-    def _record(self, index: int) -> _Record | None:
+    def _record(self, index: int) -> Record | None:
         when, code = self._ended.get(index, (0.0, 0))
         written = _read(self._error_files[index])
         if written is not None and (index not in self._ended or code != 0):
-            return written if code <= 0 else _Record(written.time, code, written.message)
+            return written if code <= 0 else Record(written.time, code, written.message)
         if code == 0:
             return None
         if code < 0:
-            return _Record(when, 128 - code, f"killed by {signal_name(-code)}")
-        return _Record(when, code, "ended without a Python exception")
+            return Record(when, 128 - code, f"killed by {signal_name(-code)}")
+        return Record(when, code, "ended without a Python exception")
 
 
-def _read(path: Path) -> _Record | None:
+def _read(path: Path) -> Record | None:
     try:
         message = json.loads(path.read_text(encoding="utf-8"))["message"]
         extra = message["extraInfo"]
         at = float(extra.get("time", extra["timestamp"]))
-        return _Record(at, int(extra.get("exit_code", 1)), str(message["message"]))
+        return Record(at, int(extra.get("exit_code", 1)), str(message["message"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

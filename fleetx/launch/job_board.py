@@ -99,6 +99,26 @@ class JobBoard:
         """Counts a worker that was killed; how many there were on all machines."""
         return self._store.add(f"lost/{attempt}", 1)
 
+    def tell_activity(self, attempt: int, node_rank: int, text: str) -> None:
+        """Leaves what the workers of this machine do, for the machine that judges."""
+        self._store.set(f"activity/{attempt}/{node_rank}", text)
+
+    def activities(self, attempt: int, nnodes: int) -> list[str]:
+        """What other machines have left."""
+        keys = [f"activity/{attempt}/{node}" for node in range(nnodes)]
+        return [self._store.get(key).decode() for key in keys if self._store.check([key])]
+
+    def announce(self, attempt: int, text: str) -> None:
+        """Tells the launchers of the other machines something to print."""
+        number = self._store.add(f"announced/{attempt}", 1)
+        self._store.set(f"announcement/{attempt}/{number}", text)
+
+    def announcements(self, attempt: int, after: int) -> list[str]:
+        """What was announced since the first `after` announcements."""
+        number = self._store.add(f"announced/{attempt}", 0)
+        keys = [f"announcement/{attempt}/{each + 1}" for each in range(after, number)]
+        return [self._store.get(key).decode() for key in keys]
+
     def farewell(self, *, keeper: bool, others: int) -> None:
         """Says goodbye; the keeper of the store stays until the others have."""
         if not keeper:

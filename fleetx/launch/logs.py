@@ -13,6 +13,7 @@ from fleetx.launch.cluster import Process
 from fleetx.launch.console import raw
 
 ECHO_INTERVAL = 0.05
+CRASH_LINES = 40
 
 
 class WorkerLogs(LogsSpecs):
@@ -37,6 +38,10 @@ class WorkerLogs(LogsSpecs):
     def error_file(self, process: Process) -> Path:
         """Where a process leaves its exception."""
         return self._errors / f"{process.log_name}.{self._attempt}.json"
+
+    def activity_file(self, process: Process) -> Path:
+        """Where a process tells what it does."""
+        return self._errors / f"{process.log_name}.{self._attempt}.activity"
 
     def begin(self, processes: Sequence[Process], attempt: int) -> None:
         """Makes room for an attempt; the log of the one before is kept under its number."""
@@ -104,6 +109,21 @@ def last_lines(path: Path, number: int = 20) -> tuple[str, ...]:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - (1 << 16)))
-            return tuple(file.read().decode(errors="replace").splitlines()[-number:])
+            lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ()
+    return tuple(_crash(lines) or lines[-number:])
+
+
+def _crash(lines: list[str]) -> list[str]:
+    """What `faulthandler` left of a crash in native code: its name, and the thread that had it."""
+    began = [at for at, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    if not began:
+        return []
+    told = lines[began[-1] :]
+    found = [at for at, line in enumerate(told) if line.startswith("Current thread")]
+    if not found:
+        return []
+    thread = told[found[0] : found[0] + CRASH_LINES]
+    end = next((at for at, line in enumerate(thread) if not line), len(thread))
+    return [told[0], *thread[:end]]

@@ -4,6 +4,8 @@ It runs by path, before and without any other import of the library, and imports
 """
 
 import atexit
+import faulthandler
+import importlib.util
 import json
 import os
 import runpy
@@ -13,7 +15,7 @@ import time
 import traceback
 import types
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
@@ -25,7 +27,9 @@ class Terminated(SystemExit):
 def main() -> NoReturn:
     """Runs `[-m] name args...` as `python` would."""
     os.dup2(1, 2)  # one log, in the order in which things were written
+    faulthandler.enable()  # a crash in native code leaves the Python stacks in the log
     _die_with_launcher()
+    reporter = _start_reporter()
     arguments = sys.argv[1:]
     module = arguments[0] == "-m"
     owner = os.getpid()
@@ -49,11 +53,33 @@ def main() -> NoReturn:
     except BaseException as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         if os.getpid() == owner:  # not a forked child that fell through
+            reporter.fail(error)
             _record(f"{type(error).__name__}: {error}", code)
         own = _without_runner(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(own), own)
         sys.exit(code)
     sys.exit(0)
+
+
+class _Silent:
+    """Stands in for a reporter where no launcher listens."""
+
+    def fail(self, error: BaseException) -> None:
+        """Tell nobody."""
+
+
+def _start_reporter() -> Any:
+    """Lets a thread tell the launcher what this process does, until its very end."""
+    path = Path(__file__).with_name("reporter.py")
+    spec = importlib.util.spec_from_file_location("fleetx_reporter", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if (reporter := module.start()) is None:
+        return _Silent()
+    atexit.register(reporter.finish)  # the first to be registered is the last to be called
+    return reporter
 
 
 _told_to_stop: list[int] = []

@@ -27,6 +27,7 @@ from fleetx.launch.rendezvous import (
     Rendezvous,
 )
 from fleetx.launch.store import Store, control_store
+from fleetx.launch.stuck import Limits
 
 
 def start(
@@ -37,6 +38,7 @@ def start(
     log_dir: Path,
     max_restart: int,
     timeout: float,
+    limits: Limits,
 ) -> int:
     """Runs the job and returns the exit code of the launcher."""
     # The agent's own log lines repeat what the report says, with a line per process.
@@ -53,7 +55,13 @@ def start(
         board = JobBoard(store)
         rendezvous = Rendezvous(job, board, _members(job, store, board, timeout), timeout=timeout)
         agent = FleetAgent(
-            job, command, rendezvous=rendezvous, board=board, logs=logs, max_restart=max_restart
+            job,
+            command,
+            rendezvous=rendezvous,
+            board=board,
+            logs=logs,
+            max_restart=max_restart,
+            limits=limits,
         )
         try:
             return _run(agent, job, board)

@@ -7,6 +7,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
+from fleetx.roles import activity
 from fleetx.roles.stores import Store, patience
 
 LONGEST_ACTION = timedelta(minutes=30)
@@ -39,7 +40,8 @@ class Barrier:
         keys = [f"meeting/said/{self.told}/{index}" for index in range(self.size)]
         self.store.set(keys[self.index], fact)
         try:
-            self.store.wait(keys, default_pg_timeout)
+            with activity.meeting(call):
+                self.store.wait(keys, default_pg_timeout)
         except dist.DistError as error:
             silent = [str(index) for index, key in enumerate(keys) if not self.store.check([key])]
             raise RuntimeError(
@@ -71,9 +73,10 @@ class Barrier:
             self.store.set(_seat(self.index), f"{self.held} {call}")
             if self.store.add("meeting/arrived", 1) == self.held * self.size:
                 self._open(go)
-            self.store.wait([go], patience())
-            verdict = self.store.get(go).decode()
-            self._leave()
+            with activity.meeting(call):
+                self.store.wait([go], patience())
+                verdict = self.store.get(go).decode()
+                self._leave()
         except dist.DistError as error:
             raise RuntimeError(f"{call} {self._absent()}; {_ADVICE}") from error
         if verdict:
@@ -94,7 +97,8 @@ class Barrier:
             self.store.delete_key(count)
             # Everybody has come here, so nobody still reads the verdict on the action before.
             self.store.delete_key(f"action/{self.actions - 1}")
-        self.store.wait([verdict], LONGEST_ACTION)
+        with activity.meeting("what all workers do or none"):
+            self.store.wait([verdict], LONGEST_ACTION)
         found = self.store.get(verdict).decode()
         self._part(GRACE if found else LONGEST_ACTION)
         return found

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from fleetx.roles import logs
+from fleetx.roles import activity, logs
 from fleetx.roles.detection import PaddleCloudRoleMaker
 from fleetx.roles.environment import Environment
 from fleetx.roles.idle_threads import wait_for_idle_threads
@@ -52,8 +52,10 @@ def start(role_maker: RoleMaker | None = None, *, is_collective: bool = False) -
     if _running:
         return _again(claimed)
     handler = logs.attach(claimed)
+    activity.forget()
     try:
-        world = open_world(claimed)
+        with activity.meeting("fleet.init()"):
+            world = open_world(claimed)
     except BaseException:
         logs.detach(handler)
         raise

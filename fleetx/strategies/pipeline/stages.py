@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed import pipelining
 
 from fleetx.graph.part import Part
+from fleetx.roles import activity
 from fleetx.roles.messages import Described, broadcast_json, broadcast_tree, describe, described
 from fleetx.strategies.pipeline.joined_outputs import grows, joined
 from fleetx.strategies.pipeline.parts import run
@@ -176,6 +177,7 @@ class Stages:
     def _runner(self, inputs: Mapping[str, Any], count: int, backward: bool) -> "_Runner":
         leaves = [leaf for leaf in tree_leaves(dict(inputs)) if isinstance(leaf, Tensor)]
         shapes = tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
+        activity.note("the shapes of their batches", shapes)
         # A model that brings its parts has others for other results.
         key = (shapes, count, backward, self._model.training, id(self._in_force))
         runner = self._runners.pop(key, None) or self._made(inputs, count, backward)

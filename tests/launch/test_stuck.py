@@ -1,0 +1,225 @@
+"""Ranks that stand still, end early or go out of order are named; real jobs of real processes."""
+
+import signal
+
+import pytest
+
+from fleetx.testing.limits import stretched
+from tests.launch.conftest import Launcher, Outcome
+from tests.ports import free_ports
+
+PLAIN = """
+import os, time, torch, fleetx as fleet
+rank = int(os.environ["RANK"])
+
+def batches(count):
+    for number in range(count):
+        trouble(number)
+        yield torch.randn(4, 8), torch.randn(4, 2)
+
+def train(count):
+    fleet.init(is_collective=True)
+    model = fleet.distributed_model(torch.nn.Linear(8, 2))
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for x, y in batches(count):
+        optimizer.minimize(torch.nn.functional.mse_loss(model(x), y))
+    return model
+"""
+
+
+def soon() -> str:
+    """Seconds after which a job is ended; more where everything takes longer."""
+    return f"{min(stretched(3), 9):.1f}"
+
+
+def run(launcher: Launcher, script: str, *flags: str, workers: int = 2, **more: str) -> Outcome:
+    name = launcher.script(script)
+    return launcher.run("--nproc_per_node", str(workers), *flags, name, **more)
+
+
+def line_of(script: str, words: str) -> int:
+    return next(at for at, line in enumerate(script.splitlines(), 1) if words in line)
+
+
+def test_a_rank_that_reads_data_for_too_long_is_named_and_ends_the_job(launcher: Launcher) -> None:
+    script = f"""{PLAIN}
+def trouble(number):
+    if rank == 1 and number == 3:
+        time.sleep(300)
+train(5)
+"""
+    outcome = run(launcher, script, "--stuck_after", soon())
+    line = line_of(script, "time.sleep(300)")
+    assert outcome.code == 124, outcome.err
+    assert f"rank 1 has been reading data at train.py:{line} for" in outcome.err
+    told = "(step 3); rank 0 waits for it in the all-reduce of data_parallel"
+    assert told in outcome.err
+    assert "rank 1 failed first (exit code 124)" in outcome.err
+    for rank in range(2):
+        assert f"stack of rank {rank}, innermost call first:" in outcome.err
+    assert "in trouble" in outcome.err
+    assert "in minimize" in outcome.err
+
+
+def test_by_default_the_job_goes_on_and_the_end_of_the_wait_is_told(launcher: Launcher) -> None:
+    script = f"""{PLAIN}
+def trouble(number):
+    if rank == 1 and number == 3:
+        while not os.path.exists("named"):
+            time.sleep(0.05)
+train(5)
+print("through")
+"""
+    process = launcher.start(
+        "--nproc_per_node", "2", launcher.script(script), FLEETX_STUCK_WARNING="2"
+    )
+    assert process.stderr is not None
+    told = []
+    for line in process.stderr:
+        told.append(line)
+        if "rank 1 has been reading data" in line:
+            (launcher.folder / "named").touch()
+    assert process.wait() == 0, told
+    assert any("the wait for rank 1 is over" in line for line in told), told
+    assert "through" in launcher.log("workerlog.1")
+
+
+@pytest.mark.parametrize("last", ["pass", "fleet.barrier_worker()"])
+def test_different_numbers_of_batches_are_named(launcher: Launcher, last: str) -> None:
+    script = f"""{PLAIN}
+trouble = lambda number: None
+train(5 - rank)
+{last}
+"""
+    outcome = run(launcher, script, "--stuck_after", soon())
+    assert outcome.code != 0
+    assert "all ranks must make the same number of batches" in outcome.err, outcome.err
+    assert "rank 0 has begun 5 batches, rank 1 has begun 4 batches" in outcome.err.replace(
+        "rank 1 has begun 4 batches, rank 0 has begun 5 batches",
+        "rank 0 has begun 5 batches, rank 1 has begun 4 batches",
+    )
+    if last == "pass":
+        assert "rank 1 failed first" in outcome.err
+        assert "rank 1 ended with code 0 after 4 batches" in outcome.err
+
+
+def test_a_plain_script_of_torch_is_told_by_its_lines(launcher: Launcher) -> None:
+    script = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(3)
+for step in range(20):
+    if step == 15 and os.environ["RANK"] == "2":
+        time.sleep(300)
+    dist.all_reduce(x)
+"""
+    outcome = run(launcher, script, "--stuck_after", soon(), workers=3)
+    assert outcome.code == 124, outcome.err
+    nap, reduce = line_of(script, "sleep"), line_of(script, "all_reduce")
+    assert f"rank 2 has been at train.py:{nap} for" in outcome.err
+    assert f"ranks 0, 1 wait for it in the all-reduce at train.py:{reduce}" in outcome.err
+    assert "stack of ranks 0, 1, innermost" in outcome.err, "equal stacks are told once"
+
+
+def test_collectives_in_a_different_order_are_named(launcher: Launcher) -> None:
+    script = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(3)
+for step in range(12):
+    dist.all_reduce(x)
+if os.environ["RANK"] == "0":
+    dist.all_reduce(torch.ones(5))
+    dist.broadcast(torch.ones(7), 0)
+else:
+    dist.broadcast(torch.ones(7), 0)
+    dist.all_reduce(torch.ones(5))
+time.sleep(300)
+"""
+    outcome = run(launcher, script, "--stuck_after", soon())
+    assert outcome.code != 0
+    assert "ranks 0, 1 are out of order: as number 13" in outcome.err, outcome.err
+    assert "rank 0 made an all-reduce of [[5]]" in outcome.err
+    assert "rank 1 made a broadcast of [[7]]" in outcome.err
+
+
+@pytest.mark.real_processes
+def test_a_crash_in_native_code_shows_its_stack(launcher: Launcher) -> None:
+    script = """
+import ctypes, threading, time
+for _ in range(30):
+    threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
+def read_nowhere():
+    ctypes.string_at(0)
+read_nowhere()
+"""
+    outcome = run(launcher, script, workers=1)
+    assert outcome.code == 128 + signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in outcome.err
+    assert f"line {line_of(script, 'string_at')} in read_nowhere" in outcome.err
+
+
+@pytest.mark.parametrize("how", ["native", "stopped"])
+def test_a_rank_that_cannot_say_anything_is_named(launcher: Launcher, how: str) -> None:
+    wait = {
+        # A function that is called with the interpreter's lock held.
+        "native": "ctypes.PyDLL(None).sleep(300)",
+        "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
+    }[how]
+    script = f"""{PLAIN}
+import ctypes, signal
+def trouble(number):
+    if rank == 1 and number == 3:
+        {wait}
+train(5)
+"""
+    outcome = run(launcher, script, "--stuck_after", soon())
+    assert outcome.code == 124, outcome.err
+    assert "rank 1 has given no sign for" in outcome.err
+    if how == "native":
+        assert "native code does not let go of the interpreter" in outcome.err
+        assert "in trouble" in outcome.err
+    else:
+        assert "it is stopped" in outcome.err
+
+
+def test_two_machines_name_the_rank_on_both_consoles(launcher: Launcher) -> None:
+    script = launcher.script(f"""{PLAIN}
+def trouble(number):
+    if rank == 1 and number == 3:
+        time.sleep(300)
+train(5)
+""")
+    port = free_ports(4)[1]
+    jobs = [
+        launcher.start(
+            "--nnodes=2",
+            f"--master=127.0.0.1:{port}",
+            f"--rank={node}",
+            f"--log_dir=log{node}",
+            f"--stuck_after={soon()}",
+            script,
+        )
+        for node in range(2)
+    ]
+    for outcome in [launcher.finish(job) for job in jobs]:
+        assert outcome.code == 124, outcome.err
+        assert "rank 1 has been reading data at train.py:" in outcome.err
+        assert "rank 0 waits for it in the all-reduce of data_parallel" in outcome.err
+        assert "stack of rank 0, innermost" in outcome.err
+
+
+def test_nobody_is_named_while_one_rank_evaluates_alone(launcher: Launcher) -> None:
+    script = f"""{PLAIN}
+trouble = lambda number: None
+model = train(3)
+began = time.time()
+while rank == 0 and time.time() < began + 5:
+    with torch.no_grad():
+        model(torch.randn(4, 8))
+    time.sleep(0.1)
+fleet.barrier_worker()
+"""
+    outcome = run(launcher, script, FLEETX_STUCK_WARNING="2")
+    assert outcome.code == 0, outcome.err
+    assert "wait" not in outcome.err
