@@ -266,6 +266,11 @@ class FleetAgent(SimpleElasticAgent):
             self._echo.finish()
             self._echo = None
 
+    def hear(self) -> None:
+        """Prints what another machine has said of a job that stood still, before it ended it."""
+        if self._stuck is not None:
+            self._stuck.hear()
+
     def tidy(self) -> None:
         """Removes what servers kept in case of a sudden death."""
         self._secrets.remove()

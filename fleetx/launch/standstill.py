@@ -63,7 +63,7 @@ class Seen:
     still: float = 0.0
     """Seconds since it did anything new."""
     silent: float = 0.0
-    """Seconds since it said anything."""
+    """Seconds since it said anything; 0 as long as that is nothing to speak of."""
     asleep: str = ""
     """What the system says of a silent process."""
     doing: str = ""
@@ -285,7 +285,7 @@ def _culprit(rank: int, seen: Seen) -> str:
         return f"rank {rank} ended with code 0 after {_batches(seen.batches)}"
     if seen.state == "failed":
         return f"rank {rank} failed"
-    if seen.silent > seen.still:
+    if seen.silent:
         return f"rank {rank} has given no sign for {seen.silent:.0f} s ({seen.asleep})"
     doing = f" {seen.doing}" if seen.doing else ""
     place = f" at {seen.place}" if seen.place else ""

@@ -87,7 +87,7 @@ def _run(agent: FleetAgent, job: Job, board: JobBoard) -> int:
         if not result.is_failed():
             return 0
     except JobEnded:
-        pass
+        agent.hear()
     except Interrupted as stop:
         board.post(_stopped(job, stop))
         raise

@@ -25,6 +25,8 @@ DEFAULT_WARNING = 25.0
 LOOK = 0.5
 SHARE = 2.0
 """Seconds between two messages to the launcher that judges, while a worker stands still."""
+SILENCE = 5.0
+"""Seconds without a word that a busy machine may take."""
 LEAST = 3.0
 """Seconds without progress after which a worker tells more of itself, at the most."""
 SETTLE = 2.0
@@ -126,7 +128,7 @@ class StuckWatch:
             seen = Seen.of(told, now)
         except (OSError, ValueError, KeyError, TypeError):
             return None  # it has not begun
-        if seen.state != "running" or seen.silent < max(2.0, self._limits.first / 2):
+        if seen.state != "running" or seen.silent < max(SILENCE, self._limits.first):
             return replace(seen, silent=0.0)
         return self._silent(rank, file, int(told["pid"]), seen)
 
@@ -184,6 +186,11 @@ class StuckWatch:
         warn(text)
         if self._world.nnodes > 1:
             self._board.announce(self._attempt, text)
+
+    def hear(self) -> None:
+        """Print what was announced last, on a machine that does not judge."""
+        if self._world.node_rank > 0:
+            self._repeat()
 
     def _repeat(self) -> None:
         for text in self._board.announcements(self._attempt, self._heard):

@@ -87,8 +87,10 @@ def forget() -> None:
 
 
 def now() -> dict[str, Any]:
-    """All of it, as plain values."""
+    """All of it, as plain values; nothing in a script that does not use fleetx."""
     doing, since = _record.doing
+    if not since:
+        return {}
     return {
         "doing": doing,
         "since": since,

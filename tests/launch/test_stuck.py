@@ -1,12 +1,15 @@
 """Ranks that stand still, end early or go out of order are named; real jobs of real processes."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
 from fleetx.testing.limits import stretched
 from tests.launch.conftest import Launcher, Outcome
 from tests.ports import free_ports
+
+ROOT = Path(__file__).parent.parent.parent
 
 PLAIN = """
 import os, time, torch, fleetx as fleet
@@ -61,6 +64,7 @@ train(5)
     assert "in minimize" in outcome.err
 
 
+@pytest.mark.rare
 def test_by_default_the_job_goes_on_and_the_end_of_the_wait_is_told(launcher: Launcher) -> None:
     script = f"""{PLAIN}
 def trouble(number):
@@ -84,7 +88,9 @@ print("through")
     assert "through" in launcher.log("workerlog.1")
 
 
-@pytest.mark.parametrize("last", ["pass", "fleet.barrier_worker()"])
+@pytest.mark.parametrize(
+    "last", ["pass", pytest.param("fleet.barrier_worker()", marks=pytest.mark.rare)]
+)
 def test_different_numbers_of_batches_are_named(launcher: Launcher, last: str) -> None:
     script = f"""{PLAIN}
 trouble = lambda number: None
@@ -103,6 +109,7 @@ train(5 - rank)
         assert "rank 1 ended with code 0 after 4 batches" in outcome.err
 
 
+@pytest.mark.rare
 def test_a_plain_script_of_torch_is_told_by_its_lines(launcher: Launcher) -> None:
     script = """
 import os, time, torch, torch.distributed as dist
@@ -159,11 +166,12 @@ read_nowhere()
     assert f"line {line_of(script, 'string_at')} in read_nowhere" in outcome.err
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("how", ["native", "stopped"])
 def test_a_rank_that_cannot_say_anything_is_named(launcher: Launcher, how: str) -> None:
     wait = {
         # A function that is called with the interpreter's lock held.
-        "native": "ctypes.PyDLL(None).sleep(300)",
+        "native": "ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)",
         "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
     }[how]
     script = f"""{PLAIN}
@@ -209,17 +217,88 @@ train(5)
         assert "stack of rank 0, innermost" in outcome.err
 
 
+@pytest.mark.rare
 def test_nobody_is_named_while_one_rank_evaluates_alone(launcher: Launcher) -> None:
     script = f"""{PLAIN}
 trouble = lambda number: None
 model = train(3)
 began = time.time()
-while rank == 0 and time.time() < began + 5:
+while rank == 0 and time.time() < began + 10:
     with torch.no_grad():
         model(torch.randn(4, 8))
     time.sleep(0.1)
 fleet.barrier_worker()
 """
-    outcome = run(launcher, script, FLEETX_STUCK_WARNING="2")
+    outcome = run(launcher, script, FLEETX_STUCK_WARNING="6")
     assert outcome.code == 0, outcome.err
     assert "wait" not in outcome.err
+
+
+PIPELINE = """
+import os, time, torch, fleetx as fleet
+rank, how = int(os.environ["RANK"]), os.environ["HOW"]
+strategy = fleet.DistributedStrategy()
+strategy.pipeline = True
+strategy.pipeline_configs = {"accumulate_steps": 2}
+fleet.init(is_collective=True, strategy=strategy)
+layers = [torch.nn.Linear(8, 8) for _ in range(3)]
+model = fleet.distributed_model(
+    torch.nn.Sequential(*layers, torch.nn.Linear(8, 2)), criterion=torch.nn.functional.mse_loss
+)
+step = 0
+def hang(module, inputs):
+    if how == "sleep" and rank == 1 and step == 3:
+        time.sleep(300)
+for module in model.modules():
+    if isinstance(module, torch.nn.Linear):
+        module.register_forward_pre_hook(hang)
+optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+for step in range(6):
+    samples = 8 if how == "shapes" and rank == 1 and step == 3 else 4
+    model.train_batch((torch.randn(samples, 8), torch.randn(samples, 2)))
+"""
+
+
+def test_other_shapes_on_one_rank_of_a_pipeline_are_named(launcher: Launcher) -> None:
+    outcome = run(launcher, PIPELINE, "--stuck_after", soon(), HOW="shapes")
+    assert outcome.code == 124, outcome.err
+    assert "ranks 0, 1 wait for each other" in outcome.err
+    assert "They differ in the shapes of their batches" in outcome.err
+    assert "((8, 8), torch.float32)" in outcome.err
+
+
+@pytest.mark.rare
+def test_a_stage_that_stands_still_is_named(launcher: Launcher) -> None:
+    outcome = run(launcher, PIPELINE, "--stuck_after", soon(), HOW="sleep")
+    assert outcome.code == 124, outcome.err
+    line = line_of(PIPELINE, "time.sleep")
+    assert f"rank 1 has been in forward and backward at train.py:{line} for" in outcome.err
+    assert "rank 0 waits for it in the transfer of pipeline" in outcome.err
+
+
+@pytest.mark.rare
+def test_a_model_of_others_that_stands_still_in_a_layer_is_named(launcher: Launcher) -> None:
+    script = """
+import os, time, torch, fleetx as fleet
+from tests.libraries import transformers
+strategy = fleet.DistributedStrategy()
+strategy.sharding = True
+strategy.sharding_configs = {"stage": 3}
+fleet.init(is_collective=True, strategy=strategy)
+config = transformers.GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=64, n_positions=16)
+model = fleet.distributed_model(transformers.GPT2LMHeadModel(config))
+optimizer = fleet.distributed_optimizer(torch.optim.AdamW(model.parameters(), lr=1e-3))
+step = 0
+def hang(module, inputs):
+    if os.environ["RANK"] == "1" and step == 3:
+        time.sleep(300)
+model.transformer.h[1].register_forward_pre_hook(hang)
+for step in range(5):
+    ids = torch.randint(0, 64, (2, 8))
+    optimizer.minimize(model(input_ids=ids, labels=ids).loss)
+"""
+    outcome = run(launcher, script, "--stuck_after", soon(), PYTHONPATH=str(ROOT))
+    assert outcome.code == 124, outcome.err
+    assert f"rank 1 has been in forward at train.py:{line_of(script, 'sleep')} for" in outcome.err
+    assert "(step 4); rank 0 waits for it in the all-gather of sharding" in outcome.err
+    assert "modeling_gpt2.py" in outcome.err

@@ -102,6 +102,8 @@ class Server:
 
     def _lose(self, pid: int) -> None:
         """The client was killed, so its program is."""
+        if pid not in self._clients:  # it has ended just before, in the same round of events
+            return
         self._files.unregister(self._clients[pid])
         self._clients.pop(pid).close()
         with contextlib.suppress(ProcessLookupError):

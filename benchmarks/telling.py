@@ -1,0 +1,67 @@
+"""What it costs a worker to tell its launcher what it does, as a share of a step of 5 ms.
+
+Two parts: the words of the engine in every step, and the thread that looks twice a second and
+writes a small file. Both are measured as time of the processor, on one process with a group.
+
+python benchmarks/telling.py
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+
+from fleetx.launch.reporter import BEAT, Reporter
+from fleetx.roles import activity
+
+STEP = 5e-3
+"""Seconds of the step against which it is held."""
+
+
+def words() -> None:
+    """What the engine says in the step of a usual loop."""
+    activity.begin_batch()
+    activity.enter("in backward")
+    activity.enter("in the update")
+    activity.enter(activity.READING)
+
+
+def per_call(function: Callable[[], None], calls: int, rounds: int) -> float:
+    """Seconds of the processor that one call takes: the median of some rounds."""
+    found = []
+    for _ in range(rounds):
+        began = time.thread_time()
+        for _ in range(calls):
+            function()
+        found.append((time.thread_time() - began) / calls)
+    return statistics.median(found)
+
+
+def main() -> None:
+    """Measure both and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=21)
+    rounds = parser.parse_args().rounds
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    with tempfile.TemporaryDirectory() as folder:
+        reporter = Reporter(str(Path(folder) / "activity"), after=3.0)
+
+        def beat() -> None:
+            activity.begin_batch()  # so that it goes on
+            reporter.beat()
+
+        said, told = per_call(words, 1000, rounds), per_call(beat, 50, rounds)
+    dist.destroy_process_group()
+    share = said / STEP + told / BEAT
+    print(f"words of the engine   {said * 1e6:6.2f} us a step    {said / STEP:.4%}")
+    print(f"looking and writing   {told * 1e6:6.2f} us, 2 a s    {told / BEAT:.4%}")
+    print(f"together              {share:.4%} of a step of 5 ms (at most 0.2 %)")
+
+
+if __name__ == "__main__":
+    main()
