@@ -325,3 +325,32 @@ def test_ddp_says_when_it_waits() -> None:
     replica(torch.ones(1, 2)).sum().backward()
     with pytest.raises(RuntimeError):
         internals.check_reduced(replica)
+
+
+def exchanged() -> tuple[dict[str, int], list[int], list[Any]]:
+    import torch.distributed as dist
+
+    (name,) = (str(group.group_name) for group in internals.process_groups())
+    before = internals.exchanges_made()[name]
+    dist.all_reduce(torch.ones(3))
+    dist.broadcast(torch.ones(5), 0)
+    made = {"exchanges": internals.exchanges_made()[name] - before}
+    last = [entry for entry in internals.last_collectives() if entry["process_group"][0] == name]
+    names = ("profiling_name", "input_sizes", "retired")
+    told = [[entry[key] for key in names] for entry in last[-2:]]
+    numbers = [entry["collective_seq_id"] for entry in last[-2:]]
+    return made | {"apart": numbers[1] - numbers[0]}, internals.group_members()[name][1], told
+
+
+def test_torch_counts_and_records_exchanges() -> None:
+    for made, ranks, told in world(2).run(in_a_group):
+        assert made == {"exchanges": 2, "apart": 1}
+        assert ranks == [0, 1]
+        assert told == [["gloo:all_reduce", [[3]], True], ["gloo:broadcast", [[5]], True]]
+
+
+def in_a_group() -> tuple[dict[str, int], list[int], list[Any]]:
+    import fleetx as fleet
+
+    fleet.init(is_collective=True)
+    return exchanged()
