@@ -18,6 +18,7 @@ from fleetx.launch.job_board import SILENCE, JobBoard
 from fleetx.launch.logs import WorkerLogs
 from fleetx.launch.ports import Ports
 from fleetx.launch.rendezvous import FixedMembers, Rendezvous
+from fleetx.launch.stuck import Limits
 from tests.ports import free_ports
 
 
@@ -135,6 +136,7 @@ def test_machines_of_an_elastic_job_meet_again_without_a_silent_one(
         board=board,
         logs=WorkerLogs(tmp_path, tmp_path),
         max_restart=0,
+        limits=Limits(),
     )
     agent._check_others()
     assert rendezvous.num_nodes_waiting() == 0
