@@ -26,6 +26,7 @@ from torch.nn.modules.transformer import _detect_is_causal_mask as detect_is_cau
 from torch.nn.modules.transformer import _get_seq_len as get_seq_len
 from torch.nn.utils import stateless
 from torch.utils import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import (
     SUPPORTED_NODES,
     TreeSpec,
@@ -66,6 +67,7 @@ __all__ = [
     "InstanceNormBase",
     "NormBase",
     "PythonReferenceAnalysis",
+    "TorchDispatchMode",
     "TreeSpec",
     "detect_is_causal_mask",
     "enable_python_dispatcher",
@@ -131,6 +133,35 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
 def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
     """A module's own submodules by their names, to be read and written."""
     return module._modules
+
+
+def moved_or_empty(module: nn.Module, device: torch.device) -> None:
+    """Move a module; what is on the meta device gets memory, and its parameters stay the same."""
+    made: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def move(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:
+            return tensor.to(device)
+        if id(tensor) not in made:  # what has several names; kept, so that its number is not reused
+            made[id(tensor)] = tensor, torch.empty_like(tensor, device=device)
+        return made[id(tensor)][1]
+
+    swaps = torch.__future__.get_swap_module_params_on_conversion()
+    # Else torch would make a parameter of its own at each place of one that is tied.
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        module._apply(move)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(swaps)
+
+
+def written(operator: Any, arguments: Any) -> Iterator[Tensor]:
+    """The tensors among positional arguments to which an operator of torch writes."""
+    if operator._schema.is_mutable:
+        for declared, value in zip(operator._schema.arguments, arguments, strict=False):
+            if declared.alias_info is not None and declared.alias_info.is_write:
+                several = value if isinstance(value, list | tuple) else (value,)
+                yield from (tensor for tensor in several if isinstance(tensor, Tensor))
 
 
 def has_forward_hooks(module: nn.Module) -> bool:

@@ -53,9 +53,13 @@ def buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def start_equal(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Give every replica the parameters and buffers of the first one."""
+    """Give every replica the parameters and buffers of the first one.
+
+    What is on the meta device has no numbers yet, and all ranks will draw the same.
+    """
     if dist.get_world_size(group) > 1:
-        copy_from_first_rank((*model.parameters(), *model.buffers()), group)
+        tensors = (*model.parameters(), *model.buffers())
+        copy_from_first_rank((t for t in tensors if not t.is_meta), group)
 
 
 class Drift:

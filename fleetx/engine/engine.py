@@ -1,6 +1,6 @@
 """Fold a plan over a model and run it: begin, drive, finish. No feature is named here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from fleetx.comm.reached import Reached
 from fleetx.engine.forward_hook import BeforeForward
-from fleetx.engine.laid_out import LaidOut, refuse_meta
+from fleetx.engine.laid_out import LaidOut
 from fleetx.engine.parameter_names import ParameterNames
 from fleetx.engine.running_optimizer import running_optimizer
 from fleetx.engine.strangers import plan_at_work, watch_over
@@ -24,6 +24,7 @@ from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.plain_step import plain_step, unscaled
 from fleetx.plan.step import Driven, Step
 from fleetx.plan.strategy import Plan
+from fleetx.plan.unmade import unmade
 from fleetx.roles import activity
 
 
@@ -40,8 +41,8 @@ class Engine:
         criterion: Callable[[Any, Any], Tensor] | None = None,
         sample: Any = None,
         keep_outputs: bool = False,
+        promised: Collection[str] = (),
     ) -> None:
-        refuse_meta(model)
         self.plan = plan
         self.names = ParameterNames(dict(model.named_parameters()))
         """Parameters, the user's and those that run -> the first name of each."""
@@ -56,12 +57,13 @@ class Engine:
             criterion=criterion,
             sample=sample,
             keep_outputs=keep_outputs,
+            unmade=unmade(model, promised),
         )
         self._name_groups()
         for strategy in plan.strategies:
             self.job.model = self.job.together(partial(changed_model, strategy, self.job))
         # Whoever could not afford the whole model on one device has cut it by now.
-        self.job.model.to(device)
+        self.job.together(partial(self.job.place, self.job.model))
         self.names.run(self.held())
         if self.job.contexts:
             replace_forward(self.job.model, self._under_contexts)
@@ -157,6 +159,8 @@ class Engine:
         if self.open:
             return
         self._laid_out.check()
+        if self.job.unmade is not None:
+            self.job.unmade.check()
         if self.step is None:
             return
         activity.begin_batch()

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from fleetx.comm.held_gradients import records
-from fleetx.plan.error import PlanError
 from fleetx.torch_internals import children_of, is_fsdp, parameters_of
 
 SHOWN = 4
@@ -91,18 +90,6 @@ class LaidOut:
             gone = [name for name in self._names if name not in now]
             replaced = [n for n in now if n in self._names and _is_in(n, left)]
             raise RuntimeError(_changed(new=new, gone=gone, replaced=replaced))
-
-
-def refuse_meta(model: nn.Module) -> None:
-    """Complain of a model without numbers, of which there is nothing to lay out."""
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if tensor.is_meta:
-            raise PlanError(
-                f"{name!r} is on the meta device: it has a shape and no numbers, so there is "
-                "nothing to lay out or to train. Make the model without torch.device('meta'), or "
-                "call model.to_empty(device='cpu') and give it its weights, before "
-                "fleet.distributed_model()."
-            )
 
 
 def _has_parameters(held: Any) -> bool:

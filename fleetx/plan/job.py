@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from fleetx.plan.all_or_none import all_or_none
 from fleetx.plan.step import Step
+from fleetx.plan.unmade import Unmade
 from fleetx.roles.messages import broadcast_json
 from fleetx.torch_internals import parameters_of
 
@@ -65,6 +66,9 @@ class Job:
 
     optimizer: Optimizer | None = None
 
+    unmade: Unmade | None = None
+    """What of a model that came without numbers is to be made; None of any other model."""
+
     owners: dict[str, type[nn.Module]] = field(init=False, default_factory=dict)
     """Every parameter of the whole model by its first name -> the kind of module that has it."""
 
@@ -84,6 +88,13 @@ class Job:
         """The first names of the parameters of the model that this rank holds."""
         named = self.model.named_parameters(remove_duplicate=False)
         return {self._first.get(name, name) for name, _ in named}
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """Bring a model to the device; one that came without numbers gets this rank's share."""
+        if self.unmade is None:
+            return model.to(self.device)
+        self.unmade.place(model, self.device)
+        return model
 
     def together(self, action: Callable[[], T]) -> T:
         """Do what every rank of the mesh does now; where it raises on one, it raises on all."""

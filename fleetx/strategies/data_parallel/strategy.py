@@ -47,7 +47,7 @@ class DataParallel(Strategy, name="data_parallel"):
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
-        model.to(job.device)
+        job.place(model)
         if job.size("dp") == 1:
             return model
         if job.size("pp") * job.size("tp") > 1:

@@ -36,7 +36,7 @@ class LocalStrategy(Strategy, name=None):
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
-        start_equal(model.to(job.device), job.mesh["dp"].get_group())
+        start_equal(job.place(model), job.mesh["dp"].get_group())
         return model
 
     @override

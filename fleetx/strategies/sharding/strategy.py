@@ -145,7 +145,7 @@ class Sharding(Strategy, name="sharding"):
         config = self.config
         units = units_of(model, job, config.segment_anchors, config.segment_broadcast_MB)
         if job.size("dp") * job.size("sharding") == 1:
-            return model.to(job.device)
+            return job.place(model)
         start_equal(model, data_group(job.mesh))
         shard(model, units, job, again=config.stage == 3)
         self._units = tuple(units)

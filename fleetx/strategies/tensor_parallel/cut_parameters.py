@@ -35,7 +35,10 @@ def cut_parameter(
     """
     parameter = getattr(*places[0])
     placement = Replicate() if dim is None else Shard(dim)
-    values = distribute_tensor(parameter.detach().to(device), mesh, [placement])
+    if parameter.is_meta:  # all ranks will draw the same
+        values = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=None)
+    else:
+        values = distribute_tensor(parameter.detach().to(device), mesh, [placement])
     spread = nn.Parameter(values, requires_grad=parameter.requires_grad)
     for owner, name in places:
         setattr(owner, name, spread)
@@ -83,9 +86,13 @@ def _at_rest(model: nn.Module, module: nn.Module, name: str) -> Any:
 
 
 def moved_buffers(owners: Collection[nn.Module], device: torch.device) -> list[Tensor]:
-    """The buffers of modules, each once, after they have been moved to the device."""
+    """The buffers of modules, each once, after they have been moved to the device.
+
+    Those on the meta device stay there, and are none of them.
+    """
     for owner in owners:
         for name, buffer in buffers_of(owner).items():
-            buffers_of(owner)[name] = None if buffer is None else buffer.to(device)
+            if buffer is not None and not buffer.is_meta:
+                buffers_of(owner)[name] = buffer.to(device)
     every = {id(b): b for owner in owners for b in buffers_of(owner).values() if b is not None}
-    return list(every.values())
+    return [buffer for buffer in every.values() if not buffer.is_meta]
