@@ -354,3 +354,20 @@ def in_a_group() -> tuple[dict[str, int], list[int], list[Any]]:
 
     fleet.init(is_collective=True)
     return exchanged()
+def test_what_is_without_numbers_gets_memory_and_stays_tied() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.BatchNorm1d(2))
+        model[1].weight = model[0].weight
+    model.register_buffer("here", torch.ones(1))
+    before = list(model.parameters())
+    internals.moved_or_empty(model, torch.device("cpu"))
+    assert all(now is then for now, then in zip(model.parameters(), before, strict=True))
+    assert model[1].weight is model[0].weight
+    assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
+    assert float(model.here) == 1.0
+
+
+def test_operators_say_what_they_write_to() -> None:
+    first, second = torch.ones(1), torch.ones(1)
+    assert list(internals.written(torch.ops.aten.copy_.default, (first, second))) == [first]
+    assert list(internals.written(torch.ops.aten.add.Tensor, (first, second))) == []

@@ -172,7 +172,7 @@ class _Written(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._places = set[int]()
 
     @override

@@ -66,8 +66,7 @@ class Unmade:
         _follow_attributes(model)
 
     def _held(self, model: nn.Module) -> set[str]:
-        tensors = (*_every(model, parameters_of), *_every(model, buffers_of))
-        return {self._names[name] for name, tensor in tensors if tensor.is_meta}
+        return {self._names[name] for name, _ in _empty(model)}
 
     def _make(self, group: Group, device: torch.device, model: nn.Module, held: set[str]) -> None:
         assert self._seed is not None
@@ -106,8 +105,9 @@ def unmade(model: nn.Module, promised: Collection[str] = ()) -> Unmade | None:
 
 def _told(names: list[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    shown = ", ".join(names[:SHOWN]) + more
     return (
-        f"the model was made on the meta device, and nothing gives {', '.join(names[:SHOWN])}{more} "
+        f"the model was made on the meta device, and nothing gives {shown} "
         "their first numbers: their modules have neither reset_parameters() nor a model around "
         "them with _init_weights(module) that fills them. Give the module a reset_parameters(), "
         "load all weights with fleet.load_weights(model, folder), or make the model without "
@@ -117,18 +117,14 @@ def _told(names: list[str]) -> str:
 
 def _names(model: nn.Module) -> dict[str, str]:
     seen: dict[int, str] = {}
-    named = (*_every(model, parameters_of), *_every(model, buffers_of))
-    return {name: seen.setdefault(id(t), name) for name, t in named if t.is_meta}
+    return {name: seen.setdefault(id(t), name) for name, t in _empty(model)}
 
 
-def _every(model: nn.Module, kind: object) -> list[tuple[str, Tensor]]:
-    """Tensors of one kind under each of their names."""
-    named = (
-        model.named_parameters(remove_duplicate=False)
-        if kind is parameters_of
-        else model.named_buffers(remove_duplicate=False)
-    )
-    return list(named)
+def _empty(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """The tensors without numbers under each of their names."""
+    parameters = model.named_parameters(remove_duplicate=False)
+    named = [*parameters, *model.named_buffers(remove_duplicate=False)]
+    return [(name, tensor) for name, tensor in named if tensor.is_meta]
 
 
 def _common_seed(device: torch.device) -> int:

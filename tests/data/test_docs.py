@@ -1,4 +1,4 @@
-"""The examples in the pages of this room and of the test pool run as they stand."""
+"""The examples in the pages of this room, of large models and of the test pool run as they stand."""
 
 import re
 import subprocess
@@ -13,7 +13,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.mark.parametrize(
     ("page", "runner"),
-    [("data", []), ("metrics", []), ("applications", []), ("testing", ["-m", "pytest", "-q"])],
+    [
+        ("data", []),
+        ("metrics", []),
+        ("applications", []),
+        ("large_models", []),
+        ("testing", ["-m", "pytest", "-q"]),
+    ],
 )
 def test_examples_run(page: str, runner: list[str], tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
