@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fleetx.data.slots import Slot
     from fleetx.io import load_inference_model, load_vars
     from fleetx.io.jobs import load_persistables, save_inference_model, save_persistables
+    from fleetx.io.weights import load_weights, save_weights
     from fleetx.metrics.gathering import gather_for_metrics
     from fleetx.plan.error import PlanError
     from fleetx.roles import (
@@ -125,6 +126,7 @@ __all__ = [
     "load_inference_model",
     "load_persistables",
     "load_vars",
+    "load_weights",
     "local_device_ids",
     "local_rank",
     "mesh",
@@ -137,6 +139,7 @@ __all__ = [
     "run_server",
     "save_inference_model",
     "save_persistables",
+    "save_weights",
     "server_endpoints",
     "server_index",
     "server_num",
@@ -197,6 +200,8 @@ _HOMES = {
     "load_vars": "fleetx.io",
     "save_inference_model": "fleetx.io.jobs",
     "save_persistables": "fleetx.io.jobs",
+    "load_weights": "fleetx.io.weights",
+    "save_weights": "fleetx.io.weights",
     "PlanError": "fleetx.plan.error",
 }
 

@@ -4,6 +4,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from fleetx import roles
 from fleetx.api.batches import give_batch_calls
 from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
+from fleetx.api.promised import promised_to
 from fleetx.api.returned_model import give_words
 from fleetx.api.session import Session, begin, begun, current, engine, plan, watched, watches
 from fleetx.api.wrappers import refuse_wrapped
@@ -84,7 +86,11 @@ def distributed_model(
     refuse_wrapped(model)
     for watch in watches:
         watch.given(model)
-    laid_out = engine(plan(), model, criterion=criterion, sample=sample)
+    coming = promised_to(model)
+    names = coming.names if coming else ()
+    laid_out = engine(plan(), model, criterion=criterion, sample=sample, promised=names)
+    if coming:
+        laid_out.job.together(partial(coming.keep, laid_out))
     session.laid_out.append(weakref.ref(laid_out))
     give_batch_calls(laid_out.job.model, laid_out)
     give_words(laid_out.job.model)

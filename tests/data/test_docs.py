@@ -1,4 +1,4 @@
-"""The examples in the pages of this room, of large models and of the test pool run as they stand."""
+"""The examples in these pages run as they stand."""
 
 import re
 import subprocess

@@ -90,9 +90,10 @@ def moved_buffers(owners: Collection[nn.Module], device: torch.device) -> list[T
 
     Those on the meta device stay there, and are none of them.
     """
+    every: dict[int, Tensor] = {}
     for owner in owners:
         for name, buffer in buffers_of(owner).items():
             if buffer is not None and not buffer.is_meta:
-                buffers_of(owner)[name] = buffer.to(device)
-    every = {id(b): b for owner in owners for b in buffers_of(owner).values() if b is not None}
-    return [buffer for buffer in every.values() if not buffer.is_meta]
+                buffers_of(owner)[name] = moved = buffer.to(device)
+                every[id(moved)] = moved
+    return list(every.values())
