@@ -89,6 +89,7 @@ def load_whole_state(engine: Engine, state: Mapping[str, Any]) -> None:
                 f"{list(value.shape)} in the model; load the state of the same model."
             )
         value.copy_(spread_like(state[name], value))
+    engine.job.brought(state)
 
 
 def spread_like(whole: Tensor, like: Tensor) -> Tensor:

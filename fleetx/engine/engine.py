@@ -1,6 +1,6 @@
 """Fold a plan over a model and run it: begin, drive, finish. No feature is named here."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -95,11 +95,6 @@ class Engine:
     def first_name(self, name: str) -> str:
         """The first name of a parameter of the whole model that has several."""
         return self._first.get(name, name)
-
-    @property
-    def first_names(self) -> Mapping[str, str]:
-        """Every name of a parameter of the whole model -> its first one; tied ones have several."""
-        return self._first
 
     @property
     def parameter_names(self) -> list[str]:

@@ -250,7 +250,9 @@ class RunState:
         share = self.share if exactly else None
         reader = _Taking(saved, share, self.place["pp"])
         with torch.no_grad():
-            reader.fill({name: tensor for name, tensor, _ in self._named()})
+            held = {name: tensor for name, tensor, _ in self._named()}
+            reader.fill(held)
+            self._job.brought(held)
             load_extra_states(self.engine, given["extra"])
             self.optimizer.take_moved(self._optimizer_of(reader, given))
             gradients = self._gradients_of(reader)

@@ -93,13 +93,12 @@ def _aliases(model: nn.Module) -> dict[str, str]:
 
 
 def _load_engine(engine: Engine, folder: Path, strict: bool) -> None:
-    names = {name: engine.first_names.get(name, name) for name in engine.saved_names}
+    names = {name: engine.first_name(name) for name in engine.saved_names}
     held = _tensors(engine.job.model)
     with WeightFolder(folder) as stored:
         found = _matched(stored, held, names, strict)
         _fill(stored, held, found)
-    if engine.job.unmade is not None:
-        engine.job.unmade.given(found)
+    engine.job.brought(found)
 
 
 def _matched(
@@ -197,7 +196,7 @@ def _save_engine(engine: Engine, folder: Path, limit: int) -> None:
     kinds: dict[str, Kind] = {}
     firsts = set[str]()
     for name, kind in (pair for stage in told for pair in stage):
-        first = engine.first_names.get(name, name)
+        first = engine.first_name(name)
         if first not in firsts:  # of a tensor that several stages hold, one counts
             firsts.add(first)
             kinds[name] = (kind[0], kind[1])

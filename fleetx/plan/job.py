@@ -1,7 +1,7 @@
 """What a strategy may look at: the job, never another strategy."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -95,6 +95,11 @@ class Job:
             return model.to(self.device)
         self.unmade.place(model, self.device)
         return model
+
+    def brought(self, names: Iterable[str]) -> None:
+        """Somebody loaded these tensors of the model, which then need nobody to make them."""
+        if self.unmade is not None:
+            self.unmade.given(names)
 
     def together(self, action: Callable[[], T]) -> T:
         """Do what every rank of the mesh does now; where it raises on one, it raises on all."""
