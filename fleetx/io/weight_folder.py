@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from math import prod
 from pathlib import Path
 from typing import IO, Any
 
@@ -69,7 +70,7 @@ class WeightFolder:
 
 
 def _open(path: Path) -> Any:
-    return safe_open(path, framework="pt")  # type: ignore[no-untyped-call]
+    return safe_open(path, framework="pt")
 
 
 def _files(folder: Path) -> list[str]:
@@ -138,12 +139,12 @@ class Written:
     def add(self, name: str, whole: Tensor) -> None:
         """Write the next tensor."""
         plain = whole.detach().cpu().contiguous()
-        self._open[self._of[name]].write(memoryview(plain.flatten().view(torch.uint8).numpy()))
+        self._open[self._of[name]].write(plain.flatten().view(torch.uint8).numpy().data)
 
 
 def _size(kind: Kind) -> int:
     shape, dtype = kind
-    return int(torch.Size(shape).numel()) * getattr(torch, dtype).itemsize
+    return prod(shape) * int(getattr(torch, dtype).itemsize)
 
 
 def _dealt(kinds: Mapping[str, Kind], limit: int) -> list[list[str]]:

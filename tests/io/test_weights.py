@@ -21,7 +21,7 @@ def laid_out(layout: Layout, kind: str) -> fleet.DistributedStrategy:
     if layout["tp"] > 1 and kind != "own":
         nothing: Any = dict.fromkeys(("column", "row", "vocabulary"), ())
         chosen.tensor_parallel_configs = {"plan": "transformer", **nothing}
-    return chosen  # type: ignore[no-any-return]
+    return chosen
 
 
 def made(kind: str, *, meta: bool) -> nn.Module:
