@@ -85,11 +85,12 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _aliases(model: nn.Module) -> dict[str, str]:
-    """Every name of a tensor -> its first one."""
+    """Every name of a tensor that is saved -> its first one."""
     seen: dict[int, str] = {}
     held: dict[str, Any] = dict(model.named_parameters(remove_duplicate=False))
     held |= dict(model.named_buffers(remove_duplicate=False))
-    return {name: seen.setdefault(id(tensor), name) for name, tensor in held.items()}
+    kept = model.state_dict().keys()
+    return {name: seen.setdefault(id(held[name]), name) for name in held if name in kept}
 
 
 def _load_engine(engine: Engine, folder: Path, strict: bool) -> None:
