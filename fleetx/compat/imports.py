@@ -20,6 +20,20 @@ from fleetx.near_names import near_names
 SERVED = ("paddle", "paddlenlp")
 """Top modules that scripts of old days import, and find here."""
 
+LAST = {
+    "six": f"{HERE}six",
+    "six.moves": f"{HERE}six.moves",
+    "six.moves.cPickle": "pickle",
+    "six.moves.queue": "queue",
+    "six.moves.builtins": "builtins",
+    "six.moves.configparser": "configparser",
+    "six.moves.urllib": "urllib",
+    "six.moves.urllib.request": "urllib.request",
+    "six.moves.urllib.parse": "urllib.parse",
+    "six.moves.urllib.error": "urllib.error",
+}
+"""What came with Paddle, and is found here where the machine does not have it."""
+
 BESIDE = "fleetx"
 """Modules of FleetX 1 that fleetx itself does not have are served beside its own."""
 
@@ -40,7 +54,8 @@ class _Loader(importlib.abc.Loader):
     @override
     def exec_module(self, module: ModuleType) -> None:
         found = importlib.import_module(self._module)
-        closed(found)
+        if self._module.startswith(HERE):
+            closed(found)
         serving.tensors()
         # The import system takes what stands here when a module has run.
         sys.modules[module.__name__] = found
@@ -67,6 +82,21 @@ class _Finder(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(_missing(fullname), name=fullname)
         return importlib.machinery.ModuleSpec(
             fullname, _Loader(inner), is_package=_is_package(inner)
+        )
+
+
+class _Last(importlib.abc.MetaPathFinder):
+    """Asked when nobody else has a module."""
+
+    @override
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in LAST:
+            return None
+        is_package = any(name.startswith(f"{fullname}.") for name in LAST)
+        return importlib.machinery.ModuleSpec(
+            fullname, _Loader(LAST[fullname]), is_package=is_package
         )
 
 
@@ -100,7 +130,7 @@ def modules() -> list[str]:
     return sorted(name.removesuffix(".__init__") for name in dotted)
 
 
-_finder = _Finder()
+_finder, _last = _Finder(), _Last()
 _brought: dict[str, tuple[str | None, str]] = {}
 """Variable of the environment -> its value before the hook, and with it."""
 
@@ -116,6 +146,7 @@ def install() -> None:
         for name in [n for n in sys.modules if n.partition(".")[0] in SERVED]:
             del sys.modules[name]  # another paddle, imported before
         sys.meta_path.insert(0, _finder)
+        sys.meta_path.append(_last)
         old_names.install()
         serving.start()
         fleetx_1.attach()
@@ -128,6 +159,9 @@ def uninstall() -> None:
     """Take the hook away again, for tests."""
     if installed():
         sys.meta_path.remove(_finder)
+        sys.meta_path.remove(_last)
+        for name in [n for n in LAST if sys.modules.get(n) is sys.modules.get(LAST[n])]:
+            sys.modules.pop(name, None)
         serving.stop()
         fleetx_1.detach()
         old_names.uninstall()

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import fx
 
+from fleetx.compat.recorded import fake, operator
+from fleetx.record.error import ProgramError
 from fleetx.record.program_graph import ProgramGraph
 from fleetx.record.variable import Variable
 from fleetx.static.record.inputs import TAKEN, data
@@ -71,6 +73,19 @@ def offsets_of(variable: Any, call: str) -> Any:
         f"{call}() works on records of different lengths, and its input comes from no data() with "
         "lod_level=1; declare it so, and feed a LoDTensor or lists."
     )
+
+
+def begins(program: Program, fetch: Any) -> Variable | None:
+    """Where the records of something that is fetched begin; None if it has none."""
+    try:
+        node = program.find(fetch)
+    except (ProgramError, TypeError):
+        return None
+    lod = _found(program, node) if _rows(node) is not None else None
+    lod = program.descent.get(lod, lod) if lod is not None else None
+    if lod is None or lod.graph is not program.graph:
+        return None
+    return Variable(lod.meta["val"], lod, program)
 
 
 def _found(program: ProgramGraph, node: fx.Node) -> fx.Node | None:
@@ -134,3 +149,43 @@ def _flat(value: Any, node: fx.Node) -> Any:
     sizes = [-1 if size in {None, -1} else size for size in node.meta["shape"][1:]]
     array = np.asarray(value).astype(dtype, copy=False)
     return array.reshape(-1, *sizes) if -1 not in sizes else array
+
+
+def side_by_side(x: Any, call: str) -> tuple[Any, Any, Any]:
+    """Records of a variable as [steps, records, …], their lengths, and where they begin."""
+    begins = offsets_of(x, call)
+    if not isinstance(x, Variable):
+        return *_padded(x, begins), begins
+    rows = list(x.fake.shape)[1:]
+    count = begins.fake.shape[0]
+    likes = fake([None, count, *rows], x.fake.dtype, like=x), fake([count], torch.int64)
+    padded, lengths = operator(_padded, x, begins, like=likes, by_numbers=True)
+    return padded, lengths, begins
+
+
+def _padded(x: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    ends = torch.cat([begins[1:], begins.new_tensor([len(x)])])
+    lengths = ends - begins
+    longest = int(lengths.max()) if len(lengths) else 0
+    steps = torch.arange(longest, device=x.device)[:, None]
+    there = steps < lengths
+    at = torch.where(there, begins + steps, 0)
+    if not len(x):
+        return x.new_zeros([longest, len(begins), *x.shape[1:]]), lengths
+    mask = there.reshape(*there.shape, *[1] * (x.dim() - 1))
+    return torch.where(mask, x[at], torch.zeros((), dtype=x.dtype, device=x.device)), lengths
+
+
+def one_behind_the_other(padded: Any, like: Any, begins: Any) -> Any:
+    """Rows of [steps, records, …] as those of a variable lie, which has the same records."""
+    if not isinstance(padded, Variable):
+        return set_lod(_rows_of(padded, like, begins), begins)
+    sizes = [like.fake.shape[0], *list(padded.fake.shape)[2:]]
+    found = fake(sizes, padded.fake.dtype, like=padded)
+    return set_lod(operator(_rows_of, padded, like, begins, like=found), begins)
+
+
+def _rows_of(padded: torch.Tensor, like: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(len(like), device=padded.device)
+    owners = torch.searchsorted(begins, places, right=True) - 1
+    return padded[places - begins[owners], owners]

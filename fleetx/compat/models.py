@@ -1,5 +1,6 @@
 """Models for use without training: saved as fleetx saves them, with weights in Paddle's files."""
 
+import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ from fleetx.compat import lods
 from fleetx.compat.files import tensors
 from fleetx.compat.notes import note
 from fleetx.compat.programs import Program, ours
+from fleetx.compat.recorded import BY_NUMBERS
 from fleetx.compat.scoped import here
 from fleetx.io.inference import SIGNATURE
 from fleetx.io.values import values
@@ -98,8 +100,45 @@ def _written(  # noqa: PLR0917
         note(f"save_inference_model: feed {idle[0]!r}", "no target depends on it; it is left out.")
     if folder.is_file():
         folder.unlink()  # a model of Paddle's own
+    if any(node.meta.get(BY_NUMBERS) for node in pruned.graph.nodes):
+        return list(values(pruned)), _keep(folder, pruned, needed, targets)
     outputs = fleetx_io.save_inference_model(executor, folder, needed, targets, program, deployed)
     return list(values(pruned)), outputs
+
+
+Kept = tuple[Program, list[str], list[str]]
+"""A program, its feeds and its fetches by name."""
+
+_kept: dict[Path, Kept] = {}
+"""Models that this process saved and that no file can hold, by their folders."""
+
+_ONLY_WEIGHTS = "weights_only.txt"
+
+
+def _apart(program: static.Program) -> Program:
+    """The same operators over values of their own, which belong to no scope."""
+    found = ours(program.clone())
+    found.state, found.layers = copy.deepcopy(program.state), {}
+    return found
+
+
+def _keep(folder: Path, program: static.Program, feeds: list[str], targets: list[Any]) -> list[str]:
+    """Keep a model whose steps a run counts: a file has its weights, this process its operators."""
+    names = [program.name_of(program.find(target)) for target in targets]
+    note(
+        f"save_inference_model({str(folder)!r})",
+        "loops over steps that a run counts are not written into files: the weights are, and "
+        "load_inference_model() works in this process.",
+    )
+    _kept[folder.resolve()] = _apart(program), feeds, names
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SIGNATURE).unlink(missing_ok=True)
+    (folder / _ONLY_WEIGHTS).write_text(
+        "This model has loops over steps that a run counts, which no file can hold; the weights "
+        "are in the folder above. Build the network with the code that wrote it, and load them "
+        "with fluid.io.load_params() or paddle.static.load().\n"
+    )
+    return names
 
 
 def _weights(program: Program, folder: Path, filename: str | None, used: list[str]) -> None:
@@ -124,6 +163,11 @@ def load_inference_model(
     if configs:
         raise TypeError(f"load_inference_model() has no option {', '.join(configs)}")
     found = _found(Path(dirname), model_filename)
+    if found.resolve() in _kept:
+        kept, feeds, names = _kept[found.resolve()]
+        again = _apart(kept)
+        shown = [name for name in feeds if not name.endswith(OFFSETS)]
+        return [again, shown, [again.var(name) for name in names]]
     # In a thread of its own: a script may be writing another program, and reading is no part of it.
     with ThreadPoolExecutor(1) as apart:
         loading = apart.submit(fleetx_io.load_inference_model, found, executor)
@@ -135,8 +179,10 @@ def load_inference_model(
 def _found(path: Path, model_filename: str | None) -> Path:
     beside = path.with_name(f"{path.name}.pdmodel")
     for place in (path / (model_filename or MODEL), beside, path):
-        if (place / SIGNATURE).is_file():
+        if (place / SIGNATURE).is_file() or place.resolve() in _kept:
             return place
+        if (place / _ONLY_WEIGHTS).is_file():
+            raise ProgramError(f"{str(place)!r}: {(place / _ONLY_WEIGHTS).read_text()}")
         if place.is_file():
             raise ProgramError(
                 f"{str(place)!r} is a model of Paddle's own executor, whose kernels are not here; "

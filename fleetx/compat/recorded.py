@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fleetx.compat import after_updates, modes
 from fleetx.record.recorder import emit
-from fleetx.record.variable import Variable
+from fleetx.record.size_nodes import measure
+from fleetx.record.variable import Variable, variables
 from fleetx.static.record.current import default_main_program, record_by_default
 from fleetx.torch_internals import without_torch_function
 
@@ -31,25 +32,46 @@ def made(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return default_main_program().record(func, args, kwargs)
 
 
-def operator(func: Callable[..., Any], *args: Any, like: Any, **kwargs: Any) -> Any:
+BY_NUMBERS = "by_numbers"
+"""Noted of operators whose Python code decides by numbers, which no file of a model can hold."""
+
+
+def operator(
+    func: Callable[..., Any], *args: Any, like: Any, by_numbers: bool = False, **kwargs: Any
+) -> Any:
     """A function that is no torch function as one operator, in static mode.
 
     Args:
         func: runs with tensors in place of variables.
         args: of the function.
         like: what it gives: fake tensors of the shapes and formats, made by the caller.
+        by_numbers: whether the function decides by numbers, such as the longest length.
         kwargs: of the function.
     """
     if not modes.is_static():
         return func(*args, **kwargs)
     record_by_default()
-    return emit(default_main_program(), "call_function", func, args, kwargs, found=like)
+    program, noted = default_main_program(), {BY_NUMBERS: True} if by_numbers else {}
+    found = emit(program, "call_function", func, args, kwargs, found=like, **noted)
+    for variable in variables(found):
+        measure(program, variable.node)
+    return found
 
 
-def fake(shape: Iterable[Any], dtype: torch.dtype) -> Tensor:
-    """Stands for a result of this shape while a program is recorded."""
-    with without_torch_function(), default_main_program().shapes.mode:
-        return torch.empty(list(shape), dtype=dtype)
+def fake(shape: Iterable[Any], dtype: torch.dtype, *, like: Any = ()) -> Tensor:
+    """Stands for a result of this shape while a program is recorded.
+
+    Args:
+        shape: the sizes; None for one that the operator finds when it runs.
+        dtype: the format of the numbers.
+        like: tensors that it is computed from: it has a gradient if one of them has.
+    """
+    shapes = default_main_program().shapes
+    sizes = [shapes.unknown(at) if size is None else size for at, size in enumerate(shape)]
+    with without_torch_function(), shapes.mode:
+        found = torch.empty(sizes, dtype=dtype)
+    grows = dtype.is_floating_point and any(v.fake.requires_grad for v in variables(like))
+    return found.requires_grad_(grows)
 
 
 def _free(size: Any) -> bool:

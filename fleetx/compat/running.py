@@ -109,22 +109,23 @@ class Executor(_AtJob):
             program = self._here(program)
             _reach_servers(program)
             known = [fetch for fetch in fetches if not _elsewhere(plain, fetch)]
-            found = iter(
-                super().run(
-                    program,
-                    None if given is None else fed(plain, given),
-                    known,
-                    return_numpy=False,
-                    use_program_cache=use_program_cache,
-                )
+            begins = [None if return_numpy else lods.begins(plain, fetch) for fetch in known]
+            found = super().run(
+                program,
+                None if given is None else fed(plain, given),
+                [*known, *(at for at in begins if at is not None)],
+                return_numpy=False,
+                use_program_cache=use_program_cache,
             )
+            own, records = iter(found[: len(known)]), iter(found[len(known) :])
+            starts = iter([None if at is None else next(records) for at in begins])
             values = [
-                scopes.global_scope().find_var(fetch).get_tensor().tensor()  # type: ignore[union-attr]
+                (scopes.global_scope().find_var(fetch).get_tensor().tensor(), None)  # type: ignore[union-attr]
                 if _elsewhere(plain, fetch)
-                else next(found)
+                else (next(own), next(starts))
                 for fetch in fetches
             ]
-        return [_given(value, return_numpy) for value in values]
+        return [_given(value, return_numpy, starts) for value, starts in values]
 
     @staticmethod
     def _here(program: Any, *, learning: bool = True) -> Any:
@@ -253,12 +254,14 @@ def _elsewhere(program: static.Program, fetch: Any) -> bool:
     return False
 
 
-def _given(value: Any, as_numpy: bool) -> Any:
+def _given(value: Any, as_numpy: bool, begins: Any = None) -> Any:
     if isinstance(value, Tensor) and value.dtype == torch.bfloat16:
         value = value.float()
     array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
     array = array.reshape(1) if array.ndim == 0 else array  # as Paddle 1 has single numbers
-    return scalar_like(array) if as_numpy else LoDTensor(array)
+    if as_numpy:
+        return scalar_like(array)
+    return LoDTensor(array, None if begins is None else [[*begins.tolist(), len(array)]])
 
 
 def fed(program: static.Program, feed: Mapping[str, Any]) -> dict[str, Any]:

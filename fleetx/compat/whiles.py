@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
-from fleetx.compat.recorded import noted_rebinds, operator, rebind, settle
+from fleetx.compat.recorded import fake, noted_rebinds, operator, rebind, settle
+from fleetx.compat.steps import Steps, behind, device_of, last_of, taken_out
 from fleetx.record.variable import Variable
 
 LIMIT = 1_000_000
@@ -18,34 +19,23 @@ class Body:
     """The operators of a round, which give the next values of what the loop changes."""
 
     def __init__(self, nodes: list[fx.Node], before: list[fx.Node], after: list[fx.Node]) -> None:
-        own = set(nodes)
-        # As they are now: what leaves a graph loses its arguments.
-        self._steps = [(n, n.op, n.target, n.args, n.kwargs) for n in nodes]
-        self._after = after
-        used = [n for node in nodes for n in node.all_input_nodes if n not in own]
-        self.given = list(dict.fromkeys([*before, *used]))
+        self._steps, self._after = Steps(nodes), after
+        self.given = list(dict.fromkeys([*before, *self._steps.used]))
         """What comes from outside, the values that change first."""
         self._count = len(before)
 
-    def __call__(self, *values: Any) -> tuple[Any, ...]:
+    def __call__(self, *values: Any, training: bool) -> tuple[Any, ...]:
         """Run rounds while the first of the changing values is true."""
         state, rest = list(values[: self._count]), values[self._count :]
-        rounds = 0
+        device, rounds = device_of(values), 0
         while bool(state[0]):
             known = dict(zip(self.given, [*state, *rest], strict=True))
-            for node, op, target, args, kwargs in self._steps:
-                known[node] = _value(op, target, (args, kwargs), known)
+            self._steps.run(known, training=training, device=device)
             state = [known[node] for node in self._after]
             rounds += 1
             if rounds > LIMIT:
                 raise RuntimeError(f"a While block ran {LIMIT} rounds; is its condition changed?")
         return tuple(value.clone() for value in state)
-
-
-def _value(op: str, target: Any, arguments: Any, known: dict[fx.Node, Any]) -> Any:
-    given, named = fx.map_arg(arguments, known.__getitem__)
-    function: Callable[..., Any] = getattr(Tensor, target) if op == "call_method" else target
-    return function(*given, **named)
 
 
 class While:
@@ -60,51 +50,28 @@ class While:
     def block(self) -> Iterator[None]:
         """Write one round."""
         program, cond = self._cond.program, self._cond
-        last = next(iter(reversed(program.graph.nodes)))
+        last = last_of(program.graph)
         started = cond.node
         with noted_rebinds() as changed:
             yield
-        nodes = _behind(program.graph, last)
+        nodes = behind(program.graph, last)
         firsts = {id(cond): (cond, started), **changed}
         self._replace(nodes, list(firsts.values()))
 
     def _replace(self, nodes: list[fx.Node], held: list[tuple[Variable, fx.Node]]) -> None:
         """One operator in place of those of a round."""
         program = self._cond.program
-        _check(nodes)
         body = Body(nodes, [before for _, before in held], [v.node for v, _ in held])
         given = [Variable(n.meta["val"], n, program) for n in body.given]
 
-        def loop(*values: Any) -> tuple[Any, ...]:
-            return body(*values)
+        def loop(*values: Any, training: bool = True) -> tuple[Any, ...]:
+            return body(*values, training=training)
 
-        likes = tuple(torch.empty_like(variable.fake) for variable, _ in held)
-        made = operator(loop, *given, like=likes)
+        likes = tuple(fake(v.fake.shape, v.fake.dtype) for v, _ in held)
+        made = operator(loop, *given, like=likes, by_numbers=True, training=True)
         for (variable, _), found in zip(held, made, strict=True):
             vars(variable).update(node=found.node, fake=found.fake)
-        for node in reversed(nodes):
-            program.names = {k: n for k, n in program.names.items() if n is not node}
-            if not node.users:
-                program.graph.erase_node(node)
-        program.changed()
-
-
-def _behind(graph: fx.Graph, last: fx.Node) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    for node in reversed(graph.nodes):
-        if node is last:
-            break
-        found.append(node)
-    return [node for node in reversed(found) if node.op not in {"placeholder", "get_attr"}]
-
-
-def _check(nodes: list[fx.Node]) -> None:
-    for node in nodes:
-        if node.op not in {"call_function", "call_method"}:
-            raise NotImplementedError(
-                f"a While block calls {node.target!r}, a layer that keeps statistics, and its "
-                "rounds are counted by a run; write the loop in Python, or call it outside."
-            )
+        taken_out(program, nodes)
 
 
 def while_loop(

@@ -1,5 +1,6 @@
 """Shapes of variables: fake tensors with free dimensions, and what was assumed about those."""
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -112,6 +113,7 @@ class Shapes:
         self.origin: dict[Any, tuple[str, int]] = {}
         """Symbol -> the input and the dimension that it is the size of."""
         self.assumptions: list[Assumption] = []
+        self._count = itertools.count()
         self._guards = 0
         self._replaced = 0
         self._operating = False
@@ -158,6 +160,13 @@ class Shapes:
             made = torch.empty([sizes[at] for at in order], dtype=dtype)
             made = made.permute([order.index(at) for at in range(len(order))])
             return made.detach().requires_grad_(requires_grad)
+
+    def unknown(self, at: int) -> Any:
+        """A size that an operator finds when it runs, at this position of what it gives."""
+        source, hint = ConstantSource(f"found_{next(self._count)}"), HINTS[at % len(HINTS)]
+        symbol = self.env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
+        self.hints[symbol] = hint
+        return self.env.create_symintnode(symbol, hint=hint, source=source)
 
     def of(self, tensor: Tensor) -> Tensor:
         """The fake of a real tensor, the same one each time."""

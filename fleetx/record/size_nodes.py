@@ -25,6 +25,19 @@ def size_node(program: ProgramGraph, size: Any) -> Any:
     return program.sizes[expression]
 
 
+def measure(program: ProgramGraph, node: fx.Node) -> None:
+    """Read the sizes behind an operator that finds them when it runs, for whoever needs them."""
+    value = node.meta["val"]
+    for at, size in enumerate(value.shape):
+        symbol = size.node.expr if isinstance(size, torch.SymInt) else None
+        if symbol is None or not symbol.is_symbol or symbol in program.shapes.origin:
+            continue
+        if symbol not in program.sizes:
+            found = program.graph.call_function(torch.ops.aten.sym_size.int, (node, at))
+            found.meta["size"] = True
+            program.sizes[symbol] = found
+
+
 def _own_expression(program: ProgramGraph, size: Any) -> Any:
     """The size by the input that it comes from, even if it was found equal to that of another.
 

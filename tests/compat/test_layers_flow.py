@@ -148,8 +148,6 @@ def test_what_only_a_run_knows_is_refused_by_name() -> None:
         layers.While(go).block(),
     ):
         layers.array_write(i, i=i)
-    with pytest.raises(NotImplementedError, match=r"ParallelDo.*fleetrun"):
-        layers.ParallelDo(layers.device.get_places(device_count=2))
     with pytest.raises(NotImplementedError, match=r"beam_search.*topk"):
         layers.beam_search(i, i, i, i, beam_size=4, end_id=1, return_parent_idx=True)
     with pytest.raises(NotImplementedError, match="beam_search_decode"):

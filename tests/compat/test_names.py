@@ -30,15 +30,10 @@ NOT_TAKEN: dict[str, dict[str, str]] = {
 """Name -> keyword -> why it is not taken."""
 
 _OWN = "a class of the script, of which HDFSClient is the base, has it"
-_PARALLEL_DO = "fluid.layers.ParallelDo was gone before Fluid 1.0"
 METHODS_NOT_COVERED: dict[str, str] = {
     **{
         f"paddle.distributed.fleet.utils.fs.HDFSClient().{name}": _OWN
         for name in ("barrier", "connect", "my_endpoint", "server_endpoint")
-    },
-    **{
-        f"paddle.fluid.layers.ParallelDo().{name}": _PARALLEL_DO
-        for name in ("do", "read_input", "write_output")
     },
 }
 """Method or attribute of an object -> why it is not covered."""

@@ -13,6 +13,9 @@ from fleetx.record.writes import written
 from fleetx.static.record.backward import tracked
 from fleetx.static.record.program import Program
 
+Arguments = tuple[Any, ...]
+Options = dict[str, Any]
+
 
 def flattened(program: Program, outputs: Sequence[fx.Node], device: torch.device) -> fx.Graph:
     """A copy of the operators that ``outputs`` need; the graph returns a tuple of them.
@@ -42,31 +45,32 @@ def needed(program: Program, outputs: Sequence[fx.Node]) -> set[fx.Node]:
 def _freeze(graph: fx.Graph) -> None:
     """Switch training off in functions that no module calls; modules decide for themselves."""
     for node in graph.nodes:
-        if node.op == "call_function" and "in_module" not in node.meta and not _bare_norm(node):
-            _set_argument(node, "training", False)
-            _set_argument(node, "train", False)
-            _set_argument(node, "dropout_p", 0.0)  # attention has no other switch
+        if node.op == "call_function" and "in_module" not in node.meta:
+            node.args, node.kwargs = in_tests(node.target, node.args, node.kwargs)
 
 
-def _bare_norm(node: fx.Node) -> bool:
+def in_tests(target: Any, args: Arguments, kwargs: Options) -> tuple[Arguments, Options]:
+    """The arguments of a function with its training switched off."""
+    names = argument_names(target)
+    if _is_bare_norm(names, args, kwargs):
+        return args, kwargs
+    # attention has no other switch than its probability
+    for name, value in {"training": False, "train": False, "dropout_p": 0.0}.items():
+        if name in kwargs or name not in names:
+            kwargs = {**kwargs, name: value} if name in kwargs else kwargs
+        elif (at := names.index(name)) < len(args):
+            args = (*args[:at], value, *args[at + 1 :])
+        else:
+            kwargs = {**kwargs, name: value}
+    return args, kwargs
+
+
+def _is_bare_norm(names: Sequence[str], args: Arguments, kwargs: Options) -> bool:
     """Whether it normalises by the batch for want of running statistics, in tests as well."""
-    names = argument_names(node.target)
     if "running_mean" not in names:
         return False
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    given = dict(zip(names, args, strict=False)) | kwargs
     return given.get("running_mean") is None
-
-
-def _set_argument(node: fx.Node, name: str, value: Any) -> None:
-    names = argument_names(node.target)
-    if name in node.kwargs:
-        node.kwargs = {**node.kwargs, name: value}
-    elif name in names:
-        at = names.index(name)
-        if at < len(node.args):
-            node.args = (*node.args[:at], value, *node.args[at + 1 :])
-        else:
-            node.kwargs = {**node.kwargs, name: value}
 
 
 def _let_gradients_through(graph: fx.Graph) -> None:
@@ -77,8 +81,13 @@ def _let_gradients_through(graph: fx.Graph) -> None:
             continue
         if stopped and value.requires_grad:
             _insert_behind(graph, node, Tensor.detach)
-        elif not stopped and not value.requires_grad:
+        elif not stopped and not value.requires_grad and _differentiable(value):
             _insert_behind(graph, node, tracked)
+
+
+def _differentiable(value: Tensor) -> bool:
+    """Whether numbers can have gradients: those of whole ones stay none, whatever a script says."""
+    return value.is_floating_point() or value.is_complex()
 
 
 def _protect_inputs(graph: fx.Graph) -> None:

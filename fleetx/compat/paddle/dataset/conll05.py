@@ -1,6 +1,8 @@
 """``paddle.dataset.conll05``: semantic roles of words; drawn, since its text is not free."""
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,15 @@ def get_dict() -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     return vocabulary(WORDS), vocabulary(VERBS), vocabulary(LABELS)
 
 
-def get_embedding() -> np.ndarray:
-    """A vector for each word."""
-    return np.random.default_rng(0).normal(size=(WORDS, 32)).astype("float32")
+def get_embedding() -> str:
+    """The path of a file with a vector for each word, behind 16 bytes of a header."""
+    path = Path(common.DATA_HOME) / "conll05st" / "emb"
+    if not path.is_file():
+        common.drawn("conll05")
+        path = Path(tempfile.mkdtemp(prefix="conll05")) / "emb"
+        vectors = np.random.default_rng(0).normal(size=(WORDS, 32)).astype("float32")
+        path.write_bytes(bytes(16) + vectors.tobytes())
+    return str(path)
 
 
 def test() -> Reader:

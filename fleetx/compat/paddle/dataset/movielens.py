@@ -11,7 +11,7 @@ from fleetx.compat.paddle.dataset import common
 from fleetx.compat.paddle.dataset.drawing import vocabulary
 
 age_table = [1, 18, 25, 35, 45, 50, 56]
-USERS, MOVIES, JOBS, CATEGORIES, TITLES = 200, 300, 20, 18, 500
+USERS, MOVIES, JOBS, CATEGORIES, TITLES = 6040, 3952, 20, 18, 5175
 DRAWN = {"train": 4096, "test": 512}
 
 Reader = Callable[[], Iterable[Any]]

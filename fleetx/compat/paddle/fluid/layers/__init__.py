@@ -38,9 +38,22 @@ __getattr__, __dir__ = table(
         "paddle.fluid.layers.sequence": (
             "sequence_pool sequence_first_step sequence_last_step sequence_softmax "
             "sequence_expand sequence_expand_as sequence_reverse sequence_pad sequence_mask "
-            "sequence_conv lod_reset"
+            "sequence_conv sequence_unpad sequence_concat sequence_slice sequence_reshape "
+            "sequence_enumerate sequence_scatter lod_reset"
         ),
-        "paddle.fluid.layers.sampled": "nce continuous_value_model",
+        "paddle.fluid.layers.recurrent": (
+            "dynamic_lstm dynamic_lstmp dynamic_gru gru_unit lstm_unit lstm RNNCell GRUCell "
+            "LSTMCell rnn"
+        ),
+        "paddle.fluid.layers.blocks_of_steps": "StaticRNN DynamicRNN",
+        "paddle.fluid.layers.decoding": "Decoder BeamSearchDecoder dynamic_decode gather_tree",
+        "paddle.fluid.layers.tagging": (
+            "linear_chain_crf crf_decoding chunk_eval warpctc ctc_greedy_decoder edit_distance"
+        ),
+        "paddle.fluid.layers.sampled": (
+            "nce continuous_value_model hsigmoid teacher_student_sigmoid_loss "
+            "sampled_softmax_with_cross_entropy"
+        ),
         "paddle.fluid.layers.searches": "beam_search beam_search_decode",
         "paddle.fluid.layers.ops": (
             "exp tanh atan sqrt rsqrt abs ceil floor cos acos asin sin sinh cosh round reciprocal "
@@ -78,6 +91,7 @@ __getattr__, __dir__ = table(
         "metric_op",
         "nn",
         "ops",
+        "sequence_lod",
         "tensor",
         "utils",
     ],

@@ -251,15 +251,27 @@ def array_length(array: Any) -> Any:
 
 
 class ParallelDo:
-    """Refused: workers do it."""
+    """A block on every card of a process, each with a part of the batch; a process has one here."""
 
     def __init__(self, places: Any = None, use_nccl: bool = False, name: Any = None) -> None:
-        raise refused(
-            "layers.ParallelDo",
-            "places",
-            "spread a block over the cards of one process, which Paddle itself gave up in 1.3",
-            "start one worker for each card with fleetrun, and write the block without it",
-        )
+        self._outputs: list[Any] = []
+
+    @contextmanager
+    def do(self) -> Iterator[None]:
+        """Write the block."""
+        yield
+
+    def read_input(self, var: Any) -> Any:
+        """The part of an input that this card has."""
+        return var
+
+    def write_output(self, var: Any) -> None:
+        """Give a value to the outside."""
+        self._outputs.append(var)
+
+    def __call__(self) -> Any:
+        """What was given: that of all cards, one behind the other."""
+        return self._outputs[0] if len(self._outputs) == 1 else self._outputs
 
 
 class IfElse:

@@ -78,3 +78,91 @@ def continuous_value_model(input: Any, cvm: Any, use_cvm: bool = True) -> Any:
     shows = torch.log(cvm[:, :1] + 1)
     clicks = torch.log(cvm[:, 1:2] + 1) - shows
     return torch.cat([shows, clicks, input[:, 2:]], 1)
+
+
+def hsigmoid(  # noqa: PLR0917 (the order of Paddle)
+    input: Any,
+    label: Any,
+    num_classes: int,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    name: str | None = None,
+    path_table: Any = None,
+    path_code: Any = None,
+    is_custom: bool = False,
+    is_sparse: bool = False,
+) -> Any:
+    """How well the way to the label in a tree of classes is told, for each example: [N, 1]."""
+    settle(input, label)
+    layer = name or unique_names.generate("hierarchical_sigmoid")
+    nodes = num_classes if is_custom else num_classes - 1
+    weight = create(layer, param_attr, [nodes, size_of(input, 1)], input.dtype, default=WEIGHT)
+    bias = create(layer, bias_attr, [nodes, 1], input.dtype, default=BIAS, is_bias=True)
+    ids, turns = (path_table, path_code) if is_custom else _way(label, num_classes)
+    there = torch.ge(ids, 0)
+    at = torch.clamp_min(ids, 0)
+    scores = torch.sum(input[:, None] * F.embedding(at, weight), -1)
+    if bias is not None:
+        scores = scores + torch.squeeze(F.embedding(at, bias), -1)
+    scores = torch.clamp(scores, -40.0, 40.0) * torch.Tensor.to(there, input.dtype)
+    # Steps that a short way has not count with a score of 0, as they do in Paddle.
+    found = F.softplus(scores) - torch.Tensor.to(turns, input.dtype) * scores
+    return named(torch.sum(found, 1, keepdim=True), name)
+
+
+def _way(label: Any, classes: int) -> tuple[Any, Any]:
+    """The inner nodes from the root of a full tree to a leaf, -1 behind its end, and the turns."""
+    most = (classes - 1).bit_length()
+    code = torch.reshape(label, (-1, 1)) + classes
+    bits = [
+        (torch.bitwise_right_shift(code, bit + 1) - 1, torch.bitwise_right_shift(code, bit) & 1)
+        for bit in range(most)
+    ]
+    return torch.cat([node for node, _ in bits], 1), torch.cat([turn for _, turn in bits], 1)
+
+
+def teacher_student_sigmoid_loss(
+    input: Any,
+    label: Any,
+    soft_max_up_bound: float = 15.0,
+    soft_max_lower_bound: float = -15.0,
+) -> Any:
+    """The loss of clicks, and that of a teacher's score; labels from 1 on were clicked."""
+    x = torch.clamp(input, soft_max_lower_bound, soft_max_up_bound)
+    hard = torch.Tensor.to(
+        torch.ge(label, 1.0) | (torch.ge(label, -1.0) & torch.lt(label, 0.0)), x.dtype
+    )
+    taught = torch.ge(label, 0.0)
+    score = torch.where(torch.ge(label, 1.0), label - 1.0, label)
+    own = F.softplus(x) - x * hard
+    return own + torch.where(taught, F.softplus(x) - x * score, torch.zeros_like(x))
+
+
+def sampled_softmax_with_cross_entropy(  # noqa: PLR0917 (the order of Paddle)
+    logits: Any,
+    label: Any,
+    num_samples: int,
+    num_true: int = 1,
+    remove_accidental_hits: bool = True,
+    use_customized_samples: bool = False,
+    customized_samples: Any = None,
+    customized_probabilities: Any = None,
+    seed: int = 0,
+) -> Any:
+    """Cross entropy of the label among classes that are drawn, for each example: [N, 1]."""
+    settle(logits, label)
+    total = size_of(logits, 1)
+    if use_customized_samples:
+        ids, chance = customized_samples, customized_probabilities
+    else:
+        drawn = torch.rand_like(torch.tile(logits[:, :1].detach(), (1, num_samples)))
+        ids = torch.cat([label, _classes(drawn, "log_uniform", total)], 1)
+        chance = num_samples * _chance(ids, "log_uniform", total)
+    scores = torch.gather(logits, 1, ids) - torch.log(chance)
+    if remove_accidental_hits:
+        truth = ids[:, None, :num_true]
+        hit = torch.any(torch.eq(ids[:, num_true:, None], truth), -1)
+        hit = torch.cat([torch.zeros_like(ids[:, :num_true], dtype=torch.bool), hit], 1)
+        scores = torch.where(hit, scores - 1e20, scores)
+    found = F.log_softmax(scores, 1)[:, :num_true]
+    return -torch.mean(found, 1, keepdim=True)

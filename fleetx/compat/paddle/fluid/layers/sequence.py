@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fleetx.compat import unique_names
 from fleetx.compat.dtypes import dtype_of
@@ -14,7 +15,8 @@ from fleetx.compat.lods import offsets_of, set_lod
 from fleetx.compat.paddle.fluid.layers.common import activated, named
 from fleetx.compat.paddle.fluid.layers.linear import BIAS, WEIGHT
 from fleetx.compat.parameters import create
-from fleetx.compat.recorded import settle
+from fleetx.compat.recorded import fake, operator, reshaped, settle, sizes_of
+from fleetx.record.variable import Variable
 from fleetx.static.layers.parameters import size_of
 
 
@@ -112,33 +114,148 @@ def sequence_reverse(x: Any, name: str | None = None) -> Any:
 
 def sequence_pad(x: Any, pad_value: Any, maxlen: int | None = None, name: str | None = None) -> Any:
     """Records side by side, filled up: [records, maxlen, …], and their lengths."""
-    if maxlen is None:
-        raise ValueError(
-            "sequence_pad(maxlen=None) makes records as long as the longest of a batch, which is "
-            "not known while a program is written; give maxlen."
-        )
+    settle(x)
     begins = offsets_of(x, "sequence_pad")
-    lengths = _lengths(x, begins)
-    steps = torch.cumsum(torch.ones_like(begins)[:, None].expand(-1, int(maxlen)), 1) - 1
-    at = torch.clamp(begins[:, None] + steps, max=x.shape[0] - 1)
-    there = torch.lt(steps, lengths[:, None])
-    mask = torch.reshape(there, (-1, int(maxlen), *[1] * (x.dim() - 1)))
-    rows = x[at]
-    filler = pad_value if isinstance(pad_value, torch.Tensor) else torch.full_like(rows, pad_value)
-    return named(torch.where(mask, rows, filler), name), lengths
+    wide = None if maxlen is None or int(maxlen) < 0 else int(maxlen)
+
+    def padded(rows: Tensor, begins: Tensor, filler: Tensor) -> tuple[Tensor, Tensor]:
+        lengths = torch.diff(begins, append=begins.new_tensor([len(rows)]))
+        longest = wide if wide is not None else int(lengths.max()) if len(lengths) else 0
+        steps = torch.arange(longest, device=rows.device)
+        there = steps < lengths[:, None]
+        at = torch.where(there, begins[:, None] + steps, 0)
+        mask = there.reshape(*there.shape, *[1] * (rows.dim() - 1))
+        return torch.where(mask, rows[at], filler.to(rows.dtype)), lengths
+
+    filler = pad_value if isinstance(pad_value, Tensor) else torch.full_like(x[:1], pad_value)
+    if not isinstance(x, Variable):
+        return padded(x, begins, filler)
+    count = begins.fake.shape[0]
+    sizes = [count, wide, *list(x.fake.shape)[1:]]
+    likes = fake(sizes, x.fake.dtype, like=x), fake([count], torch.int64)
+    found, lengths = operator(padded, x, begins, filler, like=likes, by_numbers=wide is None)
+    return named(found, name), lengths
+
+
+def sequence_unpad(x: Any, length: Any, name: str | None = None) -> Any:
+    """Rows of records that lie side by side, one behind the other, without what filled them up."""
+    settle(x, length)
+    return named(_with_records(_unpadded, x, length, rows=list(x.shape)[2:]), name)
+
+
+def _unpadded(x: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    lengths = length.reshape(-1)
+    there = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+    return x[there], lengths.cumsum(0) - lengths
+
+
+def _with_records(
+    func: Callable[..., Any], *args: Any, rows: list[Any], records: Any = None
+) -> Any:
+    """What a function gives as rows, and where their records begin, as a variable with records."""
+    if not any(isinstance(value, Variable) for value in args):
+        found, begins = func(*args)
+        return set_lod(found, begins)
+    first = next(value for value in args if isinstance(value, Variable))
+    kind = first.fake.dtype
+    count = first.fake.shape[0] if records is None else records
+    likes = fake([None, *rows], kind, like=list(args)), fake([count], torch.int64)
+    found, begins = operator(func, *args, like=likes, by_numbers=True)
+    return set_lod(found, begins)
+
+
+def sequence_concat(input: Any, name: str | None = None) -> Any:
+    """Records of several variables, the first of each behind each other, then the second, …."""
+    settle(*input)
+    starts = [offsets_of(x, "sequence_concat") for x in input]
+
+    def joined(*values: Tensor) -> tuple[Tensor, Tensor]:
+        rows, begins = values[: len(values) // 2], values[len(values) // 2 :]
+        parts = [torch.tensor_split(x, b[1:].cpu()) for x, b in zip(rows, begins, strict=True)]
+        ordered = [part for record in zip(*parts, strict=True) for part in record]
+        lengths = [sum(len(part) for part in record) for record in zip(*parts, strict=True)]
+        ends = torch.tensor(lengths, device=rows[0].device).cumsum(0)
+        return torch.cat(ordered), torch.cat([ends.new_zeros(1), ends[:-1]])
+
+    rows, count = list(input[0].shape)[1:], starts[0].shape[0]
+    return named(_with_records(joined, *input, *starts, rows=rows, records=count), name)
+
+
+def sequence_slice(input: Any, offset: Any, length: Any, name: str | None = None) -> Any:
+    """A part of each record: so many rows, from so many on."""
+    settle(input)
+    begins = offsets_of(input, "sequence_slice")
+
+    def cut(x: Tensor, begins: Tensor, offset: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+        starts, counts = begins + offset.reshape(-1), length.reshape(-1)
+        pairs = zip(starts.tolist(), counts.tolist(), strict=True)
+        found = torch.cat([x[at : at + count] for at, count in pairs])
+        return found, counts.cumsum(0) - counts
+
+    rows, count = list(input.shape)[1:], begins.shape[0]
+    found = _with_records(cut, input, begins, offset, length, rows=rows, records=count)
+    return named(found, name)
+
+
+def sequence_reshape(input: Any, new_dim: int) -> Any:
+    """The numbers of each record in rows of another width."""
+    settle(input)
+    begins, before = offsets_of(input, "sequence_reshape"), size_of(input, 1)
+    found = reshaped(input, [-1, new_dim])
+    return set_lod(found, torch.div(begins * before, new_dim, rounding_mode="floor"))
+
+
+def sequence_enumerate(
+    input: Any, win_size: int, pad_value: int = 0, name: str | None = None
+) -> Any:
+    """Each row with those that follow it in its record, [rows, win_size]."""
+    settle(input)
+    begins = offsets_of(input, "sequence_enumerate")
+    owners, places = _owners(input, begins), _places(input)
+    ids = torch.reshape(input, (-1,))
+    found = []
+    for step in range(win_size):
+        at = torch.minimum(places + step, torch.zeros_like(places) + (input.shape[0] - 1))
+        own = torch.eq(owners[at], owners) & torch.eq(at, places + step)
+        found.append(torch.where(own, ids[at], torch.full_like(ids, pad_value)))
+    return named(set_lod(torch.stack(found, 1), begins), name)
+
+
+def sequence_scatter(input: Any, index: Any, updates: Any, name: str | None = None) -> Any:
+    """Rows to which the numbers of a record are added, each at its place."""
+    settle(input)
+    owners = _owners(index, offsets_of(index, "sequence_scatter"))
+    at = owners, torch.reshape(index, (-1,))
+    return named(torch.index_put(input, at, torch.reshape(updates, (-1,)), accumulate=True), name)
 
 
 def sequence_mask(x: Any, maxlen: Any = None, dtype: Any = "int64", name: str | None = None) -> Any:
     """1 for places before each length, 0 for those behind."""
-    if maxlen is None:
-        if isinstance(x, torch.Tensor) and type(x).__name__ == "Variable":
-            raise ValueError(
-                "sequence_mask(maxlen=None) is as wide as the largest length, which is not known "
-                "while a program is written; give maxlen."
-            )
-        maxlen = int(torch.max(x))
-    steps = torch.cumsum(torch.ones_like(x)[..., None].expand(*list(x.shape), int(maxlen)), -1) - 1
-    return named(torch.Tensor.to(torch.lt(steps, x[..., None]), dtype_of(dtype)), name)
+    settle(x)
+    kind = dtype_of(dtype)
+    wide = None if maxlen is None or isinstance(maxlen, Tensor) else int(maxlen)
+    wide = None if wide is not None and wide < 0 else wide
+
+    def mask(lengths: Tensor, limit: Tensor) -> Tensor:
+        most = wide if wide is not None else int(limit.max()) if limit.numel() else 0
+        return (torch.arange(most, device=lengths.device) < lengths[..., None]).to(kind)
+
+    limit = maxlen if isinstance(maxlen, Tensor) else x
+    if not isinstance(x, Variable):
+        return mask(x, limit)
+    last = _said_size(maxlen) if wide is None else wide
+    like = fake([*list(x.fake.shape), last], kind)
+    return named(operator(mask, x, limit, like=like, by_numbers=wide is None), name)
+
+
+def _said_size(maxlen: Any) -> Any:
+    """A size that a script gives as a variable; None if only a run knows it."""
+    if not isinstance(maxlen, Variable):
+        return None
+    try:
+        return sizes_of([maxlen])[0]
+    except TypeError:
+        return None
 
 
 def lod_reset(x: Any, y: Any = None, target_lod: Any = None) -> Any:
