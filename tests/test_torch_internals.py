@@ -354,6 +354,8 @@ def in_a_group() -> tuple[dict[str, int], list[int], list[Any]]:
 
     fleet.init(is_collective=True)
     return exchanged()
+
+
 def test_what_is_without_numbers_gets_memory_and_stays_tied() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.BatchNorm1d(2))

@@ -25,7 +25,7 @@ from fleetx.compat.paddle.optimizer.lr import LRScheduler
 from fleetx.compat.plain import plain
 from fleetx.compat.segments import segments
 from fleetx.compat.tensors import wrap
-from fleetx.graph.part import Part
+from fleetx.graph.part import Part, any_inputs
 
 SHARED = "shared_layers"
 
@@ -104,6 +104,7 @@ class _Segment(Part):
             modules=modules,
             attributes=frozenset(),
             modes=(),
+            check=any_inputs,
             run=run,
             sent=0,
         )

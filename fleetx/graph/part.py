@@ -8,7 +8,7 @@ from typing import Any
 from torch.fx import Graph
 
 
-def _anything(inputs: Mapping[str, Any]) -> None:
+def any_inputs(inputs: Mapping[str, Any]) -> None:
     """No inputs are refused."""
 
 
@@ -39,7 +39,7 @@ class Part:
     modes: tuple[tuple[str, bool], ...] = ()
     """Modules whose ``training`` the code asked for, with the answer that became part of it."""
 
-    check: Callable[[Mapping[str, Any]], None] = _anything
+    check: Callable[[Mapping[str, Any]], None] = any_inputs
     """Refuses inputs of the model, by name, for which its forward was not followed."""
 
     @cached_property

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from typing_extensions import override
 
 from fleetx.compat.recorded import fake, operator, settle
 from fleetx.compat.steps import Steps, behind, device_of, last_of, taken_out
 from fleetx.record.variable import Variable
 from fleetx.static.record.current import default_main_program
+from fleetx.torch_internals import tree_flatten, tree_map, tree_unflatten
 
 FAR = 1e9
 """Makes a score that is never chosen."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from typing_extensions import override
 
 from fleetx.compat import unique_names
@@ -19,6 +18,7 @@ from fleetx.compat.recorded import fake, operator, settle
 from fleetx.compat.recurrences import Recurrence
 from fleetx.record.variable import Variable
 from fleetx.static.layers.parameters import size_of
+from fleetx.torch_internals import tree_flatten, tree_unflatten
 
 Act = Callable[[Any], Any]
 
