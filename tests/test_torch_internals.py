@@ -1,6 +1,7 @@
 """Private names of torch stand in one file, and each still means what fleetx takes it for."""
 
 import ast
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -335,10 +336,16 @@ def exchanged() -> tuple[dict[str, int], list[int], list[Any]]:
     dist.all_reduce(torch.ones(3))
     dist.broadcast(torch.ones(5), 0)
     made = {"exchanges": internals.exchanges_made()[name] - before}
-    last = [entry for entry in internals.last_collectives() if entry["process_group"][0] == name]
+    for _ in range(1000):
+        # A thread of torch writes that an exchange is over, a little later than it is.
+        mine = [c for c in internals.last_collectives() if c["process_group"][0] == name]
+        if all(entry["retired"] for entry in mine[-2:]):
+            break
+        time.sleep(0.01)
+    last = mine[-2:]
     names = ("profiling_name", "input_sizes", "retired")
-    told = [[entry[key] for key in names] for entry in last[-2:]]
-    numbers = [entry["collective_seq_id"] for entry in last[-2:]]
+    told = [[entry[key] for key in names] for entry in last]
+    numbers = [entry["collective_seq_id"] for entry in last]
     return made | {"apart": numbers[1] - numbers[0]}, internals.group_members()[name][1], told
 
 
