@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 
 
-def rotating(cases: Sequence[Any], shares: int) -> list[Any]:
-    """Parameters, of which those that are not this commit's are marked ``rare``."""
+def rotating(cases: Sequence[Any], shares: int, *, rows: bool = False) -> list[Any]:
+    """Parameters, of which those that are not this commit's are marked ``rare``.
+
+    With ``rows`` a case is a row of several parameters.
+    """
     turn = day_of_commit() % shares
     return [
-        case if number % shares == turn else pytest.param(case, marks=pytest.mark.rare)
+        case
+        if number % shares == turn
+        else pytest.param(*(case if rows else [case]), marks=pytest.mark.rare)
         for number, case in enumerate(cases)
     ]
 

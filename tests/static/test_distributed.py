@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import fleetx as fleet
 from fleetx import static
 from fleetx.testing import world
+from tests.rotation import rotating
 
 STEPS = 4
 
@@ -131,7 +132,9 @@ ALONE = [
 CASES = [(2, *combination) for combination in COMBINATIONS] + [(1, *c) for c in ALONE]
 
 
-@pytest.mark.parametrize(("workers", "flags", "cls", "options"), CASES, ids=name)
+@pytest.mark.parametrize(
+    ("workers", "flags", "cls", "options"), rotating(CASES, 2, rows=True), ids=name
+)
 def test_every_strategy_trains_a_program_as_it_trains_a_model(
     workers: int, flags: dict[str, Any], cls: type[torch.optim.Optimizer], options: dict[str, Any]
 ) -> None:

@@ -14,6 +14,7 @@ import fleetx as fleet
 from fleetx import PlanError, static
 from fleetx.static.run.training_run import running
 from fleetx.testing import world
+from tests.rotation import rotating
 
 STEPS, BATCH = 3, 8
 NAMES = [f"fc_{number}.{kind}" for number in range(4) for kind in ("weight", "bias")]
@@ -120,7 +121,7 @@ def name(value: object) -> str:
     return "+".join(value) if isinstance(value, dict) else str(value) if value == 4 else ""
 
 
-@pytest.mark.parametrize(("workers", "flags", "rule"), CASES, ids=name)
+@pytest.mark.parametrize(("workers", "flags", "rule"), rotating(CASES, 2, rows=True), ids=name)
 def test_spread_programs_train_like_plain_code(
     workers: int, flags: dict[str, Any], rule: Any
 ) -> None:
@@ -430,7 +431,9 @@ COMBINATIONS: list[tuple[int, dict[str, Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("workers", "flags", "rule"), COMBINATIONS, ids=name)
+@pytest.mark.parametrize(
+    ("workers", "flags", "rule"), rotating(COMBINATIONS, 2, rows=True), ids=name
+)
 def test_combinations_train_a_program_as_they_train_a_model(
     workers: int, flags: dict[str, Any], rule: Any
 ) -> None:

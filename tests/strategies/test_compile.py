@@ -15,6 +15,7 @@ from fleetx.engine.engine import Engine
 from fleetx.plan.compose import compose
 from fleetx.static.run.single_worker import LoneMesh
 from fleetx.testing import world
+from tests.rotation import rotating
 
 Settings = dict[str, Any]
 SEEN: list[list[str]] = []
@@ -95,7 +96,7 @@ COMPANY: dict[str, Settings] = {
 }
 
 
-@pytest.mark.parametrize("company", COMPANY)
+@pytest.mark.parametrize("company", rotating(list(COMPANY), 2))
 def test_compiled_code_trains_as_the_model_does(company: str) -> None:
     settings = COMPANY[company]
     ours = train(settings, [6] * 4)

@@ -25,6 +25,7 @@ from fleetx.plan.plain_step import plain_step
 from fleetx.strategies.sharding import Sharding
 from fleetx.testing import world
 from tests.layouts import transformer
+from tests.rotation import rotating
 from tests.strategies.paddle import golden, optimizer_of
 
 STAGES = pytest.mark.parametrize("stage", [1, 2, 3])
@@ -114,7 +115,10 @@ def test_two_ranks_train_as_one_process(stage: int, configs: dict[str, Any]) -> 
         close(found, transformer.plain(4, "sgd"))
 
 
-@pytest.mark.parametrize(("stage", "degree"), [(1, 2), (2, 2), (3, 2), (2, 4), (3, 4)])
+FOUR_RANKS = [(1, 2), (2, 2), (3, 2), (2, 4), (3, 4)]
+
+
+@pytest.mark.parametrize(("stage", "degree"), rotating(FOUR_RANKS, 2, rows=True))
 def test_four_ranks_train_as_one_process(stage: int, degree: int) -> None:
     """Over all of them, or as two copies of two ranks each."""
     configs = {"stage": stage, "sharding_degree": degree, "dp_degree": 4 // degree, **BLOCKS}
@@ -405,7 +409,7 @@ TOGETHER = [
 ]
 
 
-@pytest.mark.parametrize(("company", "stage"), TOGETHER)
+@pytest.mark.parametrize(("company", "stage"), rotating(TOGETHER, 3, rows=True))
 def test_company(company: str, stage: int) -> None:
     """The same strategies without sharding, on one worker, give the same weights."""
     settings, rule = COMPANY[company], rule_for(company)
