@@ -344,7 +344,9 @@ class RNNCell:
     @property
     def state_shape(self) -> Any:
         """Sizes of the states without the batch."""
-        raise NotImplementedError("Please add implementaion for `state_shape` in the used cell.")
+        raise NotImplementedError(
+            "A cell without state_shape cannot make states by itself; define it."
+        )
 
     @property
     def state_dtype(self) -> Any:
