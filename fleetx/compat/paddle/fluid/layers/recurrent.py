@@ -335,7 +335,7 @@ class RNNCell:
 
     def call(self, inputs: Any, states: Any, **kwargs: Any) -> Any:
         """One step."""
-        raise NotImplementedError("RNNCell must implement the call function.")
+        raise NotImplementedError("A cell needs a method `call`, which makes one step; define it.")
 
     def __call__(self, inputs: Any, states: Any, **kwargs: Any) -> Any:
         """One step."""
