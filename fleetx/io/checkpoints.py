@@ -18,6 +18,7 @@ from fleetx.io.host_copies import HostCopies
 from fleetx.io.old_checkpoints import WEIGHTS
 from fleetx.io.run_state import RunState
 from fleetx.io.saving import Write, collected, prepared
+from fleetx.roles import activity
 from fleetx.roles.subgroups import spare_group
 from fleetx.roles.worker_util import util
 
@@ -53,6 +54,7 @@ _TRAINED: dict[str, Kind] = {
     keep=WHOLE,
     wait=FLAG,
 )
+@activity.during("saving a checkpoint")
 def save_checkpoint(
     folder: Folder,
     model: nn.Module,
@@ -151,6 +153,7 @@ def set_checkpoints_aside(folder: Folder) -> Path | None:
 
 
 @takes("load_checkpoint", **_TRAINED)
+@activity.during("loading a checkpoint")
 def load_checkpoint(
     folder: Folder,
     model: nn.Module,

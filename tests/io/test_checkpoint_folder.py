@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 import fleetx as fleet
 from fleetx.io import load_checkpoint, save_checkpoint, set_checkpoints_aside
 from fleetx.io.agreement import CheckpointError
+from fleetx.roles import activity
 from fleetx.testing import world
 
 
@@ -272,3 +273,30 @@ def milestones(folder: Path) -> None:
 
 def test_numbers_that_are_keys_come_back_as_numbers(tmp_path: Path) -> None:
     alone(milestones, tmp_path)
+
+
+class Watching:
+    """A part of a checkpoint that notes what its process is said to do."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        self.seen.append(activity.now()["doing"])
+        return {}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.seen.append(activity.now()["doing"])
+
+
+def is_told(folder: Path) -> None:
+    job, part = Job(), Watching()
+    activity.enter(activity.READING)
+    job.save(folder, 1, parts={"part": part})
+    job.load(folder, parts={"part": part})
+    assert part.seen == ["saving a checkpoint", "loading a checkpoint"]
+    assert activity.now()["doing"] == activity.READING
+
+
+def test_whoever_waits_for_a_worker_hears_that_it_saves(tmp_path: Path) -> None:
+    alone(is_told, tmp_path)
