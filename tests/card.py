@@ -18,9 +18,9 @@ something is written to it. Threads other than the one that installed it see pla
 import runpy
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -184,6 +184,9 @@ def _module() -> ModuleType:
     module.get_rng_state = lambda device=None: torch.get_rng_state()
     module.set_rng_state = lambda state, device=None: torch.set_rng_state(state)
     module.manual_seed_all = module.manual_seed = lambda seed: None
+    # Its copies are over when they return, so there is nothing that a stream would wait for.
+    stream = SimpleNamespace(synchronize=lambda: None)
+    module.current_stream, module.stream = (lambda: stream), nullcontext
     return module
 
 

@@ -130,6 +130,18 @@ CALLS: dict[str, tuple[Callable[[Job, Any], Any], str]] = {
         lambda job, w: fleet.load_full_state_dict(job.trained()[0], w),
         "",
     ),
+    "load_weights(model)": (lambda job, w: fleet.load_weights(w, "folder"), ""),
+    "load_weights(folder)": (lambda job, w: fleet.load_weights(job.plain, w), "text"),
+    "load_weights(strict)": (
+        lambda job, w: fleet.load_weights(job.plain, "folder", strict=w),
+        "",
+    ),
+    "save_weights(model)": (lambda job, w: fleet.save_weights(w, "folder"), ""),
+    "save_weights(folder)": (lambda job, w: fleet.save_weights(job.plain, w), "text"),
+    "save_weights(max_shard_size)": (
+        lambda job, w: fleet.save_weights(job.plain, "folder", max_shard_size=w),
+        "",
+    ),
     "distributed_loader(loader)": (lambda job, w: fleet.distributed_loader(w), ""),
     "distributed_loader(uneven)": (lambda job, w: job.loader(uneven=w), ""),
     "distributed_loader(device)": (lambda job, w: job.loader(device=w), "None"),

@@ -17,16 +17,17 @@ from fleetx.api.weights import whole
 from fleetx.comm.local import local
 from fleetx.comm.shares import share_of
 from fleetx.engine.engine import Engine
-from fleetx.expected import PATH, takes
+from fleetx.expected import FLAG, PATH, a, takes
 from fleetx.io.files import Folder
 from fleetx.io.weight_folder import Kind, WeightFolder, Written, size_in_bytes
 
 logger = logging.getLogger(__name__)
+MODEL = a(nn.Module, "a torch.nn.Module")
 SHOWN = 4
 """Names that a complaint lists."""
 
 
-@takes("fleet.load_weights", folder=PATH)
+@takes("fleet.load_weights", model=MODEL, folder=PATH, strict=FLAG)
 def load_weights(model: nn.Module, folder: Folder, *, strict: bool = True) -> None:
     """Give a model the weights of a folder; every worker reads the parts that it holds.
 
@@ -52,7 +53,7 @@ def load_weights(model: nn.Module, folder: Folder, *, strict: bool = True) -> No
         _fill(stored, _tensors(model), found)
 
 
-@takes("fleet.save_weights", folder=PATH)
+@takes("fleet.save_weights", model=MODEL, folder=PATH)
 def save_weights(model: nn.Module, folder: Folder, *, max_shard_size: int | str = "5GB") -> None:
     """Write the weights of a model as a folder that ``from_pretrained`` reads.
 
