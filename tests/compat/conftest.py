@@ -19,6 +19,12 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def whole_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of Paddle's CPU are compared, and cards shorten those of recurrent layers."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.fixture(autouse=True)
 def paddle_is_here() -> Iterator[None]:
     """Serve the old modules during a test, which begins as a new process does."""
     static.reset()
