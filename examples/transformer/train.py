@@ -5,6 +5,12 @@
     fleetrun --nproc_per_node 4 train.py --pp 2 --mp 2             # two stages, layers cut in two
     fleetrun --nproc_per_node 8 train.py --pp 2 --sharding 2 --mp 2 --amp --recompute
 
+With --output it leaves a checkpoint every --save_steps batches, and goes on from the latest with
+--resume, on any layout:
+
+    fleetrun --nproc_per_node 2 train.py --sharding 2 --output out
+    fleetrun --nproc_per_node 4 train.py --pp 2 --mp 2 --output out --resume
+
 The text is generated: each sentence counts upwards from a random word in a random stride, so the
 loss of a model that understood it goes to about 0.6 (the first two words cannot be known).
 """
@@ -19,6 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 import fleetx as fleet
+from fleetx.io import load_checkpoint, save_checkpoint
 
 WORDS, LENGTH = 64, 16
 
@@ -124,8 +131,34 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--recompute", action="store_true", help="keep no activations of layers")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=32, help="samples per data rank")
+    parser.add_argument("--output", help="where to leave checkpoints")
+    parser.add_argument("--save_steps", type=int, default=50, help="batches between two of them")
+    parser.add_argument("--resume", action="store_true", help="go on from the latest of them")
     parser.add_argument("--save", help="where to write the weights at the end")
     return parser.parse_args()
+
+
+def resumed(args: argparse.Namespace, model: Any, optimizer: Any, loader: Any) -> int:
+    """Go on from the latest checkpoint; the number of batches before it."""
+    found = load_checkpoint(args.output, model, optimizer, parts={"loader": loader})
+    if fleet.is_first_worker():
+        print(f"resumed from batch {found['step']}" if found else "no checkpoint to resume from")
+    return found["step"] if found else 0
+
+
+def train(args: argparse.Namespace, model: Any, optimizer: Any, loader: Any) -> None:
+    """All epochs, or what is left of them; the loader knows its epoch, and its place in it."""
+    step = resumed(args, model, optimizer, loader) if args.resume and args.output else 0
+    while loader.epoch < args.epochs:
+        steps = tqdm(loader, desc=f"epoch {loader.epoch}", disable=not fleet.is_first_worker())
+        for batch in steps:
+            found = model.train_batch(batch, optimizer)
+            steps.set_postfix(loss=f"{float(found):.3f}")
+            step += 1
+            if args.output and step % args.save_steps == 0:
+                # It is written while training goes on.
+                parts = {"loader": loader}
+                save_checkpoint(args.output, model, optimizer, step=step, parts=parts, wait=False)
 
 
 def main() -> None:
@@ -142,11 +175,7 @@ def main() -> None:
     loader = fleet.distributed_loader(
         DataLoader(data, batch_size=args.batch, shuffle=True, drop_last=True)
     )
-    for epoch in range(args.epochs):
-        steps = tqdm(loader, desc=f"epoch {epoch}", disable=not fleet.is_first_worker())
-        for batch in steps:
-            found = model.train_batch(batch, optimizer)
-            steps.set_postfix(loss=f"{float(found):.3f}")
+    train(args, model, optimizer, loader)
     score = model.eval_batch(sentences(256, seed=1)[:])
     state = fleet.full_state_dict(model)  # every worker takes part, worker 0 gets it
     if fleet.is_first_worker():

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.programs import python
+from tests.programs import fleetrun, python
 
 ROOT = Path(__file__).parent.parent.parent
 QUICKSTART = ROOT / "examples" / "quickstart"
@@ -49,3 +49,13 @@ def test_the_quick_start_learns_on_two_workers(tmp_path: Path) -> None:
     found = losses(run([*FLEETRUN, str(QUICKSTART / "train_fleet.py")], tmp_path))
     assert len(found) == 5, "only the first worker prints"
     assert found[-1] < found[0] / 2
+
+
+def test_the_transformer_goes_on_under_another_layout(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "transformer" / "train.py")
+    common = [script, "--batch", "64", "--epochs", "1", "--output", "out", "--save_steps", "10"]
+    run([*fleetrun("--nproc_per_node", "2"), *common, "--sharding", "2"], tmp_path)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["checkpoint-30"]
+    said = run([*fleetrun("--nproc_per_node", "2"), *common, "--pp", "2", "--resume"], tmp_path)
+    assert "resumed from batch 30" in said
+    assert len(re.findall(r"loss on new sentences: [\d.]+", said)) == 1
