@@ -67,15 +67,6 @@ def _by_torch(tensor: torch.Tensor) -> bool:
     return not has_torch_function_unary(tensor)
 
 
-class Backwards:
-    """Who differentiates a loss: an optimizer, where a strategy scales losses before."""
-
-    by: Callable[[torch.Tensor], Any] | None = None
-
-
-backwards = Backwards()
-
-
 class Tensor(torch.Tensor):
     """A tensor of eager mode; results of operators with it are such tensors too.
 
@@ -118,13 +109,6 @@ class Tensor(torch.Tensor):
     ) -> None:
         """Accumulate gradients; a loss of several numbers is summed."""
         given = kwargs.pop("gradient", grad_tensor)
-        if given is None and backwards.by is not None and not _by_torch(self):
-            by, backwards.by = backwards.by, None
-            try:
-                by(self)
-            finally:
-                backwards.by = by
-            return
         if given is None and self.numel() != 1:
             given = torch.ones_like(self)
         # As a plain tensor: torch would run all of it, operators of scripts among it, as its own.

@@ -42,9 +42,9 @@ __getattr__, __dir__ = table(
             "sequence_enumerate sequence_scatter lod_reset"
         ),
         "paddle.fluid.layers.recurrent": (
-            "dynamic_lstm dynamic_lstmp dynamic_gru gru_unit lstm_unit lstm RNNCell GRUCell "
-            "LSTMCell rnn"
+            "dynamic_lstm dynamic_lstmp dynamic_gru gru_unit lstm_unit lstm"
         ),
+        "paddle.fluid.layers.rnn_cells": "RNNCell GRUCell LSTMCell rnn",
         "paddle.fluid.layers.blocks_of_steps": "StaticRNN DynamicRNN",
         "paddle.fluid.layers.decoding": "Decoder BeamSearchDecoder dynamic_decode gather_tree",
         "paddle.fluid.layers.tagging": (
