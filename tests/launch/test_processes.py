@@ -91,13 +91,22 @@ def test_closed_stdout_does_not_end_the_job(launcher: Launcher) -> None:
     ],
 )
 def test_the_failing_rank_is_named(launcher: Launcher, body: str, code: int, words: str) -> None:
-    # Rank 0 fails a moment later, as it would when a connection breaks, and ends first.
+    # Rank 0 fails as soon as rank 1 is gone, as it would when a connection breaks.
     script = f"""
 import os, sys, time
 print("hello from", os.environ["RANK"])
 if os.environ["RANK"] == "1":
+    open("pid.part", "w").write(str(os.getpid()))
+    os.rename("pid.part", "pid")
     {body}
-time.sleep(0.4 if {body.startswith("raise")} else 0.2)
+while not os.path.exists("pid"): time.sleep(0.02)
+def lives():
+    try:
+        status = open("/proc/" + open("pid").read() + "/stat").read()
+    except OSError:
+        return False
+    return status.rsplit(")", 1)[1].split()[0] != "Z"
+while lives(): time.sleep(0.02)
 raise ConnectionError("peer is gone")
 """
     outcome = launcher.run("--nproc_per_node", "2", launcher.script(script))
@@ -121,8 +130,9 @@ def test_the_true_first_failure_wins_although_it_ends_last(launcher: Launcher) -
 import atexit, os, time
 if os.environ["RANK"] == "1":
     atexit.register(time.sleep, 1.5)
+    atexit.register(lambda: open("failed", "w").close())
     raise ValueError("the cause")
-time.sleep(0.5)
+while not os.path.exists("failed"): time.sleep(0.02)
 raise ConnectionError("the consequence")
 """
     outcome = launcher.run("--nproc_per_node", "2", launcher.script(script))
