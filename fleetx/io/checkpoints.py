@@ -1,23 +1,24 @@
 """Checkpoints of training: everything a run needs to go on as if it had not stopped."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from fleetx import roles
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.expected import FLAG, MAPPING, PATH, WHOLE, Kind, a, takes
-from fleetx.io import checkpoint_folder, loading, manifest, old_checkpoints
+from fleetx.io import checkpoint_folder, loading, manifest, old_checkpoints, server_tables
 from fleetx.io.agreement import CheckpointError, together
 from fleetx.io.background import writing
 from fleetx.io.files import Folder
 from fleetx.io.host_copies import HostCopies
 from fleetx.io.old_checkpoints import WEIGHTS
-from fleetx.io.run_state import RunState
 from fleetx.io.saving import Write, collected, prepared
+from fleetx.io.trained import Model, Mover, Stateful, trained
 from fleetx.roles import activity
 from fleetx.roles.subgroups import spare_group
 from fleetx.roles.worker_util import util
@@ -28,20 +29,12 @@ _copies: WeakKeyDictionary[DistributedOptimizer, HostCopies] = WeakKeyDictionary
 """Memory for what is written while training goes on."""
 
 
-class Stateful(Protocol):
-    """A loader, a scheduler: whatever knows its own state."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
-
-    def load_state_dict(self, state_dict: Any) -> Any:
-        """Take it back."""
-
-
 _TRAINED: dict[str, Kind] = {
     "folder": PATH,
-    "model": a(nn.Module, "what fleet.distributed_model() returned"),
-    "optimizer": a(DistributedOptimizer, "what fleet.distributed_optimizer() returned"),
+    "model": a(Model, "what fleet.distributed_model() returned, or a program"),
+    "optimizer": a(
+        Mover, "what fleet.distributed_optimizer() returned, or the executor of a program"
+    ),
     "parts": MAPPING.such_as("a dict of loaders, schedulers and the like by name") | None,
 }
 
@@ -57,8 +50,8 @@ _TRAINED: dict[str, Kind] = {
 @activity.during("saving a checkpoint")
 def save_checkpoint(
     folder: Folder,
-    model: nn.Module,
-    optimizer: DistributedOptimizer,
+    model: Model,
+    optimizer: Mover,
     *,
     step: int,
     parts: dict[str, Stateful] | None = None,
@@ -75,8 +68,8 @@ def save_checkpoint(
 
     Args:
         folder: where checkpoints are gathered.
-        model: what ``distributed_model`` returned.
-        optimizer: what ``distributed_optimizer`` returned.
+        model: what ``distributed_model`` returned, or a program that was minimised.
+        optimizer: what ``distributed_optimizer`` returned, or the executor of the program.
         step: a number that grows; the highest one is loaded.
         parts: loaders, schedulers and the like by name.
         numbers: plain values by name, which ``load_checkpoint`` returns.
@@ -91,12 +84,14 @@ def save_checkpoint(
     numbers = _numbers(step, numbers or {})
     finish_checkpoints()
     target = checkpoint_folder.target(Path(folder), step)
-    state = RunState(model, optimizer)
-    copies = None if wait else _copies.setdefault(optimizer, HostCopies())
+    found = trained("save_checkpoint", model, optimizer)
+    mover, tables = found.state.optimizer, server_tables.settled(wait=wait)
+    copies = None if wait else _copies.setdefault(mover, HostCopies())
 
     def collect() -> Any:
-        states = {name: part.state_dict() for name, part in (parts or {}).items()}
-        return collected(state, {"parts": states, "numbers": numbers}, copies)
+        every = {**(parts or {}), **found.parts}
+        states = {name: part.state_dict() for name, part in every.items()}
+        return collected(found.state, {"parts": states, "numbers": numbers}, copies)
 
     home = target.parent.resolve()
     write = Write(
@@ -104,11 +99,12 @@ def save_checkpoint(
         step=step,
         keep=keep,
         worker=roles.worker_index(),
-        after=min(step, _reached.get(optimizer, {}).get(home, -1)),
+        after=min(step, _reached.get(mover, {}).get(home, -1)),
         group=spare_group("save_checkpoint"),
         mine=prepared(collect),
+        tables=tables,
     )
-    known = _reached.setdefault(optimizer, {})
+    known = _reached.setdefault(mover, {})
 
     def run() -> None:
         write.run()
@@ -156,8 +152,8 @@ def set_checkpoints_aside(folder: Folder) -> Path | None:
 @activity.during("loading a checkpoint")
 def load_checkpoint(
     folder: Folder,
-    model: nn.Module,
-    optimizer: DistributedOptimizer,
+    model: Model,
+    optimizer: Mover,
     *,
     parts: dict[str, Stateful] | None = None,
 ) -> dict[str, Any] | None:
@@ -165,8 +161,8 @@ def load_checkpoint(
 
     Args:
         folder: where checkpoints are gathered, or one checkpoint.
-        model: what ``distributed_model`` returned.
-        optimizer: what ``distributed_optimizer`` returned.
+        model: what ``distributed_model`` returned, or a program that was minimised.
+        optimizer: what ``distributed_optimizer`` returned, or the executor of the program.
         parts: the same names as they were saved under.
 
     Returns:
@@ -176,12 +172,16 @@ def load_checkpoint(
     path, is_old = _chosen(Path(folder))
     if path is None:
         return None
-    state = RunState(model, optimizer)
+    found = trained("load_checkpoint", model, optimizer)
+    state, every = found.state, {**(parts or {}), **found.parts}
+    together(partial(server_tables.check, path))
     given, fitting = (old_checkpoints if is_old else loading).take(path, state)
-    together(lambda: _load_parts(parts or {}, given["parts"], fitting, optimizer))
+    server_tables.load(path)
+    found.changed()
+    together(lambda: _load_parts(every, given["parts"], fitting, state.optimizer))
     state.draw_as(given)
     numbers: dict[str, Any] = given["numbers"]
-    _reached.setdefault(optimizer, {})[path.parent.resolve()] = numbers["step"]
+    _reached.setdefault(state.optimizer, {})[path.parent.resolve()] = numbers["step"]
     return numbers
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fleetx.api import session
+from fleetx import roles
 from fleetx.api.extra_state import extra_states, is_extra, load_extra_states
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.api.saved_layout import layout_of, options_of
@@ -44,11 +44,10 @@ class Entry:
 class RunState:
     """What a model, its optimizer and its strategies have to keep."""
 
-    def __init__(self, model: nn.Module, optimizer: DistributedOptimizer) -> None:
-        self.engine = engine_of(optimizer)
+    def __init__(self, engine: Engine, optimizer: DistributedOptimizer) -> None:
+        self.engine = engine
         self.optimizer = optimizer
-        self._job = self.engine.job
-        self._model = model
+        self._job = engine.job
 
     # What it is called, and where it lies.
 
@@ -72,22 +71,28 @@ class RunState:
         return self.engine.plan.strategies
 
     @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Workers along each axis; those of a job with servers are replicas, as along dp."""
+        axes = dict(self.engine.plan.mesh)
+        return axes if roles.identity().is_collective else {**axes, "dp": roles.worker_num()}
+
+    @cached_property
     def place(self) -> dict[str, int]:
-        """This worker's coordinate along each axis; all zero for one without others."""
-        axes = self.engine.plan.mesh
-        if self._job.mesh.size() == 1:
-            return dict.fromkeys(axes, 0)
-        return {axis: self._job.mesh[axis].get_local_rank() for axis in axes}
+        """This worker's coordinate along each axis."""
+        if self._job.mesh.size() > 1:
+            return {axis: self._job.mesh[axis].get_local_rank() for axis in self.sizes}
+        alone = dict.fromkeys(self.sizes, 0)
+        return {**alone, "dp": roles.worker_index()} if self.sizes["dp"] > 1 else alone
 
     @property
     def share(self) -> int:
         """Which share of the data this worker works on."""
-        return self.place["dp"] * self.engine.plan.mesh["sharding"] + self.place["sharding"]
+        return self.place["dp"] * self.sizes["sharding"] + self.place["sharding"]
 
     @property
     def shares(self) -> int:
         """Into how many shares the data is dealt."""
-        return session.sharers(self.engine.plan)
+        return self.sizes["dp"] * self.sizes["sharding"]
 
     def layout(self) -> dict[str, Any]:
         """How it lies over workers; with the same layout everything goes back bit for bit."""
@@ -134,10 +139,14 @@ class RunState:
     def _in_step(self) -> bool:
         return all(strategy.in_step() for strategy in self._strategies)
 
+    @property
+    def _drifts(self) -> bool:
+        return any(strategy.drifts for strategy in self._strategies)
+
     def _weights(self) -> Iterator[Entry]:
         weights = "" if self._in_step else MEAN
         # While gradients wait for an update, running statistics are each worker's own, too.
-        buffers = weights or (FIRST if self._is_waiting else "")
+        buffers = weights or (FIRST if self._is_waiting or self._drifts else "")
         for name, tensor, trained in self._named():
             if trained and name in self._borrowed:
                 continue
@@ -156,14 +165,13 @@ class RunState:
 
     def _optimizer_state(self) -> Iterator[Entry]:
         names = [self.engine.names[p] for p in self.optimizer.parameters]
-        own = any(strategy.drifts for strategy in self._strategies)
         for number, kept in self.optimizer.state_dict()["state"].items():
             name = names[number]
             if name in self._borrowed:
                 continue
             for key, value in kept.items():
                 for path, tensor in leaves(f"{name}{MARK}{key}", value):
-                    yield Entry(self._key(path, _combined(tensor) if own else ""), tensor)
+                    yield Entry(self._key(path, _combined(tensor) if self._drifts else ""), tensor)
 
     def _of_strategies(self) -> Iterator[Entry]:
         for strategy in self._strategies:
@@ -367,15 +375,4 @@ def _unspread(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     plain = Shard(placement.dim) if placement.is_shard() else placement
     return empty(
         *parameter.shape, dtype=dtype, device_mesh=spread.device_mesh["tp"], placements=[plain]
-    )
-
-
-def engine_of(optimizer: DistributedOptimizer) -> Engine:
-    """The engine whose model the optimizer moves."""
-    for engine in session.current("save_checkpoint").engines:
-        if optimizer.steers(engine):
-            return engine
-    raise CheckpointError(
-        "a checkpoint is that of an optimizer and the model that it moves; call "
-        "fleet.distributed_model() and fleet.distributed_optimizer() first."
     )

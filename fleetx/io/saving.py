@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,11 @@ def collected(state: RunState, extra: Mapping[str, Any], copies: HostCopies | No
         extra: parts and numbers of the caller.
         copies: keeps it while training goes on; None where training waits for the write.
     """
-    division = Division(state.place, state.engine.plan.mesh)
+    division = Division(state.place, state.sizes)
     mine = {str(e.key): chunk_of(e.tensor) for e in division.mine(state.entries())}
-    mine = {key: chunk for key, chunk in mine.items() if chunk.here.numel() or not sum(chunk.whole)}
+    mine = {
+        key: chunk for key, chunk in mine.items() if chunk.here.numel() or not prod(chunk.whole)
+    }
     own = dict(leaves(GIVEN, state.given(extra)))
     if copies is not None:
         mine = copies.take(mine)
@@ -85,6 +88,8 @@ class Write:
     """Checkpoints of the folder with a higher step are another run's."""
     group: dist.ProcessGroup | None
     mine: Prepared
+    tables: Callable[[Path], None] | None = None
+    """How the first worker lets servers write what they hold."""
 
     def run(self) -> None:
         """Write, and give the checkpoint its name; it appears on all workers or on none."""
@@ -92,6 +97,8 @@ class Write:
         try:
             self._together(partial(self._begin, beside))
             self._write(beside)
+            if self.tables is not None:
+                self._together(partial(self.tables, beside), first_only=True)
             facts = self._gathered()
             self._together(partial(self._end, beside, facts), first_only=True)
         except Exception:

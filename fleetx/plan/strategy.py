@@ -38,7 +38,7 @@ class Strategy:
     parameters; together they are worth their mean."""
 
     drifts: ClassVar[bool] = False
-    """Whether the optimizer of each share of the data keeps numbers of its own."""
+    """Whether each share of the data has running statistics and an optimizer's state of its own."""
 
     contract: Contract
     config: Any

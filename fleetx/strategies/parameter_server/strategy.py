@@ -43,6 +43,7 @@ class ParameterServer(Strategy, name="parameter_server"):
     """The carrier of a job with servers that asks for no other: all workers, then one update."""
 
     internal = True
+    drifts = True
     contract = Contract(
         phase=Phase.CARRIER,
         touches=frozenset({"model", "optimizer", "sync", "ready", "resume", "agree", "update"}),
