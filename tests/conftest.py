@@ -3,12 +3,14 @@
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from fleetx.testing.limits import stretched
+from tests.rotation import long_turn
 
 HANGS = 300
 """Seconds after which a test that nobody disturbs hangs."""
@@ -21,6 +23,38 @@ LONGEST = (
     "examples/test_resnet.py",
 )
 """Files that take a minute or more of a processor."""
+
+ALTERNATING = (
+    "tests/test_composition.py",
+    "applications/test_models.py",
+    "engine/test_same_script.py",
+    "evaluate/test_verify.py",
+    "examples/test_on_a_card.py",
+    "io/test_checkpoints.py",
+    "io/test_moved.py",
+    "io/test_other_layouts.py",
+    "layouts/test_layouts.py",
+    "layouts/test_meta_device.py",
+    "layouts/test_opened.py",
+    "layerwise/test_both_optimizers.py",
+    "pipeline/test_balance.py",
+    "ps/test_modes.py",
+    "sharding/test_state_offload.py",
+    "static/test_checkpoint.py",
+    "static/test_distributed.py",
+    "static/test_evaluation.py",
+    "static/test_fleet_scripts.py",
+    "static/test_libraries.py",
+    "static/test_spread.py",
+    "strategies/test_amp.py",
+    "strategies/test_cuda_graph.py",
+    "strategies/test_data_parallel.py",
+    "strategies/test_dgc.py",
+    "strategies/test_pipeline_failures.py",
+    "strategies/test_sharding.py",
+    "strategies/test_tensor_parallel.py",
+)
+"""Files of whose parametrised tests the gate runs every second case, the others at other times."""
 
 # The gate gives the same answer every time; new examples are drawn by `make test-all`. A machine
 # that is busy with something else is no reason to fail.
@@ -49,12 +83,34 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all"):
         return
-    rare = [item for item in items if item.get_closest_marker("rare")]
-    config.hook.pytest_deselected(items=rare)
-    items[:] = [item for item in items if not item.get_closest_marker("rare")]
+    rest = [item for item in items if not item.get_closest_marker("rare")]
+    # Tests that were named on the command line are wanted.
+    if not any("::" in word for word in config.args):
+        rest = half_of_those(ALTERNATING, rest)
+    kept = set(rest)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     # Two processes take one file after the other: the longest come first, so that none is last.
     order = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(order)))
+    items[:] = sorted(rest, key=lambda item: order.get(_ending(item), len(order)))
+
+
+def _ending(item: pytest.Item) -> str:
+    return "/".join(item.path.parts[-2:])
+
+
+def half_of_those(files: tuple[str, ...], items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests without every second case of those in the files."""
+    kept, counted = [], Counter[str]()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        counted[test] += 1
+        if (
+            _ending(item) not in files
+            or "[" not in item.nodeid
+            or (counted[test] + long_turn()) % 2
+        ):
+            kept.append(item)
+    return kept
 
 
 def pytest_collection_finish() -> None:

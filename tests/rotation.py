@@ -26,6 +26,16 @@ def rotating(cases: Sequence[Any], shares: int, *, rows: bool = False) -> list[A
     ]
 
 
+def by_turns(turn: int, *, of: int) -> Any:
+    """Marks a dear test that is run at every ``of``-th day of commits, and in ``make test-all``."""
+    return pytest.mark.rare if day_of_commit() % of != turn else lambda test: test
+
+
+def long_turn() -> int:
+    """Changes so slowly that all cases of `rotating` come round before it does."""
+    return day_of_commit() // 12
+
+
 @functools.cache
 def day_of_commit() -> int:
     """Days from 1970 to the commit that is checked out; 0 where there is no history."""

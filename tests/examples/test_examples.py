@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.programs import fleetrun, python
+from tests.rotation import by_turns
 
 ROOT = Path(__file__).parent.parent.parent
 QUICKSTART = ROOT / "examples" / "quickstart"
@@ -37,6 +38,7 @@ def test_the_quick_start_differs_by_a_few_lines() -> None:
     ]
 
 
+@by_turns(0, of=2)
 def test_the_quick_start_learns_the_same_in_one_process(tmp_path: Path) -> None:
     plain = losses(run([python(), str(QUICKSTART / "train_torch.py")], tmp_path))
     ours = losses(run([python(), str(QUICKSTART / "train_fleet.py")], tmp_path))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.programs import python
+from tests.rotation import by_turns
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -72,6 +73,7 @@ def test_mpirun(launched: Any, mpirun: list[str]) -> None:
     check_two_workers(ended.out, "OpenMPI")
 
 
+@by_turns(2, of=3)
 def test_mpirun_pairs(launched: Any, mpirun: list[str]) -> None:
     script = str(SCRIPTS / "pairs.py")
     ended = launched([*mpirun, "-n", "4", sys.executable, "-m", "mpi4py", script])

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.rotation import by_turns
 from tests.static.models import Lstm, ResNet, Transformer, WideDeep
 from tests.static.training import assert_same_training, images, words
 
@@ -12,6 +13,7 @@ def classify(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y)
 
 
+@by_turns(1, of=3)
 def test_resnet50() -> None:
     torch.manual_seed(0)
     assert_same_training(ResNet(), classify, images(2, size=32, batch=2))

@@ -15,7 +15,7 @@ from fleetx.engine.engine import Engine
 from fleetx.plan.compose import compose
 from fleetx.static.run.single_worker import LoneMesh
 from fleetx.testing import world
-from tests.rotation import rotating
+from tests.rotation import by_turns, rotating
 
 Settings = dict[str, Any]
 SEEN: list[list[str]] = []
@@ -138,6 +138,7 @@ def test_inputs_that_wait_on_the_host_are_refused_with_the_reason(other: str) ->
         compose(strategy.request(), 1)
 
 
+@by_turns(0, of=3)  # torch's compiler of C++ costs more than all the rest of this file
 def test_the_default_backend_makes_real_code() -> None:
     ours = train({}, [6] * 3, backend="inductor")
     usual = train({}, [6] * 3, compiled=False)

@@ -12,6 +12,7 @@ from fleetx.api import session
 from fleetx.plan.mesh import data_place
 from fleetx.testing import world
 from tests.layouts import transformer
+from tests.rotation import rotating
 
 FOUR = ["layers.1", "layers.2", "layers.3"]
 
@@ -65,13 +66,16 @@ SCHEDULES: list[dict[str, Any]] = [
 ]
 
 
-@world(2)
-def test_every_schedule_trains_as_one_process_and_ties_hold() -> None:
-    for configs in SCHEDULES:
-        for tied in (False, True):
-            start({"pp": 2}, **configs)
-            model = begin(transformer.build(tied, seed=fleet.worker_index()))
-            check(train(model), fleet.full_state_dict(model), tied)
+def scheduled(configs: dict[str, Any]) -> None:
+    for tied in (False, True):
+        start({"pp": 2}, **configs)
+        model = begin(transformer.build(tied, seed=fleet.worker_index()))
+        check(train(model), fleet.full_state_dict(model), tied)
+
+
+@pytest.mark.parametrize("configs", rotating(SCHEDULES, 3))
+def test_every_schedule_trains_as_one_process_and_ties_hold(configs: dict[str, Any]) -> None:
+    world(2).run(scheduled, configs)
 
 
 @world(2)
