@@ -40,10 +40,15 @@ def begin(program: ProgramGraph) -> None:
     program.attachments[_Mark] = _Mark(last)
 
 
-def is_trained(program: ProgramGraph, node: fx.Node) -> bool:
-    """Whether an optimizer moves what a node reads."""
+def comes_after(program: ProgramGraph, home: fx.Node, value: Any) -> bool:
+    """Whether an assignment belongs behind the update: one to, or from, what an optimizer moves."""
     training = program.objective
-    return isinstance(training, Training) and program.name_of(node) in training.trained
+    if not isinstance(training, Training):
+        return False
+    read = [home]
+    if isinstance(value, Variable) and _Mark in program.attachments:
+        read += [n for n in live_nodes(program.graph, [value.node]) if n.op == "get_attr"]
+    return any(program.name_of(node) in training.trained for node in read)
 
 
 class _Assigned:
@@ -68,10 +73,13 @@ class _Assigned:
         self._late = [n for n in order if n not in early and n.op != "get_attr"]
         self._read = [n for n in order if n.op == "get_attr"]
         self._known: dict[fx.Node, Any] = {}
+        read = [program.parameter(node) for node in self._read]
+        self._about = [parameter, *(p for p in read if p is not None and p.requires_grad)]
 
     def moves(self, optimizer: Optimizer) -> bool:
-        """Whether this optimizer has the parameter."""
-        return any(p is self._parameter for g in optimizer.param_groups for p in g["params"])
+        """Whether this optimizer has the parameter, or one that its value is computed from."""
+        held = {id(p) for g in optimizer.param_groups for p in g["params"]}
+        return not held.isdisjoint(id(p) for p in self._about)
 
     @torch.no_grad()
     def before(self) -> None:
@@ -120,9 +128,24 @@ def assign(program: ProgramGraph, home: fx.Node, value: fx.Node) -> None:
         early.add(node)
         if node is mark.last:
             break
+    _check_plan(program, home)
     mark.assigned.append(_Assigned(program, parameter, value, early))
     if len(mark.assigned) == 1:
         _watch(mark)
+
+
+_ELSEWHERE = ("parameter_server", "a_sync", "sharding", "pipeline", "tensor_parallel")
+"""Strategies under which a worker has no whole parameter to assign after its update."""
+
+
+def _check_plan(program: ProgramGraph, home: fx.Node) -> None:
+    plan = getattr(program.objective, "plan", None)
+    on = [s.name for s in plan.strategies if s.name in _ELSEWHERE] if plan is not None else []
+    if on:
+        raise ProgramError(
+            f"{program.name_of(home)!r} is assigned behind minimize(), and under {on[0]} no worker "
+            "updates the whole of it; decay weights by the optimizer's regularization instead."
+        )
 
 
 def _watch(mark: _Mark) -> None:

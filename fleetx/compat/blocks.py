@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fleetx.compat import modes
+from fleetx.compat import modes, starting_operators
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.paddle.fluid.layers import (
     collective,
@@ -147,6 +147,9 @@ def append_op(
     if strange := [name for name in options if name not in {"stop_gradient", "index"}]:
         raise TypeError(f"append_op() has no {strange[0]!r}; pass it in attrs.")
     program = block.program
+    if program.initial:
+        starting_operators.appended(program, type, inputs, outputs, attrs)
+        return
 
     def known(nest: Any) -> Any:
         return {

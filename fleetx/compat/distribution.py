@@ -7,7 +7,9 @@ from typing import Any
 import fleetx
 from fleetx import roles
 from fleetx.api import session
+from fleetx.compat.after_updates import finished
 from fleetx.compat.fleet_strategies import chosen_by_auto, native, with_strategies
+from fleetx.compat.halves import Halves
 from fleetx.compat.made_optimizers import DGCMomentum
 from fleetx.compat.notes import note
 from fleetx.compat.optimizers import Optimizer, grad_clip_of
@@ -25,7 +27,7 @@ class DistributedOptimizer:
     def __init__(self, optimizer: Optimizer, made: Any, given: Any = None) -> None:
         self._optimizer, self._made = optimizer, made
         self._inner_opt = optimizer if given is None else given
-        self._pending: tuple[Any, ...] | None = None
+        self._halves: Halves | None = None
 
     @property
     def distributed(self) -> Any:
@@ -50,7 +52,8 @@ class DistributedOptimizer:
         if not isinstance(loss, Variable):
             return self._optimizer.minimize(loss)
         chosen = parameter_list or self._optimizer._given
-        return self._made.minimize(loss, startup_program, chosen, no_grad_set)
+        done, pairs = self._made.minimize(loss, startup_program, chosen, no_grad_set)
+        return done, finished(loss, pairs)
 
     def backward(
         self,
@@ -63,13 +66,26 @@ class DistributedOptimizer:
         """First half of ``minimize``: pairs of parameters and gradients."""
         if not isinstance(loss, Variable):
             return self._optimizer.backward(loss)
-        self._pending = self.minimize(loss, startup_program, parameter_list, no_grad_set)
-        return self._pending[1]
+        if callbacks:
+            raise TypeError(
+                "backward(callbacks=...) names functions that Paddle calls for each operator of "
+                "its backward pass, and torch makes that in a run; leave it out."
+            )
+        chosen = parameter_list or self._optimizer._given
+        many = roles.worker_num() if roles.identity("backward").is_collective else 1
+        self._halves = Halves.begin(loss, startup_program, chosen, no_grad_set, many)
+        return list(self._halves.pairs)
 
     def apply_gradients(self, params_grads: Any) -> Any:
-        """Second half of ``minimize``."""
-        self._optimizer._pending = self._pending
-        return self._optimizer.apply_gradients(params_grads)
+        """Second half of ``minimize``, with gradients that were changed in between or not."""
+        if self._halves is None:
+            return self._optimizer.apply_gradients(params_grads)
+        loss, moved = self._halves.objective(params_grads)
+        return self.minimize(loss, self._halves.startup, moved, self._halves.no_grad_set)[0]
+
+    def apply_optimize(self, loss: Any, startup_program: Any, params_grads: Any) -> Any:
+        """The name that Paddle 1 gave to the second half."""
+        return self.apply_gradients(params_grads)
 
     def amp_init(
         self, place: Any = None, scope: Any = None, test_program: Any = None, **_: Any

@@ -13,6 +13,7 @@ from typing_extensions import override
 from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.compat import modes
+from fleetx.compat.after_updates import finished
 from fleetx.compat.clipping import clip_gradients, clip_in_force
 from fleetx.compat.decays import Decays, add_hooks, decay_of
 from fleetx.compat.groups import Group
@@ -82,7 +83,7 @@ class Optimizer(ProgramOptimizer):
         self.after_steps: list[Callable[[], None]] = []
         """What is called after each update."""
         self._ticks = 0
-        self._pending: tuple[Any, ...] | None = None
+        self._halves: Any = None
 
     # ---- what a parameter is told
 
@@ -160,7 +161,9 @@ class Optimizer(ProgramOptimizer):
             self.step()
             return None, [(p, p.grad) for p in self._given or () if p.grad is not None]
         self.check_clip()
-        return super().minimize(loss, startup_program, parameter_list or self._given, no_grad_set)
+        chosen = parameter_list or self._given
+        done, pairs = super().minimize(loss, startup_program, chosen, no_grad_set)
+        return done, finished(loss, pairs)
 
     def check_clip(self) -> None:
         """Look for a limit that was set for all programs after this optimizer was made."""
@@ -183,20 +186,18 @@ class Optimizer(ProgramOptimizer):
             )
         if not isinstance(loss, Variable):
             return [(p, p.grad) for p in self._given or () if p.grad is not None]
-        self._pending = self.minimize(loss, startup_program, parameter_list, no_grad_set)
-        return self._pending[1]
+        halves = importlib.import_module("fleetx.compat.halves")  # written with programs
+        chosen = parameter_list or self._given
+        self._halves = halves.Halves.begin(loss, startup_program, chosen, no_grad_set)
+        return list(self._halves.pairs)
 
     def apply_gradients(self, params_grads: Sequence[Any]) -> Any:
-        """Second half of ``minimize``; gradients that were changed in between are refused."""
-        if self._pending is None:
+        """Second half of ``minimize``, with gradients that were changed in between or not."""
+        if self._halves is None:
             self.step()
             return []
-        if list(params_grads) != list(self._pending[1]):
-            raise ValueError(
-                "apply_gradients() got other gradients than backward() returned, and a program "
-                "updates by its own; limit them with grad_clip, decay them with regularization."
-            )
-        return self._pending[0]
+        loss, moved = self._halves.objective(params_grads)
+        return self.minimize(loss, self._halves.startup, moved, self._halves.no_grad_set)[0]
 
     def apply_optimize(self, loss: Tensor, startup_program: Any, params_grads: Any) -> Any:
         """The name that Paddle 1 gave to the second half."""

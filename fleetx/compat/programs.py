@@ -29,6 +29,7 @@ class Program(static.Program):
     _fleet_opt: Any = None
     _is_distributed = False
     num_blocks = 1
+    _current_role = 0
 
     def global_block(self) -> "Block":
         """The one block."""
@@ -332,6 +333,10 @@ class Block:
         main = default_main_program() if _is_startup(self.program) else self.program
         attr = parameters.ParamAttr(name=name, initializer=initializer, trainable=False)
         return _made(main, attr, shape, dtype_of(dtype))
+
+    def _clone_variable(self, var: Any, force_persistable: bool = True) -> Any:
+        """The variable of this name, in this block's program."""
+        return self.var(var.name)
 
     def append_op(self, *args: Any, **kwargs: Any) -> Any:
         """An operator by its name in Paddle, for those that scripts write so."""

@@ -177,7 +177,7 @@ def rebind(output: Any, value: Any) -> Any:
     home = holder.get("home")
     if home is None and output.program.parameter(output.node) is not None:
         home = holder["home"] = output.node
-    if home is not None and after_updates.is_trained(output.program, home):
+    if home is not None and after_updates.comes_after(output.program, home, value):
         after_updates.assign(output.program, home, _as_variable(value, output).node)
         return output
     if home is not None and not _noted:

@@ -107,6 +107,11 @@ class State:
         found = self.root
         for part in path.split(".") if path else ():
             if part not in children_of(found):
+                if hasattr(found, part):
+                    raise ProgramError(
+                        f"a parameter of {path!r} cannot be: {part!r} is a parameter itself, and a "
+                        "name with dots says what lies in what; join the two with another sign."
+                    )
                 found.add_module(part, nn.Module())
             found = found.get_submodule(part)
         return found

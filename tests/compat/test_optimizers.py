@@ -419,8 +419,63 @@ def test_halves_of_minimize() -> None:
     optimizer.apply_gradients(pairs)
     found = losses(fluid, loss)
     assert found[-1] < found[0]
-    with pytest.raises(ValueError, match="other gradients"):
-        optimizer.apply_gradients(pairs[1:])
+
+
+def test_minimize_returns_parameters_and_gradients_that_have_names() -> None:
+    from paddle import fluid
+
+    _, loss = linear_program(fluid)
+    _, pairs = fluid.optimizer.SGD(learning_rate=0.1).minimize(loss)
+    assert [(p.name, g.name) for p, g in pairs] == [
+        ("fc_0.w_0", "fc_0.w_0@GRAD"),
+        ("fc_0.b_0", "fc_0.b_0@GRAD"),
+        ("fc_1.w_0", "fc_1.w_0@GRAD"),
+        ("fc_1.b_0", "fc_1.b_0@GRAD"),
+    ]
+
+
+def test_gradients_that_are_changed_by_hand_and_weights_that_decay_behind_the_update() -> None:
+    """The update is by what was given: twice the gradient, and none for the bias."""
+    from paddle import fluid
+
+    _, loss = linear_program(fluid)
+    optimizer = fluid.optimizer.SGD(learning_rate=0.1)
+    weight = fluid.default_main_program().global_block().var("fc_0.w_0")
+    old = weight * 1.0
+    (_, by_weight), (bias, by_bias), *_ = optimizer.backward(loss)
+    optimizer.apply_gradients([(weight, by_weight * 2.0), (bias, by_bias * 0.0)])
+    with fluid.default_main_program()._optimized_guard([weight, by_weight]):
+        fluid.layers.assign(weight - old * 0.5, weight)
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(fluid.default_startup_program())
+    held = {n: fluid.global_scope().find_var(f"fc_0.{n}").get_tensor() for n in ("w_0", "b_0")}
+    before = {name: np.array(value) for name, value in held.items()}
+    moved = exe.run(feed={"x": np.ones((2, 4), "float32")}, fetch_list=[by_weight])[0]
+    assert np.abs(moved).max() > 1e-3
+    wanted = before["w_0"] - 0.2 * moved - 0.5 * before["w_0"]
+    np.testing.assert_allclose(np.array(held["w_0"]), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(np.array(held["b_0"]), before["b_0"])
+
+
+def test_first_values_that_come_from_others() -> None:
+    from paddle import fluid
+
+    main, startup = fluid.default_main_program(), fluid.default_startup_program()
+    first = fluid.layers.create_parameter([2], "float32", name="first")
+    copy = fluid.framework.Parameter(main.global_block(), [2], "float32", name="copy")
+    begun = startup.global_block()._clone_variable(copy)
+    startup.global_block().append_op(
+        type="scale",
+        inputs={"X": startup.global_block().var("first")},
+        outputs={"Out": begun},
+        attrs={"scale": 2.0},
+    )
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(startup)
+    found, source = exe.run(main, fetch_list=[copy, first])
+    np.testing.assert_array_equal(found, 2 * source)
+    with pytest.raises(NotImplementedError, match="start-up program is not covered"):
+        startup.global_block().append_op(type="matmul", outputs={"Out": begun})
 
 
 def test_optimizers_that_do_not_exist_here_say_so() -> None:

@@ -81,7 +81,7 @@ def _let_gradients_through(graph: fx.Graph) -> None:
             continue
         if stopped and value.requires_grad:
             _insert_behind(graph, node, Tensor.detach)
-        elif not stopped and not value.requires_grad and _differentiable(value):
+        elif not stopped and _differentiable(value):
             _insert_behind(graph, node, tracked)
 
 
