@@ -41,9 +41,6 @@ _QUERIES = [
     "barrier_worker",
     "split_files",
     "util",
-    "init_worker",
-    "stop_worker",
-    "run_server",
     "shrink",
     "all_reduce",
     "server_report",
@@ -208,8 +205,25 @@ class Fleet:
 
     # ---- servers
 
+    def init_worker(self, *args: Any, **kwargs: Any) -> None:
+        """Meet the servers."""
+        if not _alone("init_worker"):
+            fleetx.init_worker(*args, **kwargs)
+
+    def stop_worker(self) -> None:
+        """Leave the servers."""
+        if not _alone("stop_worker"):
+            fleetx.stop_worker()
+
+    def run_server(self) -> None:
+        """Serve until all workers have stopped."""
+        if not _alone("run_server"):
+            fleetx.run_server()
+
     def init_server(self, *args: Any, **kwargs: Any) -> None:
         """Prepare the tables of this server, from a folder if one is named."""
+        if _alone("init_server"):
+            return
         folder = args[0] if args else kwargs.pop("dirname", kwargs.pop("model_dir", None))
         names = args[1] if len(args) > 1 else kwargs.pop("var_names", None)
         kwargs.pop("mode", None)
@@ -233,6 +247,15 @@ class Fleet:
 
     def _get_applied_graph_list(self) -> list[str]:
         return []
+
+
+def _alone(call: str) -> bool:
+    """Whether a script for servers runs as one process, where such calls do nothing in Paddle."""
+    known = roles.identity(f"fleet.{call}()")
+    if known.server_endpoints or known.worker_num > 1 or known.is_collective:
+        return False
+    note(f"fleet.{call}()", "this is one process without servers, and trains by itself.")
+    return True
 
 
 def _init_late(collective: bool) -> None:

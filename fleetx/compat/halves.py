@@ -27,7 +27,7 @@ class Halves:
     pairs: Pairs
 
     @classmethod
-    def begin(  # noqa: PLR0917 (the order of minimize)
+    def begin(
         cls,
         loss: Variable,
         startup: Any = None,

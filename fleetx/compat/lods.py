@@ -33,14 +33,34 @@ def companion(name: str) -> str:
     return f"{name}{OFFSETS}"
 
 
-def with_lod(variable: Variable, level: int) -> Variable:
-    """Give an input its companion."""
+_NESTED = "nested_lod"
+"""Noted of inputs whose records lie in records."""
+
+
+class _Placeholders:
+    """Sizes that a script declared and feeds others for, as Paddle 1 lets pass."""
+
+    def __init__(self) -> None:
+        self.sizes: set[int] = set()
+
+
+def fed_sizes(program: ProgramGraph, shape: list[int | None], level: int) -> list[int | None]:
+    """The sizes of an input, None for those that come with the data.
+
+    Whoever declares nested records as one padded tensor, [-1, longest, 1] with ``lod_level=2``,
+    feeds as many columns as a batch needs, here and in inputs beside it.
+    """
+    kept = program.attachments.setdefault(_Placeholders, _Placeholders())
     if level > 1:
-        raise ValueError(
-            f"data({variable.name!r}, lod_level={level}) nests records in records, and sequence "
-            "operators here know one level; flatten the outer one, and use lod_level=1."
-        )
-    if level:
+        kept.sizes |= {size for size in shape[1:] if size is not None and size > 1}
+    return [None if at and size in kept.sizes else size for at, size in enumerate(shape)]
+
+
+def with_lod(variable: Variable, level: int) -> Variable:
+    """Give an input its companion; one of nested records has none, and is a plain tensor."""
+    if level > 1:
+        variable.node.meta[_NESTED] = level
+    elif level:
         offsets = data(companion(variable.name), [None], "int64")
         variable.node.meta["lod"] = offsets.node
     return variable
@@ -69,10 +89,23 @@ def offsets_of(variable: Any, call: str) -> Any:
             return vars(variable)["lod_offsets"]
     elif (node := _found(variable.program, variable.node)) is not None:
         return Variable(node.meta["val"], node, variable.program)
+    else:
+        _refuse_nested(variable, call)
     raise ValueError(
         f"{call}() works on records of different lengths, and its input comes from no data() with "
         "lod_level=1; declare it so, and feed a LoDTensor or lists."
     )
+
+
+def _refuse_nested(variable: Variable, call: str) -> None:
+    for node in _ancestors(variable.node):
+        if level := node.meta.get(_NESTED):
+            name = variable.program.name_of(node)
+            raise ValueError(
+                f"{call}() meets data({name!r}, lod_level={level}), whose records lie in records, "
+                "and sequence operators here know one level; flatten the outer one, and use "
+                "lod_level=1."
+            )
 
 
 def begins(program: Program, fetch: Any) -> Variable | None:

@@ -87,8 +87,22 @@ class GeneralRoleMaker(PaddleCloudRoleMaker):
         super().__init__(False, **old)
 
 
+_MEETING = ("path", "init_timeout_seconds", "run_timeout_seconds", "http_ip_port", "http_host_ip")
+"""Where and how long workers of Paddle wait for each other."""
+
+
+def _met(old: dict[str, Any]) -> dict[str, Any]:
+    for name in [name for name in _MEETING if name in old]:
+        old.pop(name)
+        note(f"UserDefinedRoleMaker({name}=...)", "workers meet without it here.")
+    return old
+
+
 class UserDefinedRoleMaker(_Answers, roles.UserDefinedRoleMaker):
     """Every process is told its place by the script."""
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **_met(given))
 
 
 class UserDefinedCollectiveRoleMaker(_Answers, roles.UserDefinedCollectiveRoleMaker):

@@ -108,6 +108,7 @@ class Executor(_AtJob):
                 stack.enter_context(scopes.scope_guard(scope))
             program = self._here(program)
             _reach_servers(program)
+            given = _without_kept(plain, given)
             known = [fetch for fetch in fetches if not _elsewhere(plain, fetch)]
             begins = [None if return_numpy else lods.begins(plain, fetch) for fetch in known]
             found = super().run(
@@ -262,6 +263,21 @@ def _given(value: Any, as_numpy: bool, begins: Any = None) -> Any:
     if as_numpy:
         return scalar_like(array)
     return LoDTensor(array, None if begins is None else [[*begins.tolist(), len(array)]])
+
+
+def _without_kept(
+    program: static.Program, feed: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """The feed without parameters, which have what was fed from now on; None if nothing is left."""
+    inputs = program.inputs()
+    kept = [n for n in feed or () if n not in inputs and n in program.layers]
+    if not feed or not kept:
+        return feed
+    for name in kept:
+        held = scopes.global_scope().find_var(name)
+        assert held is not None
+        held.get_tensor().set(feed[name])
+    return {name: value for name, value in feed.items() if name not in kept} or None
 
 
 def fed(program: static.Program, feed: Mapping[str, Any]) -> dict[str, Any]:

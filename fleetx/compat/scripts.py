@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from fleetx.compat import imports, old_names
+from fleetx.compat import imports, old_names, old_numbers
 
 CARD = "FLAGS_selected_gpus"
 HASH_SEED = "PYTHONHASHSEED"
@@ -26,7 +26,8 @@ def run(script: str, args: Sequence[str], *, module: bool = False) -> None:
         return
     sys.argv = [script, *args]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
-    runpy.run_path(script, run_name="__main__")
+    old_numbers.install(sys.path[0])
+    old_numbers.run(script)
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

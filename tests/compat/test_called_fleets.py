@@ -114,3 +114,39 @@ def test_what_has_no_effect_is_left_out_and_told(caplog: pytest.LogCaptureFixtur
     told = [record.message for record in caplog.records]
     assert any("nobody" in line for line in told)
     assert any("strategy.dgc" in line for line in told)
+
+
+def test_a_script_for_servers_runs_as_one_process(caplog: pytest.LogCaptureFixture) -> None:
+    import paddle
+    from paddle.distributed import fleet
+
+    paddle.enable_static()
+    notes._said.clear()
+    fleet.init()
+    fleet.init_worker()
+    fleet.stop_worker()
+    assert "fleet.init_worker(): this is one process without servers" in caplog.text
+
+
+def test_names_of_bfloat16_that_scripts_borrow() -> None:
+    from paddle.fluid.tests.unittests import op_test
+
+    bits = op_test.convert_float_to_uint16([1.0, -2.5])
+    assert bits.dtype == np.uint16
+    assert op_test.convert_uint16_to_float(bits).tolist() == [1.0, -2.5]
+    assert op_test.convert_uint16_to_float(np.float32([0.1])).tolist() == [np.float32(0.1)]
+
+
+def test_a_role_maker_is_told_where_workers_of_paddle_met() -> None:
+    from paddle.distributed.fleet.base import role_maker
+
+    made = role_maker.UserDefinedRoleMaker(
+        is_collective=False,
+        init_gloo=False,
+        path="/nowhere",
+        current_id=0,
+        role=role_maker.Role.SERVER,
+        worker_endpoints=["127.0.0.1:1"],
+        server_endpoints=["127.0.0.1:2"],
+    )
+    assert made.is_server()

@@ -65,6 +65,7 @@ __getattr__, __dir__ = table(
         "proto",
         "reader",
         "regularizer",
+        "tests",
         "transpiler",
         "unique_name",
     ],

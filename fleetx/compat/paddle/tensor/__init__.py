@@ -5,6 +5,7 @@ from fleetx.compat.tables import table
 __getattr__, __dir__ = table(
     __name__,
     {
+        "paddle.fluid.layers.tensor": "fill_constant",
         "paddle.tensor.creation": (
             "to_tensor zeros ones full zeros_like ones_like full_like arange linspace eye empty "
             "empty_like assign clone diag meshgrid tril triu create_tensor numel"

@@ -6,7 +6,7 @@ from typing import Any
 from fleetx.compat import modes, unique_names
 from fleetx.compat.dtypes import convert_dtype
 from fleetx.compat.loaders import GeneratorLoader
-from fleetx.compat.lods import input_name, with_lod
+from fleetx.compat.lods import fed_sizes, input_name, with_lod
 from fleetx.compat.notes import note
 from fleetx.record.variable import Variable
 from fleetx.static.record import inputs
@@ -19,7 +19,8 @@ def declared(name: str, shape: Sequence[Any], dtype: Any, lod_level: int = 0) ->
     modes.enable_static()
     program = default_main_program()
     called, name = name, input_name(name)
-    sizes = [None if size in {None, -1} else int(size) for size in shape]
+    given = [None if size in {None, -1} else int(size) for size in shape]
+    sizes = fed_sizes(program, given, lod_level)
     kind = convert_dtype(dtype or "float32")
     if name in program.inputs():
         known = program.var(name)

@@ -22,18 +22,26 @@ from fleetx.compat.paddle.fluid.layers.norms import (
     instance_norm,
     layer_norm,
 )
+from fleetx.compat.paddle.fluid.layers.sampled import nce
 from fleetx.compat.paddle.fluid.layers.sequence import (
+    sequence_concat,
     sequence_conv,
+    sequence_enumerate,
     sequence_expand,
     sequence_expand_as,
     sequence_first_step,
     sequence_last_step,
     sequence_pad,
     sequence_pool,
+    sequence_reshape,
     sequence_reverse,
+    sequence_scatter,
+    sequence_slice,
     sequence_softmax,
+    sequence_unpad,
 )
 from fleetx.compat.paddle.fluid.layers.tensor import create_parameter
+from fleetx.compat.paddle.static.nn import sequence_lod
 from fleetx.compat.parameters import ParamAttr
 from fleetx.compat.recorded import settle
 from fleetx.ps.tables import entries
@@ -52,18 +60,26 @@ __all__ = [
     "group_norm",
     "instance_norm",
     "layer_norm",
+    "nce",
     "prelu",
     "py_func",
     "row_conv",
+    "sequence_concat",
     "sequence_conv",
+    "sequence_enumerate",
     "sequence_expand",
     "sequence_expand_as",
     "sequence_first_step",
     "sequence_last_step",
+    "sequence_lod",
     "sequence_pad",
     "sequence_pool",
+    "sequence_reshape",
     "sequence_reverse",
+    "sequence_scatter",
+    "sequence_slice",
     "sequence_softmax",
+    "sequence_unpad",
     "sparse_embedding",
     "switch_case",
     "while_loop",
