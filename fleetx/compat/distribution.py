@@ -4,9 +4,12 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 import fleetx
 from fleetx import roles
 from fleetx.api import session
+from fleetx.compat import scopes
 from fleetx.compat.after_updates import finished
 from fleetx.compat.fleet_strategies import chosen_by_auto, native, with_strategies
 from fleetx.compat.halves import Halves
@@ -14,6 +17,7 @@ from fleetx.compat.made_optimizers import DGCMomentum
 from fleetx.compat.notes import note
 from fleetx.compat.optimizers import Optimizer, grad_clip_of
 from fleetx.compat.parameters import current_scope
+from fleetx.compat.scopes import ScopeName
 from fleetx.config.transpiler import DistributeTranspilerConfig
 from fleetx.record.variable import Variable
 
@@ -92,12 +96,20 @@ class DistributedOptimizer:
     ) -> None:
         """Nothing to do: copies in half precision are made when they are used."""
 
-    def get_loss_scaling(self) -> Any:
-        """Refused: the scale is kept by the strategy."""
-        raise NotImplementedError(
-            "get_loss_scaling(): the scale of the loss belongs to strategy.amp and is saved with "
-            "the optimizer's state; look at state_dict()['strategies']['amp']."
-        )
+    def get_loss_scaling(self) -> ScopeName:
+        """The scale of the loss, to fetch; 1 where ``strategy.amp`` scales nothing."""
+        return scopes.named("loss_scaling_0", self._scale)
+
+    def _scale(self) -> Any:
+        training = getattr(self._made, "_training", None)
+        plan = training.plan if training is not None else None
+        for strategy in plan.strategies if plan is not None else ():
+            if strategy.name == "amp":
+                options, kept = strategy.config, strategy.state_dict()
+                fixed = not options.use_dynamic_loss_scaling and options.dtype == "float16"
+                still = options.init_loss_scaling if fixed else 1.0
+                return torch.as_tensor(kept.get("scale", still)).reshape(1)
+        return torch.ones(1)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in {"_optimizer", "_made"}:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from typing_extensions import override
 
 from fleetx import static
 from fleetx.compat import modes, parameters
 from fleetx.compat.dtypes import dtype_of
+from fleetx.compat.seen_operators import Operator
 from fleetx.plan.option import unknown
 from fleetx.record import interception
 from fleetx.record.error import ProgramError
@@ -257,6 +258,21 @@ def _starting(startup: static.Program) -> list[StartVariable]:
     return found
 
 
+class _Variables(dict[str, Any]):
+    """The variables of a program by name; its learning rate is no variable, but has a name."""
+
+    def __init__(self, program: static.Program) -> None:
+        super().__init__((variable.name, variable) for variable in program.list_vars())
+        self._training = program.objective
+
+    def __missing__(self, name: str) -> Any:
+        optimizer = getattr(self._training, "optimizer", None)
+        rate = getattr(optimizer, "_global_learning_rate", None)
+        if name == static.lr.NAME and rate is not None:
+            return rate()
+        raise KeyError(name)
+
+
 class Block:
     """The variables and operators of a program."""
 
@@ -269,22 +285,27 @@ class Block:
 
     @property
     def vars(self) -> dict[str, Any]:
-        """Every variable by name."""
-        return {variable.name: variable for variable in self.program.list_vars()}
+        """Every variable by name, and the learning rate for whoever asks for it."""
+        return _Variables(self.program)
 
     def has_var(self, name: str) -> bool:
         """Whether there is such a variable."""
-        return name in self.vars
+        return self._find_var_recursive(name) is not None
 
     def var(self, name: str) -> Any:
         """A variable by name."""
         known = self.vars
-        if name not in known:
-            raise ValueError(unknown(f"var {name} not in this block", name, list(known)))
-        return known[name]
+        try:
+            return known[name]
+        except KeyError:
+            message = unknown(f"var {name} not in this block", name, list(known))
+            raise ValueError(message) from None
 
     def _find_var_recursive(self, name: str) -> Any:
-        return self.vars.get(name)
+        try:
+            return self.vars[name]
+        except KeyError:
+            return None
 
     _var_recursive = var
     has_var_recursive = has_var
@@ -355,63 +376,3 @@ class Block:
 
 def _is_startup(program: static.Program) -> bool:
     return bool(program.initial) or program is static.default_startup_program()
-
-
-class Operator:
-    """One operator, to look at."""
-
-    def __init__(self, block: Block, node: fx.Node) -> None:
-        self.block, self._node = block, node
-
-    @property
-    def type(self) -> str:
-        """The function of torch."""
-        target = self._node.target
-        return str(getattr(target, "__name__", target)).strip("_")
-
-    @property
-    def input_arg_names(self) -> list[str]:
-        """The variables that it takes."""
-        return [self.block.program.name_of(node) for node in self._node.all_input_nodes]
-
-    @property
-    def output_arg_names(self) -> list[str]:
-        """The variables that it gives."""
-        return [self.block.program.name_of(self._node)]
-
-    def input(self, name: str = "") -> list[str]:
-        """The same; operators of torch do not name their inputs as Paddle does."""
-        return self.input_arg_names
-
-    def output(self, name: str = "") -> list[str]:
-        """The variables that it gives."""
-        return self.output_arg_names
-
-    def attr(self, name: str) -> Any:
-        """What is noted of it: the device, or a keyword of the call; None for what is not."""
-        noted = {"op_device": self._node.meta.get("device") or "", "op_role": 0}
-        return noted.get(name, self._node.kwargs.get(name))
-
-    def has_attr(self, name: str) -> bool:
-        """Whether something is noted under this name."""
-        return name in {"op_device", "op_role"} or name in self._node.kwargs
-
-    def all_attrs(self) -> dict[str, Any]:
-        """Everything that is noted."""
-        return {"op_device": self.attr("op_device"), "op_role": 0, **self._node.kwargs}
-
-    @property
-    def attr_names(self) -> list[str]:
-        """The names of that."""
-        return list(self.all_attrs())
-
-    def _set_attr(self, name: str, value: Any) -> None:
-        if name != "op_device":
-            raise ProgramError(
-                f"operator {self.type!r}: {name} cannot be set afterwards; pass it to the layer."
-            )
-        self._node.meta["device"] = value
-
-    @override
-    def __repr__(self) -> str:
-        return f"{self.output_arg_names} = {self.type}({self.input_arg_names})"

@@ -26,6 +26,23 @@ def register(name: str, get: Get, set: Set | None = None) -> None:
     _registered[name] = get, set
 
 
+class ScopeName(str):
+    """The name of such a value, to fetch it by; it has a name as variables have."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """Itself."""
+        return str(self)
+
+
+def named(name: str, get: Get) -> ScopeName:
+    """Let scripts find a value, and fetch it by what is returned."""
+    register(name, get)
+    return ScopeName(name)
+
+
 def forget() -> None:
     """Begin as a new process does."""
     _registered.clear()

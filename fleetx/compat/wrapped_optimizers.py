@@ -58,6 +58,10 @@ class WrappedOptimizer:
         """The same, by its name in Paddle 1."""
         return self.apply_gradients(params_grads)
 
+    def get_loss_scaling(self) -> Any:
+        """The scale of the loss, to fetch."""
+        return self._trained().get_loss_scaling()
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_optimizer":
             raise AttributeError(name)

@@ -488,3 +488,21 @@ def test_optimizers_that_do_not_exist_here_say_so() -> None:
     slim = fluid.contrib.slim.quantization.quantize_transpiler_v2.QuantizeTranspilerV2()
     with pytest.raises(NotImplementedError, match="torchao"):
         slim.apply(None, None, is_test=True)
+
+
+def test_scripts_fetch_the_scale_of_the_loss_and_the_learning_rate() -> None:
+    from paddle import fluid
+    from paddle.fluid.contrib.mixed_precision.decorator import decorate
+
+    _, loss = linear_program(fluid)
+    optimizer = decorate(fluid.optimizer.SGD(learning_rate=0.5), init_loss_scaling=8.0)
+    optimizer.minimize(loss)
+    block = fluid.default_main_program().global_block()
+    rate, scale = block.vars["learning_rate_0"], optimizer.get_loss_scaling()
+    assert scale.name == "loss_scaling_0"
+    assert not block.has_var("learning_rate_1")
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(fluid.default_startup_program())
+    feed = {"x": np.ones((2, 4), "float32")}
+    _, now, scaled = exe.run(feed=feed, fetch_list=[loss, rate, scale])
+    assert (float(now), float(scaled)) == (0.5, 8.0)
