@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fleetx import roles, static
 from fleetx.api import session
-from fleetx.compat import lods, places, scopes
+from fleetx.compat import lods, places, scopes, transpiled
 from fleetx.compat.arrays import scalar_like
 from fleetx.compat.lod_tensors import LoDTensor
 from fleetx.compat.notes import note
@@ -100,6 +100,9 @@ class Executor(_AtJob):
             return_merged: what several cards of a process fetch is one; a process has one card.
             use_prune: compute the fetches alone, and train nothing.
         """
+        if isinstance(program, transpiled.ServerProgram):
+            program.serve()
+            return []
         program = self._chosen(program, use_prune)
         plain = program.program if isinstance(program, CompiledProgram) else program
         fetches, given = _listed(fetch_list), _one(feed)
@@ -127,6 +130,11 @@ class Executor(_AtJob):
                 for fetch in fetches
             ]
         return [_given(value, return_numpy, starts) for value, starts in values]
+
+    @override
+    def close(self) -> None:
+        """Part from servers that a transpiler led to."""
+        transpiled.stop()
 
     @staticmethod
     def _here(program: Any, *, learning: bool = True) -> Any:
@@ -356,52 +364,6 @@ def _reshaped(value: Tensor, sizes: Sequence[int | None]) -> Tensor:
         if count and value.numel() == value.shape[0] * count:
             return value.reshape(-1, *[int(size) for size in inner if size is not None])
     return value
-
-
-class ParallelExecutor:
-    """One program on all cards of a process in Paddle 1; here a process has one."""
-
-    def __init__(  # noqa: PLR0917 (the order of Paddle)
-        self,
-        use_cuda: bool = False,
-        loss_name: str | None = None,
-        main_program: Any = None,
-        share_vars_from: Any = None,
-        exec_strategy: Any = None,
-        build_strategy: Any = None,
-        num_trainers: int = 1,
-        trainer_id: int = 0,
-        scope: Any = None,
-    ) -> None:
-        program = static.default_main_program() if main_program is None else main_program
-        self._program = CompiledProgram(program).with_data_parallel(
-            loss_name, build_strategy, exec_strategy, share_vars_from
-        )
-        self._scope = scope
-        self._executor = Executor(places.cuda_places()[0] if use_cuda else places.CPUPlace())
-        if num_trainers > 1:
-            note("ParallelExecutor(num_trainers=…)", "fleet.init() knows the workers of the job.")
-
-    def run(
-        self,
-        fetch_list: Any = None,
-        feed: Any = None,
-        feed_dict: Any = None,
-        return_numpy: bool = True,
-    ) -> Any:
-        """Run the program once."""
-        given = feed_dict if feed is None else feed
-        return self._executor.run(
-            self._program, given, fetch_list, scope=self._scope, return_numpy=return_numpy
-        )
-
-    @property
-    def device_count(self) -> int:
-        """The cards of this process."""
-        return 1
-
-    def drop_local_exe_scopes(self) -> None:
-        """Nothing is kept between runs."""
 
 
 def as_numpy(value: Any) -> Any:

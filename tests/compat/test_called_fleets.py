@@ -150,3 +150,17 @@ def test_a_role_maker_is_told_where_workers_of_paddle_met() -> None:
         server_endpoints=["127.0.0.1:2"],
     )
     assert made.is_server()
+
+
+def test_a_transpiler_names_what_it_was_not_told() -> None:
+    from paddle import fluid
+
+    made = fluid.DistributeTranspiler()
+    with pytest.raises(RuntimeError, match=r"get_pserver_program\(\) gives what a server runs"):
+        made.get_pserver_program("127.0.0.1:1")
+    made.transpile(0, pservers="127.0.0.1:1,127.0.0.1:2", trainers=2)
+    with pytest.raises(ValueError, match="is none of the servers"):
+        made.get_pserver_program("127.0.0.1:3")
+    made.transpile(0, trainers=2)
+    with pytest.raises(ValueError, match="was given no pservers"):
+        made.get_trainer_program()

@@ -84,8 +84,6 @@ def test_a_program_of_one_worker_becomes_one_of_all() -> None:
     exe = fluid.Executor(fluid.CPUPlace())
     exe.run(fluid.default_startup_program())
     exe.run(feed={"x": np.ones((2, 2), "float32")}, fetch_list=[loss])
-    with pytest.raises(NotImplementedError, match="servers"):
-        fluid.DistributeTranspiler().transpile(0, pservers="a:1", trainers=1)
 
 
 def test_questions_of_one_worker(tmp_path: Path) -> None:

@@ -80,6 +80,11 @@ def test_clicks_from_a_py_reader(tmp_path: Path) -> None:
 
 
 @pytest.mark.rare
+def test_servers_by_the_transpiler(tmp_path: Path) -> None:
+    falls(job(tmp_path, SERVERS, "transpiled.py"))
+
+
+@pytest.mark.rare
 def test_words_with_geo(tmp_path: Path) -> None:
     falls(job(tmp_path, SERVERS, "word2vec_geo.py"))
 

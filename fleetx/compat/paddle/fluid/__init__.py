@@ -10,7 +10,8 @@ __getattr__, __dir__ = table(
             "enable_imperative=disable_static disable_imperative=enable_static"
         ),
         "parameters": "ParamAttr",
-        "running": "Executor ParallelExecutor",
+        "paddle.fluid.parallel_executor": "ParallelExecutor",
+        "running": "Executor",
         "strategies": "BuildStrategy ExecutionStrategy CompiledProgram",
         "places": (
             "CPUPlace CUDAPlace CUDAPinnedPlace NPUPlace XPUPlace cpu_places cuda_places "

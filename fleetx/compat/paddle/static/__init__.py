@@ -5,7 +5,8 @@ from fleetx.compat.tables import table
 __getattr__, __dir__ = table(
     __name__,
     {
-        "running": "Executor ParallelExecutor",
+        "paddle.fluid.parallel_executor": "ParallelExecutor",
+        "running": "Executor",
         "strategies": "BuildStrategy ExecutionStrategy CompiledProgram",
         "places": "cpu_places cuda_places xpu_places=cuda_places npu_places=cuda_places",
         "programs": (

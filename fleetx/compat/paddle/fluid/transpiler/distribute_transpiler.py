@@ -6,8 +6,10 @@ import fleetx
 from fleetx import roles
 from fleetx.compat.distribution import distribute
 from fleetx.compat.fleet_strategies import DistributeTranspilerConfig
+from fleetx.compat.programs import Program as OwnProgram
 from fleetx.compat.programs import default_main_program
 from fleetx.compat.role_makers import UserDefinedCollectiveRoleMaker
+from fleetx.compat.transpiled import ServerJob, ServerProgram
 from fleetx.static.record.program import Program
 from fleetx.static.run.training import training_of
 
@@ -15,10 +17,11 @@ __all__ = ["DistributeTranspiler", "DistributeTranspilerConfig"]
 
 
 class DistributeTranspiler:
-    """Rewrites programs for several workers; those of servers are rewritten by ``fleet``."""
+    """Rewrites programs for several workers, with servers or among themselves."""
 
     def __init__(self, config: DistributeTranspilerConfig | None = None) -> None:
         self.config = config or DistributeTranspilerConfig()
+        self._servers: ServerJob | None = None
 
     def transpile(  # noqa: PLR0917 (the order of Paddle)
         self,
@@ -31,23 +34,53 @@ class DistributeTranspiler:
         current_endpoint: str = "",
     ) -> None:
         """Let every run of a program that trains be one update of all workers."""
+        program = program or default_main_program()
         if self.config.mode not in {"nccl2", "collective"}:
-            raise NotImplementedError(
-                f"DistributeTranspiler with config.mode = {self.config.mode!r} makes programs of "
-                f"servers ({pservers or 'pservers'}), which are no programs here; use fleet of "
-                "paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler."
+            self.config.sync_mode = bool(sync_mode)
+            self._servers = ServerJob(
+                int(trainer_id),
+                [endpoint.strip() for endpoint in pservers.split(",") if endpoint.strip()],
+                int(trainers),
+                lambda: _spread(program, startup_program, self.config),
             )
+            return
         if not roles.started():
             listed = trainers.split(",") if isinstance(trainers, str) else None
             if listed and not _launched(len(listed)):
                 fleetx.init(UserDefinedCollectiveRoleMaker(trainer_id, listed))
             else:
                 fleetx.init(is_collective=True)
-        _spread(program or default_main_program(), startup_program)
+        _spread(program, startup_program)
 
     def get_trainer_program(self, wait_port: bool = True) -> Any:
-        """The program that trains."""
+        """The program that trains; a worker of servers meets them here."""
+        if self._servers is not None:
+            self._servers.begin_worker()
         return fleetx.main_program
+
+    def _job(self, call: str) -> "ServerJob":
+        if self._servers is None:
+            raise RuntimeError(
+                f"DistributeTranspiler.{call}() gives what a server runs, and transpile() was not "
+                "called, or for workers alone; call transpile(trainer_id, pservers=..., "
+                "trainers=...) with config.mode = 'pserver'."
+            )
+        return self._servers
+
+    def get_pserver_program(self, endpoint: str) -> ServerProgram:
+        """What the server of this address runs."""
+        return self._job("get_pserver_program").begin_server(endpoint)
+
+    def get_pserver_programs(self, endpoint: str) -> tuple[ServerProgram, Any]:
+        """The same, and what it starts with."""
+        return self.get_pserver_program(endpoint), self.get_startup_program(endpoint)
+
+    def get_startup_program(
+        self, endpoint: str, pserver_program: Any = None, startup_program: Any = None
+    ) -> Any:
+        """What a server starts with: nothing, for workers bring the first values."""
+        self._job("get_startup_program")
+        return OwnProgram()
 
 
 def _launched(count: int) -> bool:
@@ -55,7 +88,7 @@ def _launched(count: int) -> bool:
     return roles.detect(is_collective=True).identity().worker_num == count
 
 
-def _spread(program: Program, startup: Program | None) -> None:
+def _spread(program: Program, startup: Program | None, config: Any = None) -> None:
     training = training_of(program)
     if training is None:
         raise ValueError(
@@ -65,5 +98,5 @@ def _spread(program: Program, startup: Program | None) -> None:
     if training.plan is not None:
         return  # it is one of several workers already
     program.objective = None
-    made = distribute(training.optimizer)
+    made = distribute(training.optimizer, config)
     made.minimize(program.var(training.loss), startup, list(training.trained))
