@@ -27,6 +27,11 @@ PLANS = {"": (), "mlp": (MLP,), "transformer": (MLP, ATTENTION)}
 """Plan -> tables of the last names of layers that are cut where one module has both kinds."""
 PLANS_WITH_VOCABULARY = frozenset({"transformer"})
 
+ALONE = (NormBase, nn.RNNBase, nn.MultiheadAttention)
+"""Layers that are computed completely on each rank, wherever they are."""
+
+Place = tuple[nn.Module, str]
+"""A module, and a name under which it has a parameter."""
 Layers = Mapping[str, nn.Module]
 """Path -> submodule."""
 Cuts = dict[nn.Module, str]
@@ -128,6 +133,17 @@ def cut_dim(kind: str | None, name: str) -> int | None:
     if kind == "row":
         return 1 if name == "weight" else None
     return 0
+
+
+def places_of_parameters(model: nn.Module) -> dict[str, list[Place]]:
+    """First name of each parameter -> all its places: one that is shared has several."""
+    first, places = dict[int, str](), dict[str, list[Place]]()
+    for path, owner in model.named_modules():
+        for name, parameter in parameters_of(owner).items():
+            if parameter is not None:
+                full = first.setdefault(id(parameter), f"{path}.{name}" if path else name)
+                places.setdefault(full, []).append((owner, name))
+    return places
 
 
 def regions(model: nn.Module, cuts: Cuts, opened: Collection[nn.Module] = ()) -> set[nn.Module]:

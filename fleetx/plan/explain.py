@@ -3,29 +3,57 @@
 from collections.abc import Iterator
 from math import prod
 
-from torch import nn
-
+from fleetx.plan.accounts import Accounts, Needs
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.mesh import in_words
 from fleetx.plan.strategy import Plan, Strategy
+from fleetx.plan.subject import Subject
 
 
-def explain(plan: Plan, model: nn.Module | None = None) -> str:
+class Explanation(str):
+    """A plan in words, which is what it prints as, and in numbers for every rank."""
+
+    accounts: Accounts
+
+    def __new__(cls, text: str, accounts: Accounts) -> "Explanation":
+        """The words, and where the numbers come from."""
+        made = super().__new__(cls, text)
+        made.accounts = accounts
+        return made
+
+    @property
+    def workers(self) -> int:
+        """How many ranks the plan has."""
+        return self.accounts.workers
+
+    def rank(self, number: int) -> Needs:
+        """What one rank holds and sends, in bytes."""
+        return self.accounts[number]
+
+    @property
+    def ranks(self) -> tuple[Needs, ...]:
+        """What each rank holds and sends."""
+        return tuple(self.accounts[number] for number in range(self.workers))
+
+    @property
+    def largest(self) -> Needs:
+        """The rank that holds the most."""
+        return max(_stages(self.accounts), key=lambda needs: needs.total)
+
+
+def explain(plan: Plan, subject: Subject | None = None) -> Explanation:
     """The plan as a table; with a model, traffic and memory are given in bytes."""
-    trained = [p for p in model.parameters() if p.requires_grad] if model is not None else []
-    weights = sum(p.numel() * p.element_size() for p in trained)
-    known = model is not None
-    return "\n".join(
-        (
-            _head(plan),
-            f"  {_batch(plan)}",
-            *_rows(plan),
-            *(f"  {line}" for line in at_rest(plan)),
-            *_remarks(plan),
-            *_traffic(plan, weights, known),
-            *_memory(plan, weights, known),
-        )
+    accounts = Accounts(plan, subject or Subject())
+    lines = (
+        _head(plan),
+        f"  {_batch(plan)}",
+        *_rows(plan),
+        *(f"  {line}" for line in at_rest(plan)),
+        *_remarks(plan),
+        *_traffic(accounts),
+        *_memory(accounts),
     )
+    return Explanation("\n".join(lines), accounts)
 
 
 def _head(plan: Plan) -> str:
@@ -84,28 +112,72 @@ def _remarks(plan: Plan) -> Iterator[str]:
             yield f"  {remark}"
 
 
-def _traffic(plan: Plan, weights: int, known: bool) -> Iterator[str]:
-    exchanges: tuple[Exchange, ...] = ()
-    for strategy in reversed(plan.strategies):
-        exchanges = strategy.exchanges(exchanges, weights, plan.mesh)
-    if not exchanges:
+def _stages(accounts: Accounts) -> list[Needs]:
+    """The rank of each stage that holds the most: the first of those that differ otherwise."""
+    stages = accounts.plan.mesh["pp"]
+    return [accounts[stage * accounts.workers // stages] for stage in range(stages)]
+
+
+def _traffic(accounts: Accounts) -> Iterator[str]:
+    found: dict[tuple[str, str, str], list[Exchange]] = {}
+    for needs in _stages(accounts):
+        for one in needs.exchanges:
+            found.setdefault((one.collective, one.what, one.when), []).append(one)
+    if not found:
         yield "  Nothing is exchanged between workers."
         return
     yield "  Exchanged:"
-    for exchange in exchanges:
-        told = known and exchange.sent_bytes
-        size = f", {_bytes(exchange.sent_bytes)} sent by each rank" if told else ""
-        what = f"{exchange.collective} of {exchange.what} {exchange.when}"
-        yield f"    {what}{size}{_because(exchange.decided_by)}"
+    for (collective, what, when), exchanges in found.items():
+        most = max(exchanges, key=lambda one: one.sent_bytes)
+        told = accounts.subject.model is not None and most.sent_bytes
+        same = len({one.sent_bytes for one in exchanges}) == 1
+        size = f", {'' if same else 'up to '}{_bytes(most.sent_bytes)} sent by each rank"
+        text = f"{collective} of {what} {when}{size if told else ''}"
+        yield f"    {text}{_because(most.decided_by)}"
 
 
-def _memory(plan: Plan, weights: int, known: bool) -> Iterator[str]:
-    kept = [m for strategy in plan.strategies for m in strategy.memory(weights, plan.mesh)]
+def _memory(accounts: Accounts) -> Iterator[str]:
+    needs = _stages(accounts)
+    if accounts.subject.model is not None:
+        yield "  Held by a rank:"
+        yield from _table(accounts, needs)
+    kept = list(dict.fromkeys((one.what, one.decided_by) for n in needs for one in n.extra))
     if kept:
         yield "  Kept on each rank, besides parameters, gradients and the optimizer's own state:"
-    for memory in kept:
-        size = f", {_bytes(memory.kept_bytes)}" if known else ""
-        yield f"    {memory.what}{size}{_because(memory.decided_by)}"
+    for what, decided_by in kept:
+        sizes = [one.kept_bytes for n in needs for one in n.extra if one.what == what]
+        yield f"    {what}, {_bytes(max(sizes))}{_because(decided_by)}"
+    for line in dict.fromkeys(line for n in needs for line in n.unknown):
+        yield f"  Not known: {line}."
+
+
+_COLUMNS = ("ranks", "parameters", "gradients", "state", "activations", "besides", "together")
+
+
+def _table(accounts: Accounts, stages: list[Needs]) -> Iterator[str]:
+    each = accounts.workers // len(stages)
+    rows = [_row(needs) for needs in stages]
+    if len(set(rows)) == 1:
+        rows, each = rows[:1], accounts.workers
+    names = [_ranks(at * each, (at + 1) * each - 1) for at in range(len(rows))]
+    lines = [_COLUMNS, *((name, *row) for name, row in zip(names, rows, strict=True))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        yield f"    {line[0].ljust(widths[0])}  {'  '.join(cells)}"
+
+
+def _ranks(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _row(needs: Needs) -> tuple[str, ...]:
+    besides = needs.buffers + sum(one.kept_bytes for one in needs.extra)
+    numbers = (
+        *(needs.parameters, needs.gradients, needs.state, needs.activations),
+        *(besides, needs.total),
+    )
+    return tuple("?" if number is None else _bytes(number) for number in numbers)
 
 
 def _because(option: str) -> str:

@@ -9,9 +9,12 @@ from typing_extensions import override
 
 from fleetx.plan import option
 from fleetx.plan.contract import AT_UPDATE, Contract
-from fleetx.plan.exchange import Exchange, Memory
+from fleetx.plan.exchange import Exchange
 from fleetx.plan.optimizer_spec import OptimizerSpec
+from fleetx.plan.run import Run
+from fleetx.plan.share import Share
 from fleetx.plan.step import Step
+from fleetx.plan.subject import Subject
 
 if TYPE_CHECKING:
     from fleetx.plan.job import Job
@@ -93,19 +96,24 @@ class Strategy:
         """Change verbs of the step."""
         return step
 
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
-        """What ranks send, given what the strategies of later phases make them send."""
+    def running(self, run: Run, subject: Subject, mesh: Mapping[str, int]) -> Run:
+        """Change how the forward of a batch runs, for whoever traces it before the run.
+
+        Whoever changes something adds to its key what decided it.
+        """
+        return run
+
+    def share(self, share: Share) -> Share:
+        """Change what one rank holds, as ``model``, ``optimizer`` and ``step`` will."""
+        return share
+
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
+        """What a rank sends, given what the strategies of later phases make it send."""
         return known
 
     def batch(self) -> Mapping[str, int]:
         """What is known about batches: ``micro_batch``, ``micro_batches`` or ``batches``."""
         return {}
-
-    def memory(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Memory, ...]:
-        """What the strategy keeps on each rank between steps, for a model of that size."""
-        return ()
 
     def remarks(self) -> tuple[str, ...]:
         """What else a person should know before the run, with the option that decided it."""

@@ -1,6 +1,5 @@
 """fp16 all-reduce: gradients travel in half precision and are used in their own."""
 
-from collections.abc import Mapping
 from itertools import chain
 
 import torch
@@ -11,6 +10,7 @@ from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.job import Job
+from fleetx.plan.share import Share
 from fleetx.plan.strategy import Strategy
 
 
@@ -40,7 +40,5 @@ class FP16AllReduce(Strategy, name="fp16_allreduce"):
         return model
 
     @override
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
         return tuple(exchange.in_halves("fp16_allreduce = True") for exchange in known)

@@ -11,8 +11,10 @@ from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast
+from fleetx.plan.run import Run
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
+from fleetx.plan.subject import Subject
 
 
 class GradientMerge(Strategy, name="gradient_merge"):
@@ -68,6 +70,10 @@ class GradientMerge(Strategy, name="gradient_merge"):
             f"One update per {k} batches, their gradients {how} "
             f"(gradient_merge_configs['k_steps'] = {k}).",
         )
+
+    @override
+    def running(self, run: Run, subject: Subject, mesh: Mapping[str, int]) -> Run:
+        return replace(run, batches=run.batches * self.config.k_steps)
 
     @override
     def batch(self) -> Mapping[str, int]:

@@ -5,6 +5,7 @@ from torch import nn
 import fleetx.strategies  # noqa: F401
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.explain import explain
+from fleetx.plan.subject import Subject
 
 
 def test_one_worker_exchanges_nothing() -> None:
@@ -15,7 +16,7 @@ def test_one_worker_exchanges_nothing() -> None:
 
 def test_data_parallel_names_its_traffic_in_bytes() -> None:
     model = nn.Linear(1023, 256)  # 1,023 x 256 weights and 256 biases: exactly 1 MiB
-    text = explain(compose(Request(), 4), model)
+    text = explain(compose(Request(), 4), Subject(model=model))
     assert "1. drive      eager" in text
     assert "2. carrier    data_parallel" in text
     # A ring all-reduce sends 2 (n - 1) / n of the gradients.
@@ -23,7 +24,7 @@ def test_data_parallel_names_its_traffic_in_bytes() -> None:
 
 
 def asked(**strategies: dict[str, object]) -> str:
-    return explain(compose(Request(strategies=strategies), 4), nn.Linear(1023, 256))
+    return explain(compose(Request(strategies=strategies), 4), Subject(model=nn.Linear(1023, 256)))
 
 
 def test_halved_traffic_names_the_option_that_decided_it() -> None:
@@ -42,11 +43,12 @@ def test_meetings_and_groups_of_batches_are_named() -> None:
 
 def test_a_narrower_wire_halves_values_but_not_places() -> None:
     wide, narrow = asked(dgc={}), asked(dgc={}, fp16_allreduce={})
-    # 1 MiB of gradients are 262,144 numbers, of which 262 travel to three others.
-    assert f"{262 * 3 * 8 / 1024:.4g} KiB sent by each rank" in wide
-    assert f"{262 * 3 * 6 / 1024:.4g} KiB sent by each rank" in narrow
+    # 1,023 x 256 numbers are large, of which 261 travel to three others; the bias travels whole.
+    assert f"{261 * 3 * 8 / 1024:.4g} KiB sent by each rank" in wide
+    assert f"{261 * 3 * 6 / 1024:.4g} KiB sent by each rank" in narrow
+    assert "all-reduce of gradients of fewer than 16,384 numbers" in wide
     assert "(dgc_configs['sparsity'] ends at 0.999; fp16_allreduce = True)" in narrow
-    assert "velocities and what was not sent yet, 2 MiB (dgc = True)" in narrow
+    assert "velocities and what was not sent yet, 1.998 MiB (dgc = True)" in narrow
 
 
 def test_memory_and_precision_are_said() -> None:

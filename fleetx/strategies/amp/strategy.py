@@ -23,12 +23,16 @@ from fleetx.graph.operator_lists import PRODUCTS, two_lists
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
-from fleetx.plan.exchange import Exchange
+from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
+from fleetx.plan.mesh import AXES
 from fleetx.plan.option import Above, AtLeast, Below, OneOf
+from fleetx.plan.run import Run
+from fleetx.plan.share import Share
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Plan, Strategy
+from fleetx.plan.subject import Subject
 from fleetx.strategies.amp.loss_scaling import Growth, LossScale, advance_, multiply_, unscale_
 from fleetx.torch_internals import ConvBase
 
@@ -40,6 +44,7 @@ _GROWTH = ("incr_every_n_steps", "decr_every_n_nan_or_inf", "incr_ratio", "decr_
 """The options that a loss scale which does not change has no use for."""
 _SCALING = ("init_loss_scaling", "use_dynamic_loss_scaling", *_GROWTH)
 """Those of float16 alone."""
+FLAG_BYTES = 4
 
 
 class Amp(Strategy, name="amp"):
@@ -142,7 +147,7 @@ class Amp(Strategy, name="amp"):
             job.wire = self.config.low
         if self.config.low == torch.float16:
             self._state = LossScale.starting_at(self.config.init_loss_scaling, job.device)
-        job.contexts.extend(self._contexts(model, job))
+        job.contexts.extend(self._contexts(job.device, self._held(model, job)))
         replace_forward(model, self._between_formats)
         return model
 
@@ -190,12 +195,34 @@ class Amp(Strategy, name="amp"):
         return update
 
     @override
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
-        if not self.config.pure:
+    def running(self, run: Run, subject: Subject, mesh: Mapping[str, int]) -> Run:
+        if subject.sample is None:
+            return run
+        places = self._places(subject.traced_model).values()
+        held = [place for found in places for place in found]
+        return replace(
+            run,
+            contexts=(*run.contexts, *self._contexts(subject.traced_on, held)),
+            changes=(*run.changes, self._between_formats),
+            key=(*run.key, self.config),
+        )
+
+    @override
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
+        if self.config.pure:
+            known = tuple(exchange.in_halves("a pure mode of amp_configs") for exchange in known)
+        axes = [axis for axis in AXES if share.mesh[axis] > 1]
+        if self.config.low != torch.float16 or not axes:
             return known
-        return tuple(exchange.in_halves("a pure mode of amp_configs") for exchange in known)
+        flag = Exchange(
+            collective="all-reduce",
+            what="one flag, whether a gradient overflowed,",
+            when="before each update",
+            sent_bytes=sum(ring_bytes(FLAG_BYTES, share.mesh[axis]) for axis in axes),
+            moved_bytes=FLAG_BYTES * len(axes),
+            axis=" x ".join(axes),
+        )
+        return (*known, flag)
 
     @override
     def remarks(self) -> tuple[str, ...]:
@@ -238,10 +265,10 @@ class Amp(Strategy, name="amp"):
         return run
 
     def _contexts(
-        self, model: nn.Module, job: Job
+        self, where: torch.device, held: list[tuple[nn.Module, str]]
     ) -> list[Callable[[], AbstractContextManager[Any]]]:
-        low, pure, device = self.config.low, self.config.pure, job.device.type
-        (white, black), held = self.config.lists(), self._held(model, job)
+        low, pure, device = self.config.low, self.config.pure, where.type
+        white, black = self.config.lists()
         casts = Casts(
             device=device,
             low=low,
@@ -259,14 +286,17 @@ class Amp(Strategy, name="amp"):
 
     def _held(self, model: nn.Module, job: Job) -> list[tuple[nn.Module, str]]:
         """Owner and attribute of each parameter that ``custom_black_varnames`` names."""
-        patterns = self.config.custom_black_varnames
-        held = {pattern: parameters_named(model, pattern) for pattern in patterns}
+        held = self._places(model)
         for pattern, places in held.items():
             if not any(job.of_all_stages(bool(places))):
                 reason = "is no parameter of the model and no submodule that has some"
                 message = f"{self.config.spelled('custom_black_varnames')} has {pattern!r}, which "
                 raise PlanError(option.unknown(message + reason, pattern, [*job.owners]))
         return [place for places in held.values() for place in places]
+
+    def _places(self, model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+        patterns = self.config.custom_black_varnames
+        return {pattern: parameters_named(model, pattern) for pattern in patterns}
 
     def _check_guard(self) -> None:
         if not self.config.use_fp16_guard and not self.config.pure:

@@ -1,9 +1,9 @@
 """Data parallel: every rank holds the whole model, and gradients are averaged during backward."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
@@ -14,6 +14,8 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.forward import replace_forward
 from fleetx.plan.job import Job
+from fleetx.plan.pieces import size_of
+from fleetx.plan.share import Share, statistics
 from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.strategies.data_parallel.backwards import Backwards
@@ -108,20 +110,20 @@ class DataParallel(Strategy, name="data_parallel"):
         return tuple(f"strategy.{name}" for name in usual if job.options[name] != usual[name])
 
     @override
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
-        ranks = mesh["dp"]
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
+        ranks = share.mesh["dp"]
         if ranks == 1:
             return known
-        ring = ring_bytes(parameter_bytes, ranks)
-        return (
-            *known,
-            Exchange(
-                collective="all-reduce",
-                what="gradients",
-                when="during the backward of each update",
-                sent_bytes=ring,
-                wide_bytes=ring,
-            ),
+        pieces = share.gradients.values()
+        ring = ring_bytes(size_of(share.gradients), ranks)
+        wide = sum(piece.size for piece in pieces if piece.dtype == torch.float32)
+        gradients = Exchange(
+            collective="all-reduce",
+            what="gradients",
+            when="during the backward of each update",
+            sent_bytes=ring,
+            wide_bytes=ring_bytes(wide, ranks),
+            moved_bytes=size_of(share.gradients),
+            axis="dp",
         )
+        return (*known, gradients, *statistics(share, "dp"))

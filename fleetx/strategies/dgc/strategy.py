@@ -1,6 +1,6 @@
 """Deep gradient compression: only the largest entries of what waits to be sent travel."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -17,10 +17,12 @@ from fleetx.comm.reduction import flat
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
-from fleetx.plan.exchange import Exchange, Memory
+from fleetx.plan.exchange import Exchange, Memory, ring_bytes
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import Group, OptimizerSpec
 from fleetx.plan.option import AtLeast, Below
+from fleetx.plan.pieces import Piece, size_of
+from fleetx.plan.share import Share
 from fleetx.plan.step import Reduce, Step
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.strategies.dgc import sparse
@@ -35,6 +37,8 @@ from fleetx.strategies.dgc.momentum_correction import (
 
 SMALLEST = 16_384
 """Parameters with fewer elements than this travel whole."""
+ENTRY_BYTES = 8
+"""A place and a value."""
 
 Factor = Callable[[], Tensor | None]
 
@@ -219,9 +223,7 @@ class DGC(Strategy, name="dgc"):
                 )
 
     @override
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
         begin, level = self.config.rampup_begin_step, self.config.sparsity[-1]
         whole = [exchange for exchange in known if "gradients" in exchange.what]
         if not whole:
@@ -231,28 +233,51 @@ class DGC(Strategy, name="dgc"):
             whole[0],
             when=f"during the backward of the first {begin} updates",
             decided_by=f"dgc_configs['rampup_begin_step'] = {begin}",
+            times=0,
         )
-        entries = (mesh["dp"] - 1) * sparse.share(parameter_bytes // 4, level)
+        ranks, large = share.mesh["dp"], self._large_of(share).values()
+        entries = sum(sparse.share(piece.numbers, level) for piece in large)
         few = Exchange(
             collective="all-gather",
             what="values and places of the largest entries",
             when="during the backward of each later update" if begin else whole[0].when,
-            sent_bytes=entries * 8,
-            wide_bytes=entries * 4,
+            sent_bytes=(ranks - 1) * entries * ENTRY_BYTES,
+            wide_bytes=(ranks - 1) * entries * 4,
+            moved_bytes=ranks * entries * ENTRY_BYTES,
             decided_by=f"dgc_configs['sparsity'] ends at {level}",
+            axis="dp",
         )
-        return (*others, first, few) if begin else (*others, few)
+        small = size_of(share.gradients) - sum(piece.size for piece in large)
+        rest = replace(
+            whole[0],
+            what=f"gradients of fewer than {SMALLEST:,} numbers",
+            sent_bytes=ring_bytes(small, ranks),
+            wide_bytes=ring_bytes(small, ranks),
+            moved_bytes=small,
+        )
+        later = (few, rest) if small else (few,)
+        return (*others, first, *later) if begin else (*others, *later)
 
     @override
-    def memory(self, parameter_bytes: int, mesh: Mapping[str, int]) -> tuple[Memory, ...]:
-        if mesh["dp"] == 1:
-            return ()
+    def share(self, share: Share) -> Share:
+        if share.mesh["dp"] == 1 or not (large := self._large_of(share)):
+            return share
+        if share.rule is not None:
+            groups = (part for group in share.rule.groups for part in _split(group, large))
+            share = replace(share, rule=replace(share.rule, groups=tuple(groups)))
         kept = Memory(
             what="velocities and what was not sent yet",
-            kept_bytes=2 * parameter_bytes,
+            kept_bytes=2 * sum(piece.size for piece in large.values()),
             decided_by="dgc = True",
         )
-        return (kept,)
+        return share.with_memory(kept)
+
+    def _large_of(self, share: Share) -> dict[str, Piece]:
+        return {
+            name: piece
+            for name, piece in share.gradients.items()
+            if piece.numbers >= SMALLEST and piece.dtype == torch.float32
+        }
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -316,7 +341,7 @@ def _rule(name: str, parameter: Parameter, group: Group) -> Rule:
     return Rule(name, parameter, options["momentum"], options["nesterov"], decay)
 
 
-def _split(group: Group, large: Mapping[str, Parameter]) -> list[Group]:
+def _split(group: Group, large: Collection[str]) -> list[Group]:
     """The group without its large parameters, and these with nothing left to do but to move."""
     bare = {**group.options, "momentum": 0.0, "weight_decay": 0.0, "nesterov": False}
     parts = [

@@ -32,6 +32,7 @@ class AdaptiveLocalSGD(LocalStrategy, name="adaptive_localsgd"):
         begin_step: Annotated[int, AtLeast(1)] = 1
         """Up to this update workers meet after each one."""
 
+    beside = 4  # the loss
     config: Config
     _first: tuple[float, float] | None = None
     """Mean loss and learning rate of the first update."""
@@ -58,6 +59,10 @@ class AdaptiveLocalSGD(LocalStrategy, name="adaptive_localsgd"):
                 self._k = interval(self.config.init_k_steps, self._first, (mean, rate))
 
         return replace(step, settle=settle)
+
+    @override
+    def often(self) -> float | None:
+        return None
 
     @override
     def told(self) -> tuple[str, str, str]:

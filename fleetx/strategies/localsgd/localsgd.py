@@ -52,6 +52,10 @@ class LocalSGD(LocalStrategy, name="localsgd"):
         return replace(step, settle=settle)
 
     @override
+    def often(self) -> float | None:
+        return 1 / self.config.k_steps
+
+    @override
     def told(self) -> tuple[str, str, str]:
         k = self.config.k_steps
         when = f"after every {k} updates" if k > 1 else "after each update"

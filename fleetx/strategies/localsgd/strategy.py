@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 from typing_extensions import override
@@ -11,6 +11,8 @@ from fleetx.comm.replicas import Drift, start_equal
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.job import Job
+from fleetx.plan.pieces import size_of
+from fleetx.plan.share import Share
 from fleetx.plan.strategy import Strategy
 from fleetx.strategies.localsgd.sync_schedule import SyncSchedule
 
@@ -25,6 +27,8 @@ class LocalStrategy(Strategy, name=None):
         partners=("dp",),
     )
     drifts = True
+    beside: ClassVar[int] = 0
+    """Bytes that workers average besides."""
     config: Any
     """Has ``begin_step``: up to that update workers meet after each one."""
 
@@ -40,22 +44,27 @@ class LocalStrategy(Strategy, name=None):
         return model
 
     @override
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
-        if mesh["dp"] == 1:
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
+        if (ranks := share.mesh["dp"]) == 1:
             return known
         what, when, decided_by = self.told()
-        return (
-            *known,
-            Exchange(
-                collective="all-reduce",
-                what=what,
-                when=when,
-                sent_bytes=ring_bytes(parameter_bytes, mesh["dp"]),
-                decided_by=decided_by,
-            ),
+        floats = {n: b for n, b in share.buffers.items() if b.dtype.is_floating_point}
+        size = size_of(share.held, trained=True) + size_of(floats) + self.beside
+        met = Exchange(
+            collective="all-reduce",
+            what=what,
+            when=when,
+            sent_bytes=ring_bytes(size, ranks),
+            moved_bytes=size,
+            times=self.often(),
+            decided_by=decided_by,
+            axis="dp",
         )
+        return (*known, met)
+
+    @abstractmethod
+    def often(self) -> float | None:
+        """How often workers meet for each update, after the beginning; None if that changes."""
 
     @abstractmethod
     def told(self) -> tuple[str, str, str]:

@@ -18,6 +18,8 @@ from fleetx.plan.facts import ADVICE, differences, of_groups, of_names, of_plan
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.option import AtLeast, OneOf
+from fleetx.plan.pieces import size_of
+from fleetx.plan.share import Share
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.ps.tables.dense_table import OPTIMIZERS
@@ -196,14 +198,14 @@ class ParameterServer(Strategy, name="parameter_server"):
             )
 
     @override
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
+        size = size_of(share.gradients)
         sent = Exchange(
             collective="push to the servers",
             what="gradients",
             when="at each update",
-            sent_bytes=parameter_bytes,
+            sent_bytes=size,
+            moved_bytes=size,
         )
         return (*known, sent)
 

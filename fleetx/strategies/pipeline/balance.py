@@ -46,7 +46,8 @@ def costs(
         if missing:
             raise ValueError(f"the forward needs {missing}, and the sample holds {sorted(args)}.")
         args = [args[name] for name in names]
-    count = _Count(model, graph)
+    device = next((t.device for t in _tensors(list(args)) if not t.is_meta), torch.device("cpu"))
+    count = _Count(model, graph, device)
     try:
         with torch.no_grad(), count.fakes, count.operations:
             count.run(*tree_map(count.fake, list(args)), enable_io_processing=False)
@@ -80,16 +81,28 @@ def _new(module: nn.Module, seen: set[nn.Parameter]) -> list[nn.Parameter]:
 class _Count(fx.Interpreter):
     """Runs a graph on the live model, without numbers, and counts what each node does."""
 
-    def __init__(self, model: nn.Module, graph: Graph) -> None:
+    def __init__(self, model: nn.Module, graph: Graph, device: torch.device) -> None:
         super().__init__(model, graph=graph)
+        self._device = device
         self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
         self.operations = FlopCounterMode(display=False)
         self.costs: dict[str, float] = {}
         self._model, self._seen = model, set[nn.Parameter]()
 
     def fake(self, value: Any) -> Any:
-        """A tensor without its numbers; anything else as it is."""
-        return self.fakes.from_tensor(value) if isinstance(value, Tensor) else value
+        """A tensor without its numbers; anything else as it is.
+
+        Of a model on the meta device it lies where the inputs are, with which it is computed.
+        """
+        if not isinstance(value, Tensor):
+            return value
+        if not value.is_meta:
+            return self.fakes.from_tensor(value)
+        with self.fakes:
+            made = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=self._device
+            )
+        return nn.Parameter(made, value.requires_grad) if isinstance(value, nn.Parameter) else made
 
     @override
     def fetch_attr(self, target: str) -> Any:

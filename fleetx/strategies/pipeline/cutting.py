@@ -1,7 +1,8 @@
 """A model in consecutive parts: where they begin, and what each of them runs."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,13 +12,14 @@ from torch import nn
 from fleetx.graph.meta import said
 from fleetx.graph.part import Part
 from fleetx.plan.error import PlanError
-from fleetx.plan.job import Job
 from fleetx.strategies.pipeline import balance, parts, trace
 from fleetx.strategies.pipeline.accepted_inputs import Accepted
 
 logger = logging.getLogger(__name__)
 Points = tuple[str, ...]
 """The submodules that begin a part, but for the first."""
+Agreed = Callable[[Sequence[float]], Sequence[float]]
+"""What this rank counted -> what all ranks cut by."""
 
 _HINT = (
     " Code that asks for sizes, types or kinds of values can be followed if inputs are known: call "
@@ -25,7 +27,17 @@ _HINT = (
 )
 
 
-def brought(model: nn.Module, wanted: int, split: Points) -> Mapping[bool, Sequence[Part]] | None:
+@dataclass(frozen=True)
+class Cut:
+    """A model in parts."""
+
+    parts: Mapping[bool, Sequence[Part]]
+    """For training and for evaluation."""
+    opened: frozenset[str] = frozenset()
+    """Submodules whose own forward never runs, because what is inside was dealt out."""
+
+
+def brought(model: nn.Module, wanted: int, split: Points) -> Cut | None:
     """The parts of a model that knows them itself; None for any other."""
     if not (known := said(model).get("parts")):
         return None
@@ -35,29 +47,45 @@ def brought(model: nn.Module, wanted: int, split: Points) -> Mapping[bool, Seque
             f"pipeline_configs['split'] = {list(split)} cuts a model by its submodules, "
             "and this program is cut already, by static.device_guard(); leave 'split' out."
         )
-    return parts.Brought(said(model))
+    return Cut(parts.Brought(said(model)))
+
+
+def alike(costs: Sequence[float], device: torch.device) -> list[float]:
+    """The costs that the first rank counted: samples may have other sizes on others."""
+    agreed = torch.tensor(costs, dtype=torch.float64, device=device)
+    dist.broadcast(agreed, src=0)
+    return agreed.tolist()
 
 
 def cut(
     model: nn.Module,
-    job: Job,
     wanted: int,
     *,
     split: Points,
     accepted: Accepted,
-) -> Mapping[bool, Sequence[Part]]:
-    """The parts that its forward falls into, where the options say or where costs are even."""
+    device: torch.device,
+    agreed: Agreed,
+) -> Cut:
+    """The parts that its forward falls into, where the options say or where costs are even.
+
+    Args:
+        model: what is cut.
+        wanted: how many parts.
+        split: where, if it was said.
+        accepted: what its forward is given.
+        device: where it will run.
+        agreed: what this rank counted -> what all ranks cut by.
+    """
     sample, given = accepted.sample, accepted.given
-    way = trace.way_of(model, sample, given, fixed=accepted.fixes, device=job.device)
+    way = trace.way_of(model, sample, given, fixed=accepted.fixes, device=device)
     try:
-        points = split or balanced(model, wanted, sample, job.device, way)
+        points = split or balanced(model, wanted, sample, agreed, way)
         found, opened = parts_between(model, points, way)
     except ValueError as error:
         hint = _HINT if isinstance(error, trace.TraceError) and sample is None else ""
         raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}{hint}") from error
     around = {name for name, _ in model.named_modules() if is_around(name, points)}
-    job.opened |= {model.get_submodule(name) for name in around | opened}
-    return found
+    return Cut(found, frozenset(around | opened))
 
 
 def parts_between(
@@ -91,7 +119,7 @@ def balanced(
     model: nn.Module,
     wanted: int,
     sample: Mapping[str, Any] | None,
-    device: torch.device,
+    agreed: Agreed,
     way: trace.Way,
 ) -> Points:
     """Where to cut so that the dearest part is as cheap as possible, alike on all ranks.
@@ -100,7 +128,7 @@ def balanced(
         model: what is cut.
         wanted: how many parts.
         sample: arguments of its forward, for which costs are counted; None counts parameters.
-        device: where ranks agree about costs.
+        agreed: what this rank counted -> what all ranks cut by.
         way: how it is followed.
     """
     graph = way(trace.open_up(model, wanted, way=way)).graph
@@ -113,8 +141,5 @@ def balanced(
         )
         return found
     counted = balance.costs(model, graph, sample)
-    # Ranks may have samples of different sizes and must cut alike.
-    agreed = torch.tensor(list(counted.values()), dtype=torch.float64, device=device)
-    dist.broadcast(agreed, src=0)
-    costs = dict(zip(counted, agreed.tolist(), strict=True))
+    costs = dict(zip(counted, agreed(list(counted.values())), strict=True))
     return tuple(balance.points(graph, costs, wanted))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -17,14 +18,17 @@ from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast, OneOf
+from fleetx.plan.run import Run
+from fleetx.plan.share import Share
 from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Plan, Strategy
+from fleetx.plan.subject import Subject
 from fleetx.roles.subgroups import carries
 from fleetx.strategies.pipeline.micro_batches import bound, micro_batches, one_after_the_other
 
 if TYPE_CHECKING:
-    from fleetx.graph.part import Part
     from fleetx.strategies.pipeline.accepted_inputs import Accepted
+    from fleetx.strategies.pipeline.costs import Costs
     from fleetx.strategies.pipeline.stages import Stages
     from fleetx.strategies.pipeline.tied_weights import Homes
 
@@ -147,7 +151,7 @@ class Pipeline(Strategy, name="pipeline"):
         from fleetx.strategies.pipeline.accepted_inputs import Accepted
         from fleetx.strategies.pipeline.flow import is_shared
         from fleetx.strategies.pipeline.stages import Stages
-        from fleetx.strategies.pipeline.tied_weights import Homes
+        from fleetx.strategies.pipeline.tied_weights import Homes, parts_of_ranks
 
         # All ranks begin with the weights of the first one, of which each then keeps its part.
         start_equal(model, job.mesh["pp"].get_group())
@@ -155,21 +159,24 @@ class Pipeline(Strategy, name="pipeline"):
         sample = None if job.sample is None else bound(model, job.sample)
         self._accepted = Accepted(model, sample)
         wanted, split = job.size("pp") * self.config.chunks, self.config.split
-        parts = cutting.brought(model, wanted, split) or cutting.cut(
-            model, job, wanted, split=split, accepted=self._accepted
+        cut = cutting.brought(model, wanted, split) or cutting.cut(
+            model,
+            wanted,
+            split=split,
+            accepted=self._accepted,
+            device=job.device,
+            agreed=partial(cutting.alike, device=job.device),
         )
+        job.opened |= {model.get_submodule(name) for name in cut.opened}
         self._stages = Stages(
             model,
-            parts,
+            cut.parts,
             group=group,
             device=job.device,
             schedule=self.config.schedule_mode,
             shared=is_shared(job),
         )
-        held: list[list[Part]] = [[] for _ in range(job.size("pp"))]
-        for found in parts.values():
-            for number, part in enumerate(found):
-                held[self._stages.owner(number)].append(part)
+        held = parts_of_ranks(cut, job.size("pp"))
         self._homes = Homes(model, held, dist.get_rank(group))
         job.borrowed |= self._homes.borrowed
         job.elsewhere |= self._homes.forget_others()
@@ -231,21 +238,48 @@ class Pipeline(Strategy, name="pipeline"):
         return {"micro_batch": size} if count == 1 else {"micro_batches": count}
 
     @override
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
+    def running(self, run: Run, subject: Subject, mesh: Mapping[str, int]) -> Run:
+        if subject.model is None or subject.sample is None:
+            return run
+        count = self.config.micro_batches(subject.samples())
+        run = replace(run, micro_batches=count, key=(*run.key, count))
         if mesh["pp"] == 1:
+            return run
+        return self._costs(subject, mesh["pp"]).running(run)
+
+    @override
+    def share(self, share: Share) -> Share:
+        if share.mesh["pp"] == 1 or share.subject.model is None:
+            return share
+        return self._costs(share.subject, share.mesh["pp"]).share(share)
+
+    @override
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
+        if (ranks := share.mesh["pp"]) == 1:
             return known
-        return (
-            *known,
-            Exchange(
-                collective="send and receive",
-                what="activations, and their gradients on the way back,",
-                when="between neighbouring stages for every micro-batch",
-                sent_bytes=0,
-                decided_by=f"pp_degree = {mesh['pp']}",
-            ),
+        decided = f"pp_degree = {ranks}"
+        if share.trace is not None:
+            return (*known, *self._costs(share.subject, ranks).exchanges(share, decided))
+        unknown = Exchange(
+            collective="send and receive",
+            what="activations, and their gradients on the way back,",
+            when="between neighbouring stages for every micro-batch",
+            sent_bytes=0,
+            times=None,
+            decided_by=decided,
+            axis="pp",
         )
+        return (*known, unknown)
+
+    def _costs(self, subject: Subject, ranks: int) -> "Costs":
+        """What is known of the model in parts; it is cut once."""
+        from fleetx.strategies.pipeline.costs import Costs
+
+        key = "pipeline", self.config, ranks
+        if key not in subject.kept:
+            subject.kept[key] = Costs(subject, ranks, self.config)
+        found: Costs = subject.kept[key]
+        return found
 
     @override
     def remarks(self) -> tuple[str, ...]:

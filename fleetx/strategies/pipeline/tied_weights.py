@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from fleetx.comm.local import local
 from fleetx.graph.part import Part
 from fleetx.roles.subgroups import along
+from fleetx.strategies.pipeline.cutting import Cut
 from fleetx.torch_internals import buffers_of, parameters_of
 
 
@@ -133,6 +134,15 @@ class Homes:
                 parameter.grad = torch.zeros_like(parameter)
             part = local(parameter.grad)
             dist.all_reduce(part, group=self._groups[tie.ranks])
+
+
+def parts_of_ranks(cut: Cut, ranks: int) -> list[list[Part]]:
+    """The parts that each rank runs, in training or in evaluation."""
+    held: list[list[Part]] = [[] for _ in range(ranks)]
+    for found in cut.parts.values():
+        for number, part in enumerate(found):
+            held[number % ranks].append(part)
+    return held
 
 
 def _paths(parts: Collection[Part]) -> set[str]:

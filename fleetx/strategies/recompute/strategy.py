@@ -21,8 +21,10 @@ from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
+from fleetx.plan.share import Share
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
+from fleetx.strategies.recompute.costs import kept_inputs
 from fleetx.strategies.recompute.host_copies import Bundle, HostCopies
 from fleetx.strategies.recompute.random_draws import Draws, States
 from fleetx.strategies.recompute.replayed_buffers import Buffers, as_before, buffers
@@ -92,6 +94,15 @@ class Recompute(Strategy, name="recompute"):
             f"Of {names} only the inputs are kept for backward, {where}, and the forward of each "
             "runs twice (recompute_configs).",
         )
+
+    @override
+    def share(self, share: Share) -> Share:
+        if share.trace is None:
+            return share
+        model = share.subject.shape
+        opened = {model.get_submodule(path) for path in share.opened}
+        paths = segments(model, self.config.checkpoints, opened)
+        return kept_inputs(share, paths, on_host=self.config.enable_offload)
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:

@@ -1,6 +1,6 @@
 """Laying a model out with torch's ``fully_shard``, unit by unit."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -25,14 +25,27 @@ _UNGATHERED = (
 )
 
 
-def units_of(model: nn.Module, job: Job, entries: Sequence[str], megabytes: float) -> list[Unit]:
-    """What travels together: up to the submodules that entries name, or up to a size."""
+def units_of(
+    model: nn.Module,
+    not_run: tuple[Collection[nn.Module], Collection[nn.Module]],
+    entries: Sequence[str],
+    megabytes: float,
+) -> list[Unit]:
+    """What travels together: up to the submodules that entries name, or up to a size.
+
+    Args:
+        model: whose modules they are.
+        not_run: modules that run on other ranks, and those that are never called themselves.
+        entries: names or patterns of submodules that end a unit.
+        megabytes: the size that ends one if there are none.
+    """
+    elsewhere, opened = not_run
     calls, named = said(model).get("calls"), said(model).get("segments", {})
     anchors = [name for entry in entries for name in _named(model, entry, named)]
     if anchors:
-        found = by_anchors(model, anchors, job.elsewhere, job.opened, calls)
+        found = by_anchors(model, anchors, elsewhere, opened, calls)
     else:
-        found = by_size(model, megabytes * 2**20, job.elsewhere, job.opened, calls)
+        found = by_size(model, megabytes * 2**20, elsewhere, opened, calls)
     return without_shared(found)
 
 

@@ -17,12 +17,13 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, AtLeast, Below, OneOf, Unset
+from fleetx.plan.share import Share
 from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.roles.subgroups import data_group
+from fleetx.strategies.sharding.costs import spread, traffic
 from fleetx.strategies.sharding.fully_sharded import shard, units_of
 from fleetx.strategies.sharding.reached_parameters import checked
-from fleetx.strategies.sharding.traffic import traffic
 from fleetx.strategies.sharding.units import Unit
 
 logger = logging.getLogger(__name__)
@@ -143,7 +144,12 @@ class Sharding(Strategy, name="sharding"):
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
         config = self.config
-        units = units_of(model, job, config.segment_anchors, config.segment_broadcast_MB)
+        units = units_of(
+            model,
+            (job.elsewhere, job.opened),
+            config.segment_anchors,
+            config.segment_broadcast_MB,
+        )
         if job.size("dp") * job.size("sharding") == 1:
             return job.place(model)
         start_equal(model, data_group(job.mesh))
@@ -197,11 +203,23 @@ class Sharding(Strategy, name="sharding"):
                 record.unsharded_accumulated_grad = state["gradients"][name].to(self._job.device)
 
     @override
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
-        stage, waits = self.config.stage, self._waits
-        return (*known, *traffic(parameter_bytes, mesh, stage=stage, at_updates=waits))
+    def share(self, share: Share) -> Share:
+        if self.config.optimize_offload and share.subject.device.type != "cpu":
+            share = replace(share, state_on_host=True)
+        if share.mesh["dp"] * share.mesh["sharding"] == 1:
+            return share
+        config = self.config
+        return spread(
+            share,
+            entries=config.segment_anchors,
+            megabytes=config.segment_broadcast_MB,
+            stage=config.stage,
+            waits=self._waits,
+        )
+
+    @override
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
+        return (*known, *traffic(share, stage=self.config.stage, at_updates=self._waits))
 
     @override
     def remarks(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Synchronised batch normalisation: statistics are those of the samples of all replicas."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
+from fleetx.plan.share import Share
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import data_group
 from fleetx.strategies.sync_batch_norm import batch_norm
@@ -47,10 +48,8 @@ class SyncBatchNorm(Strategy, name="sync_batch_norm"):
         return model
 
     @override
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
-        ranks = mesh["dp"] * mesh["sharding"]
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
+        ranks = share.mesh["dp"] * share.mesh["sharding"]
         if ranks == 1:
             return known
         gathered = Exchange(

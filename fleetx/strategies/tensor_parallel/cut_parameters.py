@@ -1,6 +1,5 @@
 """Parameters cut over the ranks of a mesh: DTensors of whole shape, which load whole tensors."""
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -10,20 +9,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from fleetx.graph.layer_kinds import Place
 from fleetx.torch_internals import buffers_of, parameters_of
-
-Place = tuple[nn.Module, str]
-"""A module, and a name under which it has a parameter."""
-
-
-def places_of_parameters(model: nn.Module) -> list[list[Place]]:
-    """All places of each parameter: one that is shared has several."""
-    places = defaultdict[int, list[Place]](list)
-    for owner in model.modules():
-        for name, parameter in parameters_of(owner).items():
-            places[id(parameter)].append((owner, name))
-    places.pop(id(None), None)
-    return list(places.values())
 
 
 def cut_parameter(

@@ -19,18 +19,17 @@ from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast, OneOf
+from fleetx.plan.share import Share
 from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Strategy
 from fleetx.roles.subgroups import carries
+from fleetx.strategies.tensor_parallel.costs import spread, traffic
 from fleetx.strategies.tensor_parallel.shared_randomness import SharedRandomness, common_seed
-from fleetx.torch_internals import NormBase
 
 logger = logging.getLogger(__name__)
 Names = tuple[str, ...]
 Change = Callable[[Forward], Forward]
 
-ALONE = (NormBase, nn.RNNBase, nn.MultiheadAttention)
-"""Layers that are computed completely on each rank, wherever they are."""
 FLOAT_BYTES = 4
 
 
@@ -109,18 +108,34 @@ class TensorParallel(Strategy, name="tensor_parallel"):
         return replace(step, agree=largest_over(step.agree, group))
 
     @override
-    def exchanges(
-        self, known: tuple[Exchange, ...], parameter_bytes: int, mesh: Mapping[str, int]
-    ) -> tuple[Exchange, ...]:
-        if (ranks := mesh["tp"]) == 1:
+    def share(self, share: Share) -> Share:
+        if share.mesh["tp"] == 1 or share.subject.model is None:
+            return share
+        return spread(share, *self._dims(share))
+
+    def _dims(self, share: Share) -> tuple[dict[str, int | None], Cuts]:
+        """How parameters are cut, by their first names, and layers."""
+        model = share.subject.shape
+        cuts = chosen(model, self.config, share.mesh["tp"])
+        places = layer_kinds.places_of_parameters(model)
+        return {name: _cut_dim(model, found, cuts) for name, found in places.items()}, cuts
+
+    @override
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
+        if (ranks := share.mesh["tp"]) == 1:
             return known
+        decided = f"{self.config.spelled('tensor_parallel_degree')} = {ranks}"
+        if share.trace is not None:
+            return (*known, *traffic(share, *self._dims(share), decided))
         number = "each float32 number"
         pairs = Exchange(
             collective="reduce-scatter and all-gather" if self.config.sequence else "all-reduce",
             what=f"{number} that enters or leaves a pair of column and row layers",
             when="in each forward, and of its gradient in each backward",
             sent_bytes=ring_bytes(FLOAT_BYTES, ranks),
-            decided_by=f"{self.config.spelled('tensor_parallel_degree')} = {ranks}",
+            times=None,
+            decided_by=decided,
+            axis="tp",
         )
         words = replace(
             pairs,
@@ -213,7 +228,7 @@ def _spread(model: nn.Module, here: Collection[nn.Module], cuts: Cuts, job: Job)
     from fleetx.strategies.tensor_parallel import cut_parameters
 
     mesh, present = job.mesh["tp"], set(here)
-    for places in cut_parameters.places_of_parameters(model):
+    for places in layer_kinds.places_of_parameters(model).values():
         if any(owner in present for owner, _ in places):
             dim = _cut_dim(model, places, cuts)
             cut_parameters.cut_parameter(places, dim, mesh, job.device)
@@ -253,7 +268,7 @@ def _changes(
     for module in filter(layer_kinds.runs, here):
         if module in inside:
             # What keeps statistics or is one kernel needs plain tensors.
-            alone = isinstance(module, ALONE)
+            alone = isinstance(module, layer_kinds.ALONE)
             yield module, (plain_parameters if alone else settled_parameters)(module.modules())
             if alone:
                 yield module, border.alone

@@ -11,11 +11,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional as F
 
+from fleetx.graph.layer_kinds import places_of_parameters
 from fleetx.strategies.tensor_parallel.cut_parameters import (
     accept_whole_tensors,
     cut_parameter,
     moved_buffers,
-    places_of_parameters,
 )
 from fleetx.testing import world
 
@@ -44,7 +44,7 @@ DIMS = {"words.weight": 0, "inner.weight": 1, "inner.bias": None}
 
 
 def cut(model: Tied, mesh: DeviceMesh) -> None:
-    for places, dim in zip(places_of_parameters(model), DIMS.values(), strict=True):
+    for places, dim in zip(places_of_parameters(model).values(), DIMS.values(), strict=True):
         cut_parameter(places, dim, mesh, CPU)
     accept_whole_tensors(model, model.modules())
 
@@ -57,7 +57,7 @@ def equal(model: nn.Module, reference: nn.Module) -> None:
 
 def test_places_of_a_shared_parameter_are_found_together() -> None:
     model = Tied()
-    assert places_of_parameters(model) == [
+    assert [*places_of_parameters(model).values()] == [
         [(model.words, "weight"), (model.head, "weight")],
         [(model.inner, "weight")],
         [(model.inner, "bias")],

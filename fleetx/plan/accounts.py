@@ -1,0 +1,209 @@
+"""What every rank of a plan holds and sends, before anything runs."""
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fleetx.plan.error import PlanError
+from fleetx.plan.exchange import Exchange, Memory
+from fleetx.plan.mesh import AXES
+from fleetx.plan.optimizer_spec import OptimizerSpec
+from fleetx.plan.pieces import Pieces, size_of
+from fleetx.plan.run import Run
+from fleetx.plan.share import Share, Waiting, kept_bytes
+from fleetx.plan.strategy import Plan
+from fleetx.plan.subject import Subject
+from fleetx.torch_internals import tree_leaves
+
+SPEED = ("foreach", "fused", "capturable")
+"""Options of torch's optimizers that say how to compute and not what."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What one rank holds, in bytes, and what it sends."""
+
+    rank: int
+    place: dict[str, int]
+    """Axis of the mesh -> where the rank stands along it."""
+    parameters: int
+    buffers: int
+    gradients: int
+    state: int | None
+    """Of the optimizer; None where no optimizer is known, or its state cannot be."""
+    activations: int | None
+    """What waits for backwards when most of it does; None where no batch is known."""
+    extra: tuple[Memory, ...]
+    """What strategies keep besides."""
+    on_host: int
+    """What of all this waits in the memory of the host, and is not counted above."""
+    exchanges: tuple[Exchange, ...]
+    unknown: tuple[str, ...]
+    """What cannot be known before the run, and is in none of the numbers."""
+
+    @property
+    def total(self) -> int:
+        """All that is known, at the moment when most of it is there."""
+        known = (self.parameters, self.buffers, self.gradients, self.state, self.activations)
+        return sum(n or 0 for n in known) + sum(one.kept_bytes for one in self.extra)
+
+    @property
+    def sent(self) -> float:
+        """Bytes that this rank sends for each update, as far as they are known."""
+        return sum(exchange.sent_per_update or 0 for exchange in self.exchanges)
+
+
+class Accounts:
+    """The ranks of one plan for one subject, each looked at when somebody asks."""
+
+    def __init__(self, plan: Plan, subject: Subject) -> None:
+        self.plan, self.subject = plan, subject
+        self._known: dict[int, Needs] = {}
+
+    @property
+    def workers(self) -> int:
+        """How many ranks the plan has."""
+        return prod(self.plan.mesh.values())
+
+    def __getitem__(self, rank: int) -> Needs:
+        if not 0 <= rank < self.workers:
+            raise IndexError(f"the plan has {self.workers} ranks, and there is no rank {rank}.")
+        if rank not in self._known:
+            self._known[rank] = _needs(self.plan, self.share(rank))
+        return self._known[rank]
+
+    @cached_property
+    def run(self) -> Run:
+        """How the forward of a batch runs."""
+        run = Run()
+        for strategy in self.plan.strategies:
+            run = strategy.running(run, self.subject, self.plan.mesh)
+        return run
+
+    def share(self, rank: int) -> Share:
+        """What a rank holds after all strategies of the plan."""
+        share = self._whole(rank)
+        for strategy in self.plan.strategies:
+            share = strategy.share(share)
+        return share
+
+    def _whole(self, rank: int) -> Share:
+        """What a rank would hold if nothing were spread."""
+        subject = self.subject
+        every = subject.parameters()
+        share = Share(
+            subject=subject,
+            mesh=self.plan.mesh,
+            rank=rank,
+            run=self.run,
+            parameters=every,
+            held=every,
+            gradients={name: piece for name, piece in every.items() if piece.trained},
+            buffers=subject.buffers(),
+            rule=subject.rule(),
+        )
+        return _with_trace(share) if subject.sample is not None else share
+
+
+def _with_trace(share: Share) -> Share:
+    try:
+        trace = share.subject.trace(share.run)
+    except PlanError as error:
+        return share.without_knowledge(f"what waits for backwards, because {error}")
+    if not trace.has_criterion:
+        share = share.without_knowledge(
+            "what the criterion keeps, because none was given (criterion=, targets=)"
+        )
+    if share.subject.traced_on.type != share.subject.device.type:
+        kind = share.subject.device.type
+        share = share.without_knowledge(
+            f"what kernels of {kind} keep where they differ from those of the CPU, because there "
+            f"is no {kind} here"
+        )
+    waiting = []
+    for saved in trace.saved:
+        value = trace.values[saved.value]
+        # Micro-batches are views of the batch, which is there as a whole all the time.
+        size = value.size * share.run.micro_batches if value.given else value.size
+        waiting.append(Waiting(saved.value, saved.path, saved.part, size))
+    return replace(share, trace=trace, waiting=tuple(waiting))
+
+
+def _needs(plan: Plan, share: Share) -> Needs:
+    exchanges: tuple[Exchange, ...] = ()
+    for strategy in reversed(plan.strategies):
+        exchanges = strategy.exchanges(exchanges, share)
+    state = None if share.rule is None else _state_bytes(share.rule, share.held)
+    unknown = share.unknown
+    if share.rule is not None and state is None:
+        name = share.rule.cls.__name__
+        unknown = (*unknown, f"the state of {name}, which needs numbers for its first step")
+    on_host = kept_bytes(share.waiting_on_host) + (state or 0) * share.state_on_host
+    return Needs(
+        rank=share.rank,
+        place={axis: share.at(axis) for axis in AXES},
+        parameters=size_of(share.held),
+        buffers=size_of(share.buffers),
+        gradients=size_of(share.gradients),
+        state=0 if state is not None and share.state_on_host else state,
+        activations=None if share.trace is None else kept_bytes(share.waiting),
+        extra=share.extra,
+        on_host=on_host,
+        exchanges=exchanges,
+        unknown=unknown,
+    )
+
+
+def _state_bytes(rule: OptimizerSpec, held: Pieces) -> int | None:
+    """What an optimizer keeps for these parameters after its first step, made without numbers."""
+    made = {
+        name: nn.Parameter(torch.empty(piece.shape, dtype=piece.dtype, device="meta"))
+        for name, piece in held.items()
+        if piece.trained and piece.numbers
+    }
+    for parameter in made.values():
+        parameter.grad = torch.empty_like(parameter)
+    groups = [
+        {"params": [made[n] for n in group.names if n in made], **_slow(group.options)}
+        for group in rule.groups
+    ]
+    groups = [group for group in groups if group["params"]]
+    if not groups:
+        return 0
+    try:
+        optimizer = rule.cls(groups, **_accepted(rule))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimizer.step()
+    except Exception:  # whatever the user's rule needs numbers for: nothing is known then
+        return None
+    return _held_by(optimizer)
+
+
+def _accepted(rule: OptimizerSpec) -> dict[str, Any]:
+    known = inspect.signature(rule.cls).parameters
+    return _slow({key: value for key, value in rule.defaults.items() if key in known})
+
+
+def _slow(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Without kernels that exist on certain devices alone."""
+    kept = {key: value for key, value in options.items() if key not in SPEED}
+    return kept | {key: False for key in ("foreach", "fused") if key in options}
+
+
+def _held_by(optimizer: Optimizer) -> int:
+    tensors = {
+        id(leaf): leaf
+        for state in optimizer.state.values()
+        for leaf in tree_leaves(dict(state))
+        if isinstance(leaf, Tensor)
+    }
+    return sum(t.numel() * t.element_size() for t in tensors.values())
