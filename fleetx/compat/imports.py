@@ -147,6 +147,9 @@ def install() -> None:
             del sys.modules[name]  # another paddle, imported before
         sys.meta_path.insert(0, _finder)
         sys.meta_path.append(_last)
+        if str(ENTRY) not in sys.path:
+            # Processes that multiprocessing spawns search where this one does, by this list.
+            sys.path.insert(1, str(ENTRY))
         old_names.install()
         serving.start()
         fleetx_1.attach()
@@ -162,6 +165,8 @@ def uninstall() -> None:
         sys.meta_path.remove(_last)
         for name in [n for n in LAST if sys.modules.get(n) is sys.modules.get(LAST[n])]:
             sys.modules.pop(name, None)
+        if str(ENTRY) in sys.path:
+            sys.path.remove(str(ENTRY))
         serving.stop()
         fleetx_1.detach()
         old_names.uninstall()

@@ -100,6 +100,7 @@ __getattr__, __dir__ = table(
     modules=[
         "amp",
         "autograd",
+        "callbacks",
         "common_ops_import",
         "core",
         "dataset",

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fleetx.compat import objects
+from fleetx.compat.paddle.callbacks import Callbacks
 from fleetx.compat.paddle.io.reader import DataLoader
 from fleetx.compat.paddle.nn.layer.layers import Layer
 from fleetx.compat.paddle.tensor.creation import to_tensor
@@ -29,6 +30,8 @@ class Model:
         self._optimizer: Any = None
         self._loss: Any = None
         self._metrics: list[Any] = []
+        self.stop_training = False
+        """Callbacks set it to end training behind an epoch."""
 
     def prepare(
         self, optimizer: Any = None, loss: Any = None, metrics: Any = None, amp_configs: Any = None
@@ -77,9 +80,17 @@ class Model:
         with torch.no_grad():
             return [part.numpy() for part in _list(self._step(inputs, None)[0])]
 
-    def _loader(self, data: Any, batch_size: int, shuffle: bool, workers: int) -> Any:
+    def _loader(
+        self, data: Any, batch_size: int, shuffle: bool, workers: int, drop_last: bool = False
+    ) -> Any:
         if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-            return DataLoader(data, batch_size=batch_size, shuffle=shuffle, num_workers=workers)
+            return DataLoader(
+                data,
+                batch_size=batch_size,
+                shuffle=shuffle,
+                drop_last=drop_last,
+                num_workers=workers,
+            )
         return data
 
     def _split(self, batch: Any) -> tuple[list[Any], list[Any]]:
@@ -103,26 +114,50 @@ class Model:
         callbacks: Any = None,
     ) -> None:
         """Train over a data set, or a loader, so many times."""
-        if callbacks:
-            raise ValueError(
-                "Model.fit(callbacks=…) was given callbacks, which are not called here; write the "
-                "loop with Model.train_batch(), or leave them out."
-            )
-        loader = self._loader(train_data, batch_size, shuffle, num_workers)
+        loader = self._loader(train_data, batch_size, shuffle, num_workers, drop_last)
+        params = self._params(loader, batch_size, epochs, verbose)
+        told = Callbacks(
+            self, callbacks, params, log_freq=log_freq, save_dir=save_dir, save_freq=save_freq
+        )
+        self.stop_training = False
+        told.call("on_train_begin", {})
+        logs: dict[str, Any] = {}
         for epoch in range(epochs):
-            for metric in self._metrics:
-                metric.reset()
-            for step, batch in enumerate(loader):
-                losses = self.train_batch(*self._split(batch))
-                if verbose and step % log_freq == 0:
-                    print(f"epoch {epoch} step {step} loss {float(losses[0]):.4f}{self._shown()}")
+            logs = self._epoch(epoch, loader, told)
             if eval_data is not None and (epoch + 1) % eval_freq == 0:
-                self.evaluate(eval_data, batch_size, verbose=verbose, num_workers=num_workers)
-            if save_dir is not None and epoch % save_freq == 0:
-                self.save(f"{save_dir}/{epoch}")
+                tests = self._loader(eval_data, batch_size, False, num_workers)
+                self._tested(tests, told)
+            if self.stop_training:
+                break
+        told.call("on_train_end", logs)
 
-    def _shown(self) -> str:
-        return "".join(f" {_list(m.name())[0]} {m.accumulate()}" for m in self._metrics)
+    def _params(self, loader: Any, batch_size: int, epochs: int, verbose: int) -> dict[str, Any]:
+        steps = len(loader) if hasattr(loader, "__len__") else None
+        names = ["loss", *(name for metric in self._metrics for name in _list(metric.name()))]
+        settings = {"batch_size": batch_size, "epochs": epochs, "steps": steps}
+        return {**settings, "verbose": verbose, "metrics": names}
+
+    def _epoch(self, epoch: int, loader: Any, told: Callbacks) -> dict[str, Any]:
+        for metric in self._metrics:
+            metric.reset()
+        logs: dict[str, Any] = {}
+        told.call("on_epoch_begin", epoch, logs)
+        for step, batch in enumerate(loader):
+            told.call("on_train_batch_begin", step, logs)
+            inputs, labels = self._split(batch)
+            losses = self.train_batch(inputs, labels)
+            logs = {**self._logs(losses), "step": step, "batch_size": len(inputs[0])}
+            told.call("on_train_batch_end", step, logs)
+        told.call("on_epoch_end", epoch, logs)
+        return logs
+
+    def _logs(self, losses: list[Any]) -> dict[str, Any]:
+        """The loss, and the metrics so far."""
+        found: dict[str, Any] = {"loss": [float(np.mean(losses))]} if losses else {}
+        for metric in self._metrics:
+            names, values = _list(metric.name()), _list(metric.accumulate())
+            found.update(zip(names, values, strict=True))
+        return found
 
     def evaluate(
         self,
@@ -134,19 +169,22 @@ class Model:
         callbacks: Any = None,
     ) -> dict[str, Any]:
         """Loss and metrics of a data set."""
+        loader = self._loader(eval_data, batch_size, False, num_workers)
+        params = self._params(loader, batch_size, 1, verbose)
+        return self._tested(loader, Callbacks(self, callbacks, params, log_freq=log_freq))
+
+    def _tested(self, loader: Any, told: Callbacks) -> dict[str, Any]:
         for metric in self._metrics:
             metric.reset()
-        losses = [
-            float(found[0])
-            for batch in self._loader(eval_data, batch_size, False, num_workers)
-            if (found := self.eval_batch(*self._split(batch)))
-        ]
-        result: dict[str, Any] = {"loss": [float(np.mean(losses))]} if losses else {}
-        for metric in self._metrics:
-            names, values = _list(metric.name()), _list(metric.accumulate())
-            result.update(zip(names, values, strict=True))
-        if verbose:
-            print(f"evaluation: {result}")
+        told.call("on_eval_begin", {})
+        losses: list[float] = []
+        for step, batch in enumerate(loader):
+            told.call("on_eval_batch_begin", step, {})
+            found = self.eval_batch(*self._split(batch))
+            losses += [float(found[0])] if found else []
+            told.call("on_eval_batch_end", step, self._logs(losses[-1:]))
+        result = self._logs(losses)
+        told.call("on_eval_end", result)
         return result
 
     def predict(
@@ -159,12 +197,22 @@ class Model:
         callbacks: Any = None,
     ) -> list[Any]:
         """Outputs of a data set."""
-        made = [
-            self.predict_batch(_list(batch)[:1])
-            for batch in self._loader(test_data, batch_size, False, num_workers)
-        ]
+        loader = self._loader(test_data, batch_size, False, num_workers)
+        params = self._params(loader, batch_size, 1, 0)
+        told = Callbacks(self, callbacks, params)
+        told.call("on_predict_begin", {})
+        made = []
+        for step, batch in enumerate(loader):
+            told.call("on_predict_batch_begin", step, {})
+            made.append(self.predict_batch(_list(batch)[:1]))
+            told.call("on_predict_batch_end", step, {"step": step})
+        told.call("on_predict_end", {})
         columns = [list(column) for column in zip(*made, strict=True)]
         return [np.concatenate(column) for column in columns] if stack_outputs else columns
+
+    def summary(self, input_size: Any = None, dtype: Any = None) -> Any:
+        """How many parameters the network has."""
+        return summary(self.network, input_size, dtype)
 
     def save(self, path: str, training: bool = True) -> None:
         """Write parameters, and the optimizer's state."""
