@@ -16,7 +16,6 @@ from fleetx.compat.places import (
 )
 from fleetx.compat.programs import (
     Block,
-    Operator,
     Parameter,
     Program,
     default_main_program,
@@ -27,6 +26,7 @@ from fleetx.compat.programs import (
     switch_main_program,
     switch_startup_program,
 )
+from fleetx.compat.seen_operators import Operator
 from fleetx.static import Variable
 
 _in_legacy_dygraph = _in_eager_without_dygraph_check = in_dynamic_mode
