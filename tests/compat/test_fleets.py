@@ -320,11 +320,35 @@ def spread() -> Any:
     return len(found)
 
 
+def changed_gradients() -> Any:
+    """Gradients that a script limits by hand, between the halves of ``minimize``."""
+    from paddle import fluid
+    from paddle.fluid.incubate.fleet.base import role_maker
+    from paddle.fluid.incubate.fleet.collective import fleet
+
+    fleet.init(role_maker.PaddleCloudRoleMaker(is_collective=True))
+    layers = fluid.layers
+    x = layers.data("x", [2])
+    attr = fluid.ParamAttr(name="w", initializer=fluid.initializer.Constant(1.0))
+    loss = layers.mean(layers.square(layers.fc(x, 1, param_attr=attr, bias_attr=False)))
+    optimizer = fleet.distributed_optimizer(fluid.optimizer.SGD(0.1))
+    ((weight, gradient),) = optimizer.backward(loss)
+    optimizer.apply_gradients([(weight, layers.clip(gradient, -1.0, 3.0))])
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(fluid.default_startup_program())
+    rows = [[1.0, 2.0], [3.0, -1.0]][fleet.worker_index()]
+    found = exe.run(
+        fleet.main_program, feed={"x": np.array([rows], "float32")}, fetch_list=[gradient]
+    )
+    held = np.array(fluid.global_scope().find_var("w").get_tensor())
+    return found[0].ravel().tolist(), held.ravel().tolist()
+
+
 SCENES: dict[str, Callable[[], Any]] = {
     scene.__name__: scene
     for scene in (
         *(eager_model, data_parallel, by_hand, cut_layers, local_steps, pipeline),
-        *(shared_layer, spread),
+        *(shared_layer, spread, changed_gradients),
     )
 }
 
@@ -353,6 +377,10 @@ def test_two_workers() -> None:
     assert losses == same_losses
     np.testing.assert_allclose(table, same_table, rtol=1e-6)
     assert first["spread"] == second["spread"] == 3
+    # [6, 12] and [12, -4] have the mean [9, 4], of which three are left.
+    assert first["changed_gradients"] == second["changed_gradients"]
+    assert first["changed_gradients"][0] == pytest.approx([9, 4])
+    assert first["changed_gradients"][1] == pytest.approx([0.7, 0.7])
     assert first["by_hand"] == [1, [0, 10], 5.0]
     assert second["by_hand"] == [1, [1, 11], 6.0]
     assert first["cut_layers"] == pytest.approx(second["cut_layers"], rel=1e-4)
