@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fleetx.data.slot_dataset import InMemoryDataset, QueueDataset, train_from_dataset
     from fleetx.data.slots import Slot
     from fleetx.io import load_inference_model, load_vars
+    from fleetx.io.checkpoint_manager import CheckpointManager
     from fleetx.io.jobs import load_persistables, save_inference_model, save_persistables
     from fleetx.io.weights import load_weights, save_weights
     from fleetx.metrics.gathering import gather_for_metrics
@@ -82,6 +83,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BuildStrategy",
+    "CheckpointManager",
     "ClipGradByGlobalNorm",
     "ClipGradByNorm",
     "ClipGradByValue",
@@ -196,6 +198,7 @@ _HOMES = {
     "load_full_state_dict": "fleetx.api.layout",
     "minimize": "fleetx.static.run.distributed",
     "load_inference_model": "fleetx.io",
+    "CheckpointManager": "fleetx.io.checkpoint_manager",
     "load_persistables": "fleetx.io.jobs",
     "load_vars": "fleetx.io",
     "save_inference_model": "fleetx.io.jobs",

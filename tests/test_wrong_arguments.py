@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fleetx
 from fleetx import metrics as typed_metrics
+from fleetx import roles
 from fleetx import static as typed_static
 from fleetx.io import load_checkpoint, save_checkpoint
 from fleetx.testing import world
@@ -67,6 +68,17 @@ class Job:
         model, optimizer = self.trained()
         given = {"folder": "saved", "model": model, "optimizer": optimizer}
         return load_checkpoint(**{**given, **changed})
+
+    def managed(self, **changed: Any) -> Any:
+        roles.stop()  # nothing of the job may be laid out yet
+        fleet.init(is_collective=True)
+        return fleet.CheckpointManager(**{"folder": "kept", **changed})
+
+    def kept(self, **changed: Any) -> Any:
+        manager = self.managed()
+        model, optimizer = self.trained()
+        manager.load(**{"model": model, "optimizer": optimizer, **changed})
+        return manager
 
     def programmed(self, use: Callable[[Tensor], Any]) -> Any:
         with static.program_guard(static.Program(), static.Program()):
@@ -201,6 +213,17 @@ CALLS: dict[str, tuple[Callable[[Job, Any], Any], str]] = {
     "save_checkpoint(parts)": (lambda job, w: job.saved(parts=w), "None"),
     "save_checkpoint(numbers)": (lambda job, w: job.saved(numbers=w), "None"),
     "save_checkpoint(keep)": (lambda job, w: job.saved(keep=w), ""),
+    "CheckpointManager(folder)": (lambda job, w: job.managed(folder=w), "text"),
+    "CheckpointManager(seconds)": (lambda job, w: job.managed(seconds=w), "None number"),
+    "CheckpointManager(steps)": (lambda job, w: job.managed(steps=w), "None"),
+    "CheckpointManager(keep)": (lambda job, w: job.managed(keep=w), ""),
+    "CheckpointManager(resume)": (lambda job, w: job.managed(resume=w), ""),
+    "CheckpointManager(shares)": (lambda job, w: job.managed(shares=w), "None"),
+    "CheckpointManager.load(model)": (lambda job, w: job.kept(model=w), ""),
+    "CheckpointManager.load(optimizer)": (lambda job, w: job.kept(optimizer=w), ""),
+    "CheckpointManager.load(parts)": (lambda job, w: job.kept(parts=w), "None"),
+    "CheckpointManager.step(numbers)": (lambda job, w: job.kept().step(w), "None"),
+    "CheckpointManager.save(numbers)": (lambda job, w: job.kept().save(w), "None"),
     "load_checkpoint(folder)": (lambda job, w: job.loaded(folder=w), "text"),
     "load_checkpoint(model)": (lambda job, w: job.loaded(model=w), ""),
     "load_checkpoint(optimizer)": (lambda job, w: job.loaded(optimizer=w), ""),

@@ -24,7 +24,7 @@ import fleetx as fleet
 from fleetx import applications
 from fleetx.data.images.files import labelled_files
 from fleetx.data.images.views import parsed_shape
-from fleetx.io import check_format, load_checkpoint, save_checkpoint, set_checkpoints_aside
+from fleetx.io import check_format
 from fleetx.metrics import Accuracy
 
 NEEDS = {
@@ -45,6 +45,7 @@ def main() -> None:
     net = applications.build(args.model, class_dim=classes, width=args.width)
     strategy = strategy_of(args, net)
     fleet.init(is_collective=True, strategy=strategy)
+    manager = fleet.CheckpointManager(args.output, resume=args.resume)
     train, val = loaders(args, net)
     updates = len(train) / batches_of_an_update(strategy)
     if args.use_local_sgd and strategy.localsgd_configs["k_steps"] > 1:
@@ -55,8 +56,8 @@ def main() -> None:
     sgd = torch.optim.SGD(model.parameters(), args.lr, args.momentum_rate, weight_decay=decay)
     optimizer = fleet.distributed_optimizer(sgd)
     scheduler = LambdaLR(optimizer, warm_then_cosine(args, updates))
-    run = Run(args, model, optimizer, scheduler, (train, val))
-    run.begin()
+    run = Run(args, model, scheduler, (train, val), manager)
+    run.begin(optimizer, batches_of_an_update(strategy))
     for epoch in range(run.epoch, args.num_epochs):
         run.train_epoch(epoch)
         run.validate(epoch)
@@ -73,24 +74,27 @@ class Run:
         self,
         args: argparse.Namespace,
         model: Any,
-        optimizer: fleet.DistributedOptimizer,
         scheduler: LambdaLR,
         loaders: tuple[fleet.DistributedLoader, fleet.DistributedLoader],
+        manager: fleet.CheckpointManager,
     ) -> None:
-        self.args, self.model, self.optimizer = args, model, optimizer
+        self.args, self.model, self.manager = args, model, manager
         self.scheduler, (self.train, self.val) = scheduler, loaders
         self.epoch = self.step = 0
         self.board: SummaryWriter | None = None
 
-    def begin(self) -> None:
-        """Go on from a checkpoint if that is wanted, and from nothing that is not."""
-        if self.args.resume:
-            self.resume()
-        elif aside := set_checkpoints_aside(self.args.output):
-            say(
-                f"{self.args.output} had checkpoints of an earlier run, which are in {aside} now; "
-                "--resume=True would have gone on from them"
-            )
+    def begin(self, optimizer: fleet.DistributedOptimizer, batches: int) -> None:
+        """Go on from the latest checkpoint, also inside an epoch and on other workers."""
+        found = self.manager.load(
+            self.model, optimizer, parts={"train": self.train, "scheduler": self.scheduler}
+        )
+        if found is not None:
+            alike = found["workers"] == fleet.worker_num()
+            self.step = found["batch"] if alike else found["step"] * batches
+            self.epoch = found["epoch"]
+            say(f"resumed from step {self.step}")
+        elif self.args.resume:
+            say(f"{self.args.output} has no checkpoint to resume from: training begins anew")
         if fleet.is_first_worker():
             # Points after the one from which the run goes on are those of a run that stopped.
             kept = self.step + 1 if self.step else 0
@@ -102,7 +106,7 @@ class Run:
         meter, bar = Meter(), self.bar(epoch)
         for images, labels in self.train:
             # Forward, backward, update, and the next learning rate.
-            loss = self.model.train_batch((images, labels), self.optimizer, self.scheduler)
+            loss = self.model.train_batch((images, labels), lr_scheduler=self.scheduler)
             self.step += 1
             meter.add(loss, len(images))
             bar.update()
@@ -112,6 +116,7 @@ class Run:
                 bar.set_postfix(loss=f"{loss:.3f}", images_s=f"{meter.speed:.0f}", refresh=False)
             if self.args.save_steps and self.step % self.args.save_steps == 0:
                 self.save()
+            self.manager.step(self.place)
         bar.close()
         self.epoch = epoch + 1
         self.report = f"[Epoch {epoch}] loss: {meter.loss:.5f}, {meter.speed:.1f} images/s"
@@ -138,30 +143,14 @@ class Run:
         self.draw(acc1=acc1, acc5=acc5)
         say(f"{self.report}, acc1: {acc1:.5f}, acc5: {acc5:.5f}")
 
-    def save(self) -> None:
-        """Weights, optimizer, and the place in the data: what it takes to go on exactly."""
-        save_checkpoint(
-            self.args.output,
-            self.model,
-            self.optimizer,
-            step=self.step,
-            parts={"train": self.train, "scheduler": self.scheduler},
-            numbers={"epoch": self.epoch},
-        )
+    @property
+    def place(self) -> dict[str, int]:
+        """What the loop must know besides to go on exactly."""
+        return {"epoch": self.epoch, "batch": self.step}
 
-    def resume(self) -> None:
-        """Go on from the latest checkpoint, also inside an epoch."""
-        found = load_checkpoint(
-            self.args.output,
-            self.model,
-            self.optimizer,
-            parts={"train": self.train, "scheduler": self.scheduler},
-        )
-        if found is None:
-            say(f"{self.args.output} has no checkpoint to resume from: training begins anew")
-            return
-        self.step, self.epoch = found["step"], found["epoch"]
-        say(f"resumed from step {self.step}")
+    def save(self) -> None:
+        """Weights, optimizer, and the place in the data, while training goes on."""
+        self.manager.save(self.place)
 
     def draw(self, **scalars: float) -> None:
         """A point in each curve of TensorBoard."""

@@ -5,10 +5,11 @@
     fleetrun --nproc_per_node 4 train.py --pp 2 --mp 2             # two stages, layers cut in two
     fleetrun --nproc_per_node 8 train.py --pp 2 --sharding 2 --mp 2 --amp --recompute
 
-With --output it leaves a checkpoint every --save_steps batches, and goes on from the latest with
---resume, on any layout:
+With --output it leaves a checkpoint every --save_steps updates, and every --checkpoint_seconds of
+fleetrun. After a worker or a machine was killed it goes on by itself, on fewer or more machines,
+and an update sees the same samples as before; with --resume a new job goes on, on any layout:
 
-    fleetrun --nproc_per_node 2 train.py --sharding 2 --output out
+    fleetrun --nproc_per_node 2 --max_restart 3 train.py --sharding 2 --output out
     fleetrun --nproc_per_node 4 train.py --pp 2 --mp 2 --output out --resume
 
 The text is generated: each sentence counts upwards from a random word in a random stride, so the
@@ -16,6 +17,7 @@ loss of a model that understood it goes to about 0.6 (the first two words cannot
 """
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +27,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 import fleetx as fleet
-from fleetx.io import load_checkpoint, save_checkpoint
 
 WORDS, LENGTH = 64, 16
 
@@ -130,35 +131,54 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--amp", action="store_true", help="compute in bfloat16")
     parser.add_argument("--recompute", action="store_true", help="keep no activations of layers")
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--sentences", type=int, default=4096, help="to learn from")
     parser.add_argument("--batch", type=int, default=32, help="samples per data rank")
     parser.add_argument("--output", help="where to leave checkpoints")
-    parser.add_argument("--save_steps", type=int, default=50, help="batches between two of them")
+    parser.add_argument("--save_steps", type=int, default=50, help="updates between two of them")
+    parser.add_argument("--shares", type=int, help="data ranks that --batch is meant for")
     parser.add_argument("--resume", action="store_true", help="go on from the latest of them")
+    parser.add_argument("--losses", type=Path, help="where to write the loss of every update")
     parser.add_argument("--save", help="where to write the weights at the end")
     return parser.parse_args()
 
 
-def resumed(args: argparse.Namespace, model: Any, optimizer: Any, loader: Any) -> int:
-    """Go on from the latest checkpoint; the number of batches before it."""
-    found = load_checkpoint(args.output, model, optimizer, parts={"loader": loader})
-    if fleet.is_first_worker():
-        print(f"resumed from batch {found['step']}" if found else "no checkpoint to resume from")
-    return found["step"] if found else 0
+class Losses:
+    """The mean loss of every update, over its batches and all workers, in a file if one is wanted.
+
+    After a restart, updates that were made before are written again.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.seen = path, list[float]()
+
+    def add(self, loss: Tensor, update: int, *, ended: bool) -> None:
+        """One more batch, which may be the last of an update."""
+        if self.path is None:
+            return
+        self.seen.append(float(loss))
+        if ended:
+            mean = fleet.util.all_reduce(sum(self.seen) / len(self.seen)) / fleet.worker_num()
+            self.seen.clear()
+            if fleet.is_first_worker():
+                with self.path.open("a") as file:
+                    file.write(f"{update} {float(mean):.7f}\n")
 
 
-def train(args: argparse.Namespace, model: Any, optimizer: Any, loader: Any) -> None:
+def train(args: argparse.Namespace, model: Any, optimizer: Any, loader: Any, manager: Any) -> None:
     """All epochs, or what is left of them; the loader knows its epoch, and its place in it."""
-    step = resumed(args, model, optimizer, loader) if args.resume and args.output else 0
+    if manager and (found := manager.load(model, optimizer, parts={"loader": loader})):
+        fleet.util.print_on_rank(f"resumed from update {found['step']}", 0)
+    losses, updates = Losses(args.losses), manager.updates if manager else 0
     while loader.epoch < args.epochs:
         steps = tqdm(loader, desc=f"epoch {loader.epoch}", disable=not fleet.is_first_worker())
         for batch in steps:
             found = model.train_batch(batch, optimizer)
             steps.set_postfix(loss=f"{float(found):.3f}")
-            step += 1
-            if args.output and step % args.save_steps == 0:
-                # It is written while training goes on.
-                parts = {"loader": loader}
-                save_checkpoint(args.output, model, optimizer, step=step, parts=parts, wait=False)
+            ended = not manager or manager.updates > updates
+            updates = manager.updates if manager else updates + 1
+            losses.add(found, updates, ended=ended)
+            if manager:
+                manager.step()  # saves if it is time, while training goes on
 
 
 def main() -> None:
@@ -168,14 +188,18 @@ def main() -> None:
     fleet.init(is_collective=True, strategy=chosen)
     if fleet.is_first_worker():
         print(chosen.explain(LanguageModel(), workers=fleet.worker_num()))
+    manager = None
+    if args.output:  # before the model: on another number of workers, batches change
+        options = {"steps": args.save_steps, "resume": args.resume, "shares": args.shares}
+        manager = fleet.CheckpointManager(args.output, **options)
     torch.manual_seed(0)
-    data = sentences(4096)
+    data = sentences(args.sentences)
     model: Any = fleet.distributed_model(LanguageModel(), criterion=loss, sample=data[:8][0])
     optimizer = fleet.distributed_optimizer(torch.optim.AdamW(model.parameters(), lr=3e-3))
     loader = fleet.distributed_loader(
         DataLoader(data, batch_size=args.batch, shuffle=True, drop_last=True)
     )
-    train(args, model, optimizer, loader)
+    train(args, model, optimizer, loader, manager)
     score = model.eval_batch(sentences(256, seed=1)[:])
     state = fleet.full_state_dict(model)  # every worker takes part, worker 0 gets it
     if fleet.is_first_worker():

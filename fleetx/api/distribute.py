@@ -186,6 +186,8 @@ def _replace_strategy(
                 "the strategy given to fleet.%s() replaces the one that was given before", call
             )
     session.strategy = strategy
+    for heed in session.replaced:
+        heed(session)
 
 
 def _has_models(session: Session) -> bool:

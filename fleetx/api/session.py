@@ -4,6 +4,7 @@ import logging
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -38,6 +39,12 @@ class Session:
     """Among how many workers a loader has dealt the data already."""
     latest: Callable[[], Any] = lambda: None
     """The optimizer that was distributed last, for ``fleet.minimize``; weakly, like its model."""
+    replaced: list[Callable[["Session"], None]] = field(default_factory=list)
+    """Called when another strategy takes the place of the one that was given to ``init``."""
+    portion: Fraction = Fraction(1)
+    """The part of a script's batch that a worker takes, so that an update has its samples."""
+    merged: int = 1
+    """How many batches stand for one of the script's, for the same reason."""
     split: dict[str, Any] = field(default_factory=dict)
     """How a ``DistributeTranspilerConfig`` spreads parameters over servers."""
     stages: int = 1

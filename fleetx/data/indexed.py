@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 from fleetx.data import orders
 from fleetx.data.fillers import Filling
 from fleetx.data.orders import Order
+from fleetx.data.portions import Portion
 from fleetx.data.shares import Share, Uneven
 from fleetx.data.team import Team
 from fleetx.data.workers import WorkerSeed, draws_undone, settings_of
@@ -26,16 +27,20 @@ class IndexedShare:
         team: the workers among which the order is dealt.
         peers: all workers; more than `team` where the sampler already deals.
         uneven: see `distributed_loader`.
+        portion: what a worker takes at once.
     """
 
-    def __init__(self, loader: DataLoader[Any], team: Team, *, peers: Team, uneven: Uneven) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], team: Team, *, peers: Team, uneven: Uneven, portion: Portion
+    ) -> None:
         self._loader = loader
         share = Share(
             rank=team.rank,
             size=team.size,
-            batch_size=loader.batch_size or 1,
+            batch_size=portion.batch_size,
             uneven=uneven,
             drop_last=loader.drop_last,
+            merged=portion.merged,
         )
         # Of its own, not of this object: a cycle through the loader would leave the end of its
         # processes to the garbage collector, which closes their queues first and then waits.
@@ -122,11 +127,10 @@ class Entries:
             self.fillings = [_all_or_none(*pair) for pair in zip(entries, flags, strict=True)]
             yield from entries
             return
-        size = self.share.batch_size
-        starts = range(0, len(entries), size)
-        self.fillings = [_filling(flags[start : start + size]) for start in starts]
-        for start in starts:
-            yield entries[start : start + size]
+        cuts = self.share.cuts(len(entries))
+        self.fillings = [_filling(flags[cut.start : cut.stop]) for cut in cuts]
+        for cut in cuts:
+            yield entries[cut.start : cut.stop]
 
     def _flags(self, entries: list[Any]) -> list[bool]:
         """Whether each entry of this worker only fills its share."""

@@ -12,6 +12,7 @@ from fleetx.comm.transfer import to_device
 from fleetx.data.fillers import Filling, gives, running
 from fleetx.data.indexed import IndexedShare
 from fleetx.data.orders import Order
+from fleetx.data.portions import portion_of
 from fleetx.data.shares import UNEVEN, Uneven
 from fleetx.data.streamed import StreamedShare
 from fleetx.data.team import Team, find_device, find_team
@@ -57,7 +58,8 @@ def distributed_loader(
     team = Team() if sharded or _deals_by_itself(loader) else peers
     kind = StreamedShare if isinstance(loader.dataset, IterableDataset) else IndexedShare
     target = torch.device(device) if device is not None else find_device()
-    return DistributedLoader(loader, kind(loader, team, peers=peers, uneven=uneven), target, then)
+    share = kind(loader, team, peers=peers, uneven=uneven, portion=portion_of(loader))
+    return DistributedLoader(loader, share, target, then)
 
 
 class DistributedLoader:

@@ -1,5 +1,6 @@
 """Which entries of an epoch's order belong to which worker: pure arithmetic."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -29,6 +30,9 @@ class Share:
     drop_last: bool = False
     """Leave out an incomplete batch of all workers together."""
 
+    merged: int = 1
+    """Batches that stand for one of a larger number of workers, and must stay together."""
+
     @property
     def step(self) -> int:
         """Entries that all workers together take per batch."""
@@ -37,10 +41,11 @@ class Share:
     def kept(self, count: int) -> int:
         """How many of `count` entries are given out; above `count` where some are repeated."""
         if self.drop_last:
-            return count - count % self.step
+            return count - count % (self.step * self.merged)
+        unit = self.size * self.merged
         if self.uneven == "drop":
-            return count - count % self.size
-        return count + -count % self.size
+            return count - count % unit
+        return count + -count % unit
 
     def positions(self, count: int, given: int = 0) -> Tensor:
         """The positions in the order that this worker takes, after `given` were given out.
@@ -60,7 +65,20 @@ class Share:
 
     def num_batches(self, count: int) -> int:
         """The batches of one worker, the same for all."""
-        return -(-self.kept(count) // self.step)
+        whole, rest = divmod(self.kept(count), self.step * self.merged)
+        return self.merged * (whole + bool(rest))
+
+    def cuts(self, count: int) -> list[range]:
+        """Where batches lie in the `count` entries of this worker.
+
+        What is left for the last ones is dealt to as many as stand for one, so that they make an
+        update together.
+        """
+        size, together = self.batch_size, self.batch_size * self.merged
+        whole = count - count % together
+        found = [range(start, start + size) for start in range(0, whole, size)]
+        bounds = [whole + (count - whole) * at // self.merged for at in range(self.merged + 1)]
+        return found + [range(a, b) for a, b in itertools.pairwise(bounds) if a < b]
 
     def remark(self, count: int, noun: str) -> str:
         """What is repeated or left out, in a sentence; empty where the order divides evenly."""

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from fleetx.data.fillers import Filling
 from fleetx.data.orders import Order
+from fleetx.data.portions import Portion
 from fleetx.data.shares import Share, Uneven
 from fleetx.data.team import Team
 from fleetx.data.workers import WorkerSeed, settings_of
@@ -25,12 +26,15 @@ class StreamedShare:
         team: the workers among which elements are dealt.
         peers: all workers; more than `team` where the dataset already deals.
         uneven: see `distributed_loader`.
+        portion: what a worker takes at once, which is what the loader says.
     """
 
-    def __init__(self, loader: DataLoader[Any], team: Team, *, peers: Team, uneven: Uneven) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], team: Team, *, peers: Team, uneven: Uneven, portion: Portion
+    ) -> None:
         self._loader, self._team, self._peers = loader, team, peers
         self._share = Share(
-            rank=team.rank, size=team.size, batch_size=loader.batch_size or 1, uneven=uneven
+            rank=team.rank, size=team.size, batch_size=portion.batch_size, uneven=uneven
         )
         self._inner = loader if peers.size == 1 else self._make_inner(loader)
         # All ranks must see the same stream to take turns in it.

@@ -13,6 +13,7 @@ from fleetx.launch.console import say, warn
 from fleetx.launch.errors import Interrupted, LaunchError, raise_on_signals
 from fleetx.launch.old_scripts import HASH_SEED, without_cards
 from fleetx.launch.ports import Ports, claim
+from fleetx.launch.saving import Saving
 from fleetx.launch.server_secrets import check_token
 from fleetx.launch.stuck import Limits
 
@@ -73,6 +74,7 @@ def _start(arguments: Arguments, job: Job) -> int:
         max_restart=arguments.max_restart,
         timeout=arguments.timeout,
         limits=limits,
+        saving=Saving(arguments.checkpoint_seconds, arguments.grace),
     )
 
 

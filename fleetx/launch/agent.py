@@ -21,13 +21,15 @@ from typing_extensions import override
 
 from fleetx.launch.cluster import Job, Process, World
 from fleetx.launch.console import warn
+from fleetx.launch.departure import ASKS_FOR_RESTART, Departure
 from fleetx.launch.environment import torch_variables, variables
-from fleetx.launch.errors import Interrupted, ignore_signals, pass_on
+from fleetx.launch.errors import Interrupted, ask_before_stopping, ignore_signals, pass_on
 from fleetx.launch.failure import Failure, Record, Watch
 from fleetx.launch.job_board import JobBoard
 from fleetx.launch.logs import Echo, WorkerLogs, last_lines
 from fleetx.launch.rendezvous import Rendezvous
 from fleetx.launch.restart_policy import RestartPolicy
+from fleetx.launch.saving import Saving
 from fleetx.launch.server_secrets import server_secrets
 from fleetx.launch.standstill import Verdict, named
 from fleetx.launch.stuck import CODE, Limits, StuckWatch
@@ -81,6 +83,8 @@ class FleetAgent(SimpleElasticAgent):
         logs: WorkerLogs,
         max_restart: int,
         limits: Limits,
+        saving: Saving,
+        keeper: bool,
     ) -> None:
         spec = WorkerSpec(
             role="trainer",
@@ -98,7 +102,11 @@ class FleetAgent(SimpleElasticAgent):
         self._limits = limits
         self._stuck: StuckWatch | None = None
         self._echo: Echo | None = None
-        self._told_finished = False
+        self._told_finished = self._told_leaving = False
+        self._saving, self._keeper = saving, keeper
+        self._departure = Departure((), 0.0)
+        self.left: Failure | None = None
+        """How the workers of this machine took their leave, where those of others go on."""
         self._restarts: RestartPolicy | None = None
         self._secrets = server_secrets(job, os.environ, logs.root_log_dir)
 
@@ -108,9 +116,13 @@ class FleetAgent(SimpleElasticAgent):
         attempt = self._machines.attempt
         self._logs.begin(world.local, attempt)
         files = [self._logs.error_file(process) for process in world.local]
-        self._watch, self._told_finished = Watch(world.local, files), False
+        self._watch = Watch(world.local, files)
+        self._told_finished = self._told_leaving = False
         told = [self._logs.activity_file(process) for process in world.local]
         self._stuck = StuckWatch(world, told, self._board, attempt, self._limits)
+        pairs = zip(world.local, told, strict=True)
+        mine = [file for process, file in pairs if process.role == "TRAINER"]
+        self._departure = Departure(mine, self._saving.grace)
         self._restarts = (
             RestartPolicy(world, lambda: self._board.lose(attempt))
             if self._job.is_parameter_server
@@ -126,6 +138,7 @@ class FleetAgent(SimpleElasticAgent):
         )
         self._processes.start()
         pass_on(self._pass_on)
+        ask_before_stopping(self._leave)
         self._start_echo(world)
         return self._processes.pids()
 
@@ -134,6 +147,13 @@ class FleetAgent(SimpleElasticAgent):
         for index, code in self._processes.codes().items():
             if code is None and self._world.local[index].role == "TRAINER":
                 self._processes.subprocess_handlers[index].proc.send_signal(number)
+
+    def _leave(self) -> bool:
+        """On SIGTERM: lets the workers leave by themselves, if they can."""
+        if not self._departure.begin():
+            return False
+        self._pass_on(signal.SIGTERM)
+        return True
 
     @property
     def _world(self) -> World:
@@ -145,6 +165,7 @@ class FleetAgent(SimpleElasticAgent):
         restarts = self._worker_group.spec.max_restarts
         file = self._logs.activity_file(process)
         watched = self._limits.variables(file) if process.role == "TRAINER" else {}
+        watched |= self._saving.variables()
         return (
             self._secrets.variables(attempt)
             | watched
@@ -163,6 +184,7 @@ class FleetAgent(SimpleElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         assert self._processes is not None
         assert self._watch is not None
+        self._check_departure()
         found = self._watch.look(self._codes(self._processes))
         if found is not None:
             self._settle(self._failure(*found))
@@ -178,9 +200,17 @@ class FleetAgent(SimpleElasticAgent):
             return RunResult(state=WorkerState.FAILED)
         return RunResult(state=WorkerState.HEALTHY)
 
+    def _check_departure(self) -> None:
+        if self._departure.begun and not self._told_leaving:
+            self._told_leaving = True
+            self._board.leave(self._machines.attempt)
+        self._departure.check()
+
     def _failure(self, process: Process, record: Record) -> Failure:
         """A process that has failed; or those because of which it did, if they ended well."""
         assert self._stuck is not None
+        if record.exit_code == ASKS_FOR_RESTART:
+            return _taken_leave(process, self._job, record)
         behind = self._stuck.blame(process)
         return Failure(
             title=process.title if behind is None else named(behind.culprits),
@@ -218,6 +248,8 @@ class FleetAgent(SimpleElasticAgent):
 
     def _settle(self, failure: Failure) -> None:
         """Decides between another attempt and the end of the job."""
+        if failure.exit_code == ASKS_FOR_RESTART and self._part(failure):
+            return
         allowed = self._worker_group.spec.max_restarts
         number = self._board.count_failed(self._machines.attempt)
         # The agent counts its own machine's failures; the limit is the job's.
@@ -226,6 +258,22 @@ class FleetAgent(SimpleElasticAgent):
             warn(f"{failure.headline()}; restart {number} of {allowed}")
         else:
             self._board.post(failure)
+
+    def _part(self, failure: Failure) -> bool:
+        """After the workers took their leave because a machine goes: whether that settles it."""
+        attempt = self._machines.attempt
+        if not self._board.is_left(attempt):
+            return False  # a worker was told alone: that is a failure like others
+        others = self._may_part
+        goes_on = others and not self._departure.begun
+        self._remaining_restarts = int(goes_on)
+        if goes_on:
+            warn(f"{failure.headline()}; a machine leaves, and the others meet again")
+        elif others and not self._keeper:
+            self.left = failure
+        else:
+            self._board.post(failure)
+        return True
 
     def _all_finished(self) -> bool:
         """True when the last worker of the last machine has ended well."""
@@ -241,7 +289,7 @@ class FleetAgent(SimpleElasticAgent):
         silent = self._board.beat(attempt, world.node_rank, world.nnodes)
         if silent is None:
             return
-        if self._job.min_nodes != self._job.max_nodes:  # machines may leave such a job
+        if self._may_part:
             warn(f"the launcher of machine {silent} gave no sign of life; the others meet again")
             self._board.meet_again(attempt)
             return
@@ -260,11 +308,28 @@ class FleetAgent(SimpleElasticAgent):
         self._stop(signal.SIGTERM)
 
     def _stop(self, number: signal.Signals) -> None:
+        self._departure.call_off()
         if self._processes is not None:
             self._processes.end(number)
         if self._echo is not None:
             self._echo.finish()
             self._echo = None
+
+    def goes_alone(self, stop: Interrupted) -> bool:
+        """Whether a machine that is told to stop before its workers can save leaves the others.
+
+        Only where somebody has said that the script saves itself; else the whole job ends.
+        """
+        alone = self._saving.seconds is not None and self._may_part and not self._keeper
+        if stop.number is not signal.SIGTERM or not alone:
+            return False
+        if self._machines.attempt >= 0:
+            self._board.meet_again(self._machines.attempt)
+        return True
+
+    @property
+    def _may_part(self) -> bool:
+        return self._job.min_nodes != self._job.max_nodes
 
     def hear(self) -> None:
         """Prints what another machine has said of a job that stood still, before it ended it."""
@@ -282,3 +347,14 @@ class FleetAgent(SimpleElasticAgent):
         stop = sys.exception()
         by_hand = isinstance(stop, Interrupted) and stop.number is signal.SIGINT
         self._stop(signal.SIGINT if by_hand else signal.SIGTERM)
+
+
+def _taken_leave(process: Process, job: Job, record: Record) -> Failure:
+    return Failure(
+        title=process.title,
+        node=job.host,
+        exit_code=record.exit_code,
+        time=record.time,
+        message=record.message,
+        verb="left",
+    )

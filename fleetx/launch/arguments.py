@@ -45,6 +45,8 @@ class Arguments:
     max_restart: int = 0
     timeout: float = 60.0
     stuck_after: float | None = None
+    checkpoint_seconds: float | None = None
+    grace: float = 25.0
     dry_run: bool = False
     paddle: bool = False
     module: bool = False
@@ -175,7 +177,8 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
         "--max_restart",
         type=_natural,
         metavar="N",
-        help="how often a failed job starts again, all processes together (default: 0)",
+        help="how often a failed job starts again, all processes together (default: 0); a script "
+        "with a fleet.CheckpointManager goes on from its last checkpoint",
     )
     group.add_argument(
         "--timeout",
@@ -189,6 +192,20 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="end the job when ranks have waited so long for one that stands still (default: "
         "FLEETX_TIMEOUT where it is set; else it is only named)",
+    )
+    group.add_argument(
+        "--checkpoint_seconds",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how often a script with a fleet.CheckpointManager saves, which is what a restart can "
+        "lose (default: what the script says, else 600)",
+    )
+    group.add_argument(
+        "--grace",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long such a script may take for a last checkpoint after SIGTERM; the exit code "
+        "is 75 then, which asks for a restart (default: 25)",
     )
     group.add_argument(
         "--dry_run", action="store_true", help="print who would run where, and start nothing"

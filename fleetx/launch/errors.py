@@ -46,6 +46,17 @@ def pass_on(send: Callable[[signal.Signals], None]) -> None:
             signal.signal(number, lambda each, _frame: send(signal.Signals(each)))
 
 
+def ask_before_stopping(leaves: Callable[[], bool]) -> None:
+    """Lets SIGTERM end the launcher only if `leaves` says that nothing leaves by itself."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not leaves():
+            _interrupt(number, frame)
+
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, stop)
+
+
 def ignore_signals() -> None:
     """Lets nothing interrupt the stopping of workers, which is bounded in time anyway."""
     for number in STOPPING + PASSED_ON:

@@ -27,6 +27,7 @@ class Failure:
     message: str
     log: str = ""
     lines: tuple[str, ...] = ()
+    verb: str = "failed first"
 
     def to_json(self) -> str:
         """For another launcher to read."""
@@ -41,11 +42,12 @@ class Failure:
     def headline(self) -> str:
         """One line: who, how, when, why."""
         clock = datetime.fromtimestamp(self.time).strftime("%H:%M:%S.%f")[:-3]
-        return f"{self.title} failed first (exit code {self.exit_code}) at {clock}: {self.message}"
+        return f"{self.title} {self.verb} (exit code {self.exit_code}) at {clock}: {self.message}"
 
     def report(self, own_node: str, *, several: bool) -> str:
         """What the user sees at the end of a failed job."""
-        parts = [self.headline().replace(" failed", f" on {self.node} failed", 1)]
+        there = f" on {self.node} {self.verb}"
+        parts = [self.headline().replace(f" {self.verb}", there, 1)]
         if not several:
             parts = [self.headline()]
         if self.lines:

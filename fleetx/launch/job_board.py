@@ -95,6 +95,14 @@ class JobBoard:
         """True when somebody has asked for it."""
         return self._store.add(f"again/{attempt}", 0) > 0
 
+    def leave(self, attempt: int) -> None:
+        """Tells that a machine takes its leave, because it was told to stop."""
+        self._store.add(f"leaves/{attempt}", 1)
+
+    def is_left(self, attempt: int) -> bool:
+        """True when a machine of that attempt takes its leave."""
+        return self._store.add(f"leaves/{attempt}", 0) > 0
+
     def lose(self, attempt: int) -> int:
         """Counts a worker that was killed; how many there were on all machines."""
         return self._store.add(f"lost/{attempt}", 1)

@@ -21,11 +21,17 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 from typing_extensions import override
 
 from fleetx.launch.cluster import Job, World
+from fleetx.launch.console import warn
 from fleetx.launch.errors import LaunchError
 from fleetx.launch.job_board import JobBoard
 from fleetx.launch.store import PrefixStore, Store, TCPStore, worker_host, worker_store
 
 RUN_ID = "fleetx"
+SILENT = 20.0
+"""Seconds after which a machine that joined an elastic job and says nothing counts as lost: torch
+lets it go after fifteen without a sign of life."""
+MEETINGS = 20
+"""Meetings in a row that may fail because of such machines."""
 
 
 class JobEnded(Exception):
@@ -34,6 +40,9 @@ class JobEnded(Exception):
 
 class Membership(Protocol):
     """Who takes part in a round."""
+
+    patience: float | None
+    """Seconds after which one that came and said nothing is left behind; None if it cannot be."""
 
     def join(self) -> tuple[int, int, Store]:
         """Waits for the others; place of this machine, their number, and a store of the round."""
@@ -47,6 +56,8 @@ class Membership(Protocol):
 
 class FixedMembers:
     """A known number of machines, each with a known place."""
+
+    patience: float | None = None
 
     def __init__(self, store: Store, board: JobBoard, job: Job, timeout: float) -> None:
         assert job.node_rank is not None, "places are known here"
@@ -83,6 +94,8 @@ class FixedMembers:
 
 class ElasticMembers:
     """Machines that come and go between two bounds: torch's own dynamic rendezvous."""
+
+    patience: float | None = SILENT
 
     def __init__(self, store: Store, job: Job, timeout: float) -> None:
         parameters = RendezvousParameters(
@@ -143,6 +156,13 @@ def _refuse_different(job: Job, views: list[dict[str, list[str]]]) -> None:
                 )
 
 
+def _silent(rank: str, timeout: float) -> LaunchError:
+    return LaunchError(
+        f"machine {rank} came to the meeting and then said nothing for {timeout:g} s, so the job "
+        "cannot begin; look at what its fleetrun printed and start again"
+    )
+
+
 def _short(addresses: list[str]) -> str:
     shown = ",".join(addresses[:8]) + (",..." if len(addresses) > 8 else "")
     return f"{shown} ({len(addresses)})"
@@ -174,14 +194,21 @@ class Rendezvous(RendezvousHandler):
 
     @override
     def next_rendezvous(self) -> RendezvousInfo:
-        rank, size, store = self._members.join()
-        store.set(f"table/{rank}", json.dumps([self._job.endpoints, self._job.view()]))
-        if rank == 0:
-            self._workers_store = worker_store(self._job)
-            place = [worker_host(self._job), self._workers_store.port]
-            store.set("master", json.dumps([*place, self._board.next_attempt()]))
-        keys = ["master", *(f"table/{index}" for index in range(size))]
-        self._await(store, keys)
+        silent: str | None = ""
+        for _ in range(MEETINGS):
+            rank, size, store = self._members.join()
+            store.set(f"table/{rank}", json.dumps([self._job.endpoints, self._job.view()]))
+            if rank == 0:
+                self._workers_store = worker_store(self._job)
+                place = [worker_host(self._job), self._workers_store.port]
+                store.set("master", json.dumps([*place, self._board.next_attempt()]))
+            keys = ["master", *(f"table/{index}" for index in range(size))]
+            if (silent := self._awaited(store, keys)) is None:
+                return self._met(rank, size, store, keys)
+            warn(f"machine {silent} came to the meeting and was lost; the others meet again")
+        raise _silent(silent or "0", self._timeout)
+
+    def _met(self, rank: int, size: int, store: Store, keys: list[str]) -> RendezvousInfo:
         host, port, self.attempt = json.loads(store.get("master"))
         self.master = (str(host), int(port))
         told = [json.loads(store.get(key)) for key in keys[1:]]
@@ -189,20 +216,20 @@ class Rendezvous(RendezvousHandler):
         self.world = self._job.meet([table for table, _ in told], rank)
         return RendezvousInfo(store, rank, size, RendezvousStoreInfo(*self.master))
 
-    def _await(self, store: Store, keys: list[str]) -> None:
-        """Waits for what the others say about themselves; one may die before it has."""
-        deadline = time.monotonic() + self._timeout
+    def _awaited(self, store: Store, keys: list[str]) -> str | None:
+        """Waits for what the others say about themselves; the one that died before it had."""
+        patience = self._members.patience
+        deadline = time.monotonic() + (patience or self._timeout)
         while not store.check(keys):
             refuse_if_over(self._board)
             if time.monotonic() > deadline:
                 silent = next(key for key in keys if not store.check([key]))
                 rank = silent.removeprefix("table/") if silent != "master" else "0"
-                raise LaunchError(
-                    f"machine {rank} came to the meeting and then said nothing for "
-                    f"{self._timeout:g} s, so the job cannot begin; look at what its fleetrun "
-                    "printed and start again"
-                )
+                if patience is None:
+                    raise _silent(rank, self._timeout)
+                return rank
             time.sleep(0.02)
+        return None
 
     @override
     def num_nodes_waiting(self) -> int:

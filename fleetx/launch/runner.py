@@ -48,7 +48,8 @@ def main() -> NoReturn:
         raise
     except SystemExit as stop:
         if os.getpid() == owner:
-            _record(f"SystemExit: {stop.code}", _exit_code(stop.code))
+            said = getattr(stop, "sentence", f"SystemExit: {stop.code}")
+            _record(said, _exit_code(stop.code))
         raise
     except BaseException as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else 1

@@ -15,6 +15,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from fleetx.launch.agent import FleetAgent
 from fleetx.launch.cluster import Job
 from fleetx.launch.console import warn
+from fleetx.launch.departure import ASKS_FOR_RESTART
 from fleetx.launch.errors import Interrupted, LaunchError
 from fleetx.launch.failure import Failure
 from fleetx.launch.job_board import JobBoard
@@ -26,6 +27,7 @@ from fleetx.launch.rendezvous import (
     Membership,
     Rendezvous,
 )
+from fleetx.launch.saving import Saving
 from fleetx.launch.store import Store, control_store
 from fleetx.launch.stuck import Limits
 
@@ -39,6 +41,7 @@ def start(
     max_restart: int,
     timeout: float,
     limits: Limits,
+    saving: Saving,
 ) -> int:
     """Runs the job and returns the exit code of the launcher."""
     # The agent's own log lines repeat what the report says, with a line per process.
@@ -62,6 +65,8 @@ def start(
             logs=logs,
             max_restart=max_restart,
             limits=limits,
+            saving=saving,
+            keeper=listener is not None,
         )
         try:
             return _run(agent, job, board)
@@ -86,9 +91,15 @@ def _run(agent: FleetAgent, job: Job, board: JobBoard) -> int:
         result = agent.run()
         if not result.is_failed():
             return 0
+        if agent.left is not None:  # the others go on without this machine
+            warn(agent.left.headline())
+            return agent.left.exit_code
     except JobEnded:
         agent.hear()
     except Interrupted as stop:
+        if agent.goes_alone(stop):
+            warn(f"stopped by {stop.name} (exit code {ASKS_FOR_RESTART}); the others meet again")
+            return ASKS_FOR_RESTART
         board.post(_stopped(job, stop))
         raise
     failure = board.first_failure()

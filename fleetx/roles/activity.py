@@ -31,6 +31,8 @@ class _Record:
     """Process groups by their names -> the strategy that exchanges in them."""
     notes: dict[str, Any] = field(default_factory=dict)
     """What else must be the same on ranks that wait for each other."""
+    leaves: bool = False
+    """Whether it leaves by itself when it is told to stop, after it has saved its work."""
 
 
 _record = _Record()
@@ -80,6 +82,11 @@ def note(topic: str, fact: Any) -> None:
     _record.notes[topic] = fact
 
 
+def will_leave(by_itself: bool) -> None:
+    """Whether this process heeds SIGTERM: it saves, and leaves with the others."""
+    _record.leaves = by_itself
+
+
 def forget() -> None:
     """A new job begins in this process."""
     fresh = _Record()
@@ -98,5 +105,6 @@ def now() -> dict[str, Any]:
         "meetings": _record.meetings,
         "meeting": _record.meeting,
         "owners": dict(_record.owners),
+        "leaves": _record.leaves,
         "notes": {topic: str(fact) for topic, fact in dict(_record.notes).items()},
     }

@@ -65,6 +65,34 @@ class Barrier:
             self.store.delete_key(f"said/{before}")
         return said
 
+    def from_first(self, call: str, topic: str, fact: str) -> str:
+        """What worker 0 says of a topic; it waits for nobody, and the others for it alone.
+
+        Args:
+            call: in which they do.
+            topic: spoken of once; whoever chooses topics lets old ones go, with `drop`.
+            fact: what worker 0 says; that of others does not matter.
+        """
+        with activity.meeting(call):
+            if self.index == 0:
+                self.store.set(f"told/{topic}", fact)
+                return fact
+            self.store.wait([f"told/{topic}"], default_pg_timeout)
+            return self.store.get(f"told/{topic}").decode()
+
+    def drop(self, topic: str) -> None:
+        """Forget what worker 0 said, which everybody has read."""
+        self.store.delete_key(f"told/{topic}")
+
+    def ask(self, wish: str, why: str) -> None:
+        """Leave a wish for worker 0, which looks with `asked`; waits for nobody."""
+        self.store.set(f"wish/{wish}", why)
+
+    def asked(self, wish: str) -> str:
+        """Why some worker left that wish; nothing if none did."""
+        key = f"wish/{wish}"
+        return self.store.get(key).decode() if self.store.check([key]) else ""
+
     def await_all(self, call: str) -> None:
         """Return when every worker has made the same call; complain on all of them otherwise."""
         self.held += 1

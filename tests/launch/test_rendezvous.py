@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
+from typing_extensions import override
 
 from fleetx.launch import collective, parameter_server
 from fleetx.launch.addresses import is_local
@@ -18,6 +19,7 @@ from fleetx.launch.job_board import SILENCE, JobBoard
 from fleetx.launch.logs import WorkerLogs
 from fleetx.launch.ports import Ports
 from fleetx.launch.rendezvous import FixedMembers, Rendezvous
+from fleetx.launch.saving import Saving
 from fleetx.launch.stuck import Limits
 from tests.ports import free_ports
 
@@ -25,8 +27,11 @@ from tests.ports import free_ports
 class Place:
     """One machine's place in rounds that everyone else has joined already."""
 
-    def __init__(self, store: HashStore, rank: int, size: int) -> None:
+    def __init__(
+        self, store: HashStore, rank: int, size: int, patience: float | None = None
+    ) -> None:
         self.store, self.rank, self.size, self.round = store, rank, size, 0
+        self.patience = patience
 
     def join(self) -> tuple[int, int, PrefixStore]:
         self.round += 1
@@ -118,6 +123,26 @@ def test_machines_that_agree_go_on() -> None:
     assert rendezvous.world == job.world
 
 
+def test_a_machine_that_dies_while_an_elastic_job_meets_is_left_behind() -> None:
+    """It has joined the first round, and is gone before it has said anything."""
+    store = HashStore()
+    job = Job(host="a", endpoints=("a:1",), world=None, node_rank=None, max_nodes=2)
+
+    class Shrinking(Place):
+        @override
+        def join(self) -> tuple[int, int, PrefixStore]:
+            self.size = 2 if self.round == 0 else 1
+            return super().join()
+
+    place = Shrinking(store, 0, 2, patience=0.1)
+    rendezvous = Rendezvous(job, JobBoard(store), place, timeout=30)
+    rendezvous.next_rendezvous()
+    assert place.round == 2
+    assert rendezvous.world is not None
+    assert rendezvous.world.nnodes == 1
+    assert rendezvous.attempt == 1, "no number of an attempt is used twice"
+
+
 def test_machines_of_an_elastic_job_meet_again_without_a_silent_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +162,8 @@ def test_machines_of_an_elastic_job_meet_again_without_a_silent_one(
         logs=WorkerLogs(tmp_path, tmp_path),
         max_restart=0,
         limits=Limits(),
+        saving=Saving(),
+        keeper=True,
     )
     agent._check_others()
     assert rendezvous.num_nodes_waiting() == 0
