@@ -300,6 +300,13 @@ class Kept:
         return {_local(t.detach()).untyped_storage()._cdata for t in tensors}
 
 
+def _kind(name: str) -> str:
+    """The collective, in the words of explanations."""
+    plain = name.replace("_", "")
+    known = ("reduce-scatter", "all-reduce", "all-gather", "send", "broadcast")
+    return next(kind for kind in known if kind.replace("-", "") in plain)
+
+
 class Counting(TorchDispatchMode):
     """Bytes of the tensors with which collectives are called."""
 
@@ -315,8 +322,11 @@ class Counting(TorchDispatchMode):
         if space == "c10d" and not name.startswith(("recv", "barrier")):
             tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
             sizes = [_size(tensor) for tensor in tensors]
-            self._sent[name] += max(sizes) if name.startswith(("_", "all_gather")) else sum(sizes)
+            whole = max(sizes) if name.startswith("_") else sum(sizes)
+            if name == "allgather_":  # its own part is among the tensors
+                whole = sum(sizes) - sizes[-1]
+            self._sent[_kind(name)] += whole
         elif space == "_c10d_functional" and not name.startswith(("wait", "_wrap")):
             ranks = args[1] if name.startswith("all_gather") else 1
-            self._sent[name] += _size(args[0]) * ranks
+            self._sent[_kind(name)] += _size(args[0]) * ranks
         return func(*args, **(kwargs or {}))

@@ -1,6 +1,7 @@
 """What ``explain()`` tells before a run is what ranks then hold and send."""
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,13 @@ def compare_rank(needs: Needs, found: Measured) -> None:
     assert needs.gradients == pytest.approx(found.gradients, rel=0.05)
     assert needs.state == pytest.approx(found.state, rel=0.05)
     assert needs.activations == pytest.approx(found.activations, rel=0.15)
-    moved = sum(one.moved_bytes * (one.times or 0) for one in needs.exchanges)
-    assert moved == pytest.approx(found.sent.total(), rel=0.05), found.sent
+    moved: Counter[str] = Counter()
+    for one in needs.exchanges:
+        moved[one.collective] += round(one.moved_bytes * (one.times or 0))
+    # Flags of a few bytes, by which ranks agree, are not worth a line of their own.
+    assert moved.keys() >= {name for name, size in found.sent.items() if size > 64}
+    for collective, size in moved.items():
+        assert size == pytest.approx(found.sent[collective], rel=0.05, abs=64), collective
     assert not needs.unknown
 
 
@@ -87,6 +93,9 @@ ALONE = {
     "pipeline and amp": Case({**PIPELINE, **BFLOAT, **mesh(pp=2)}),
     "recompute": Case(REPLAYED),
     "localsgd": Case({"localsgd": True}),
+    "sync_batch_norm": Case({"sync_batch_norm": True}, model="pictures"),
+    "clip and sharding": Case({**stage(3), "clip": True}),
+    "clip and tensor_parallel": Case({**TENSOR, **mesh(mp=2), "clip": True}),
     "dgc": Case({"dgc": True}, adam=False),
     "resnet18": Case({}, model="pictures"),
     "resnet18 with amp": Case(BFLOAT, model="pictures"),

@@ -10,11 +10,15 @@ from typing_extensions import override
 
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, OneOf, Unset
+from fleetx.plan.share import Share
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
 from fleetx.strategies.clip.clipping import by_global_norm, by_norm, by_value, global_norm
+
+NORM_BYTES = 4
 
 
 class Clip(Strategy, name="clip"):
@@ -66,6 +70,32 @@ class Clip(Strategy, name="clip"):
             return step.update()
 
         return replace(step, update=update)
+
+    @override
+    def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
+        if self.config.by == "value":
+            return known
+        whole, norms = share.subject.parameters(), dict[str, int]()
+        cut = [n for n, piece in share.parameters.items() if piece.shape != whole[n].shape]
+        if share.mesh["sharding"] > 1:
+            norms["sharding"] = len(share.gradients)
+        if share.mesh["tp"] > 1:
+            norms["tp"] = len([name for name in cut if name in share.gradients])
+        if share.mesh["pp"] > 1 and self.config.by == "global_norm":
+            norms["pp"] = 1
+        found = tuple(
+            Exchange(
+                collective="all-reduce",
+                what="norms of gradients",
+                when="before each update",
+                sent_bytes=ring_bytes(NORM_BYTES * count, share.mesh[axis]),
+                moved_bytes=NORM_BYTES * count,
+                decided_by="clip_configs",
+                axis=axis,
+            )
+            for axis, count in norms.items()
+        )
+        return (*known, *found)
 
     @override
     def remarks(self) -> tuple[str, ...]:

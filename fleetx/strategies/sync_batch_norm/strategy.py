@@ -1,6 +1,7 @@
 """Synchronised batch normalisation: statistics are those of the samples of all replicas."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -9,7 +10,7 @@ from typing_extensions import override
 
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
-from fleetx.plan.exchange import Exchange
+from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.share import Share
@@ -20,6 +21,7 @@ from fleetx.torch_internals import BatchNormBase, check_input_dim
 
 PAIR_BYTES = 2 * 4
 """Two numbers in single precision are sent per channel, forward and backward."""
+COUNT_BYTES = 4
 DECIDED_BY = "sync_batch_norm = True"
 
 
@@ -52,11 +54,14 @@ class SyncBatchNorm(Strategy, name="sync_batch_norm"):
         ranks = share.mesh["dp"] * share.mesh["sharding"]
         if ranks == 1:
             return known
+        if share.trace is not None:
+            return (*known, *_of_layers(share, ranks))
         gathered = Exchange(
             collective="all-gather",
             what="mean and variance per BatchNorm channel",
             when="in each training forward",
             sent_bytes=(ranks - 1) * PAIR_BYTES,
+            times=None,
             decided_by=DECIDED_BY,
         )
         reduced = Exchange(
@@ -64,9 +69,44 @@ class SyncBatchNorm(Strategy, name="sync_batch_norm"):
             what="two sums of gradients per BatchNorm channel",
             when="in each backward",
             sent_bytes=2 * (ranks - 1) * PAIR_BYTES // ranks,
+            times=None,
             decided_by=DECIDED_BY,
         )
         return *known, gathered, reduced
+
+
+def _of_layers(share: Share, ranks: int) -> tuple[Exchange, Exchange]:
+    """What the layers exchange that run on a rank; those that were called twice do so twice."""
+    assert share.trace is not None
+    layers = {
+        path: module.num_features
+        for path, module in share.subject.shape.named_modules()
+        if isinstance(module, BatchNormBase)
+    }
+    here = [call.path for call in share.trace.calls if call.part in share.parts]
+    channels = [layers[path] for path in here if path in layers]
+    # With each layer goes how many samples a rank has.
+    row = sum(count * PAIR_BYTES + COUNT_BYTES for count in channels)
+    gathered = Exchange(
+        collective="all-gather",
+        what="mean and variance of BatchNorm channels",
+        when="in each training forward",
+        sent_bytes=(ranks - 1) * row,
+        moved_bytes=ranks * row,
+        times=share.run.micro_batches * share.run.batches,
+        decided_by=DECIDED_BY,
+        axis="dp x sharding",
+    )
+    sums = sum(channels) * PAIR_BYTES
+    reduced = replace(
+        gathered,
+        collective="all-reduce",
+        what="two sums of gradients of BatchNorm channels",
+        when="in each backward",
+        sent_bytes=ring_bytes(sums, ranks),
+        moved_bytes=sums,
+    )
+    return gathered, reduced
 
 
 def _refuse_own_forward(name: str, layer: nn.Module) -> None:
