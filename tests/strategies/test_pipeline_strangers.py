@@ -9,6 +9,7 @@ from torch import Tensor
 import fleetx as fleet
 from fleetx import roles
 from fleetx.testing import world
+from tests.rotation import rotating
 from tests.strategies.pipeline.strangers import STRANGERS, batch, built, loss
 
 STEPS = 4
@@ -66,13 +67,7 @@ def cut(name: str, stages: int) -> list[str]:
     return [blocks[1]] if stages == 2 else list(blocks)
 
 
-@world(2)
-def test_gpt2_on_two_stages() -> None:
-    train_and_compare("gpt2", 2, split=cut("gpt2", 2))
-
-
-@pytest.mark.rare
-@pytest.mark.parametrize("name", STRANGERS)
+@pytest.mark.parametrize("name", rotating(list(STRANGERS), len(STRANGERS)))
 @world(2)
 def test_all_of_them_on_two_stages(name: str) -> None:
     train_and_compare(name, 2, split=cut(name, 2))
@@ -115,3 +110,38 @@ def test_next_to_sharding_and_tensor_parallel() -> None:
             "tensor_parallel_configs": {"plan": "transformer", "tensor_parallel_degree": 2},
         }
         train_and_compare(name, 2, extras, split=cut(name, 2))
+
+
+def half_precision(name: str, stages: int) -> list[float]:
+    """Losses with amp and recompute; on one stage two workers share the batch."""
+    first = STRANGERS[name].blocks[0]
+    extras = {
+        "amp": True,
+        "amp_configs": {"dtype": "float16"},
+        "recompute": True,
+        "recompute_configs": {"checkpoints": [first]},
+    }
+    inputs, targets = batch(name)
+    given = {}
+    if stages > 1:
+        start(stages, extras)
+        given = {"sample": {key: value[:2] for key, value in inputs.items()}}
+    else:
+        strategy: Any = fleet.DistributedStrategy()
+        for option, value in extras.items():
+            setattr(strategy, option, value)
+        roles.stop()
+        fleet.init(is_collective=True, strategy=strategy)
+        inputs = {key: value.chunk(2)[fleet.worker_index()] for key, value in inputs.items()}
+        targets = targets.chunk(2)[fleet.worker_index()]
+    model: Any = fleet.distributed_model(built(name), criterion=loss, **given)
+    fleet.distributed_optimizer(adamw(model.parameters()))
+    losses = [float(model.train_batch((inputs, targets))) for _ in range(STEPS)]
+    return [sum(fleet.util.all_gather(found)) / 2 for found in losses]
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+@world(2)
+def test_half_precision_and_replays_act_on_stages_as_on_whole_models(name: str) -> None:
+    assert half_precision(name, 2) == pytest.approx(half_precision(name, 1), abs=5e-4)
