@@ -202,6 +202,9 @@ class _Mixing(TorchFunctionMode):
         spread = sum(map(_is_spread, leaves))
         if not spread:
             return func(*args, **kwargs)
+        if func in JOINS:
+            args = (_joined(args[0]), *args[1:]) if args else args
+            leaves = _tensors(args) + _tensors(kwargs.values())
         if func in COMPLETE or _lacks_gradient(func, args):
             return whole(self._mesh, func, *args, **kwargs)
         if spread < len(leaves):
@@ -268,6 +271,19 @@ def _refuse_lost_gradient(
             "cuts, and the gradient would be lost; make the tensor with x.new_zeros(...) of such a "
             "result x, or put the parts together with torch.cat, torch.stack or torch.where."
         )
+
+
+JOINS = frozenset({torch.cat, torch.concat, torch.concatenate})
+
+
+def _joined(parts: Any) -> Any:
+    """What is put together, without the empty vectors with which caches of other libraries begin.
+
+    torch takes such a one for nothing next to parts of any shape, and cannot cut it as those.
+    """
+    if type(parts) not in {list, tuple}:
+        return parts
+    return [part for part in parts if part.shape != (0,)]
 
 
 PRODUCTS = frozenset({torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm})
