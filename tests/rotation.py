@@ -5,11 +5,13 @@ Which share it is depends on the day of the commit, so that a commit has one ans
 
 import functools
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+
+Test = TypeVar("Test", bound=Callable[..., None])
 
 
 def rotating(cases: Sequence[Any], shares: int, *, rows: bool = False) -> list[Any]:
@@ -26,9 +28,9 @@ def rotating(cases: Sequence[Any], shares: int, *, rows: bool = False) -> list[A
     ]
 
 
-def by_turns(turn: int, *, of: int) -> Any:
+def by_turns(turn: int, *, of: int) -> Callable[[Test], Test]:
     """Marks a dear test that is run at every ``of``-th day of commits, and in ``make test-all``."""
-    return pytest.mark.rare if day_of_commit() % of != turn else lambda test: test
+    return (lambda test: test) if day_of_commit() % of == turn else pytest.mark.rare
 
 
 def long_turn() -> int:

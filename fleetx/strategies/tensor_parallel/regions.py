@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -196,15 +197,13 @@ class _Mixing(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        kwargs, leaves = dict(kwargs or {}), _tensors(args)
-        if kwargs:
-            leaves += _tensors(kwargs.values())
+        kwargs = dict(kwargs or {})
+        if func in JOINS and args:
+            args = (_joined(args[0]), *args[1:])
+        leaves = _tensors(chain(args, kwargs.values()))
         spread = sum(map(_is_spread, leaves))
         if not spread:
             return func(*args, **kwargs)
-        if func in JOINS:
-            args = (_joined(args[0]), *args[1:]) if args else args
-            leaves = _tensors(args) + _tensors(kwargs.values())
         if func in COMPLETE or _lacks_gradient(func, args):
             return whole(self._mesh, func, *args, **kwargs)
         if spread < len(leaves):
@@ -283,7 +282,7 @@ def _joined(parts: Any) -> Any:
     """
     if type(parts) not in {list, tuple}:
         return parts
-    return [part for part in parts if part.shape != (0,)]
+    return [part for part in parts if part.shape != (0,)] or parts
 
 
 PRODUCTS = frozenset({torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm})
