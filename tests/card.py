@@ -187,6 +187,7 @@ def _module() -> ModuleType:
     # Its copies are over when they return, so there is nothing that a stream would wait for.
     stream = SimpleNamespace(synchronize=lambda: None)
     module.current_stream, module.stream = (lambda: stream), nullcontext
+    module.synchronize = lambda device=None: None
     return module
 
 

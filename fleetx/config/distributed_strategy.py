@@ -15,7 +15,13 @@ from fleetx.config.switchboard import Switchboard
 from fleetx.expected import PATH, takes
 from fleetx.plan.compose import compose
 from fleetx.plan.explain import Explanation, explain
+from fleetx.plan.forward_hook import is_laid_out
 from fleetx.plan.subject import Subject
+
+_TOO_LATE = (
+    "traffic and memory in bytes, for the model is laid out over workers already, which hold parts "
+    "of it; explain() it before fleet.distributed_model()"
+)
 
 
 class DistributedStrategy(Switchboard):
@@ -81,6 +87,9 @@ class DistributedStrategy(Switchboard):
             )
         if optimizer is not None and not isinstance(optimizer, Optimizer):
             raise TypeError(f"explain() takes a torch.optim.Optimizer, got {optimizer!r}")
+        plan = compose(self.request(), workers)
+        if model is not None and is_laid_out(model):
+            return explain(plan, unknown=_TOO_LATE)
         subject = Subject(
             model=model,
             optimizer=optimizer,
@@ -89,7 +98,7 @@ class DistributedStrategy(Switchboard):
             targets=targets,
             device=_device(model, device),
         )
-        return explain(compose(self.request(), workers), subject)
+        return explain(plan, subject)
 
     @override
     def __repr__(self) -> str:

@@ -11,7 +11,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from fleetx.comm.reached import Reached
-from fleetx.engine.forward_hook import BeforeForward
 from fleetx.engine.laid_out import LaidOut
 from fleetx.engine.parameter_names import ParameterNames
 from fleetx.engine.running_optimizer import running_optimizer
@@ -19,6 +18,7 @@ from fleetx.engine.strangers import plan_at_work, watch_over
 from fleetx.plan.error import PlanError
 from fleetx.plan.folding import changed_model, changed_step, every_name
 from fleetx.plan.forward import Forward, replace_forward
+from fleetx.plan.forward_hook import BeforeForward
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.plain_step import plain_step, unscaled

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from math import prod
 
+from typing_extensions import override
+
 from fleetx.plan.accounts import Accounts, Needs
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.mesh import in_words
@@ -20,6 +22,11 @@ class Explanation(str):
         made = super().__new__(cls, text)
         made.accounts = accounts
         return made
+
+    @override
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """In another process it is the words alone; numbers are found where the model is."""
+        return str, (str(self),)
 
     @property
     def workers(self) -> int:
@@ -41,8 +48,14 @@ class Explanation(str):
         return max(_stages(self.accounts), key=lambda needs: needs.total)
 
 
-def explain(plan: Plan, subject: Subject | None = None) -> Explanation:
-    """The plan as a table; with a model, traffic and memory are given in bytes."""
+def explain(plan: Plan, subject: Subject | None = None, unknown: str = "") -> Explanation:
+    """The plan as a table; with a model, traffic and memory are given in bytes.
+
+    Args:
+        plan: what is explained.
+        subject: what it is made for.
+        unknown: why nothing is known of a model that was given.
+    """
     accounts = Accounts(plan, subject or Subject())
     lines = (
         _head(plan),
@@ -52,6 +65,7 @@ def explain(plan: Plan, subject: Subject | None = None) -> Explanation:
         *_remarks(plan),
         *_traffic(accounts),
         *_memory(accounts),
+        *([f"  Not known: {unknown}."] if unknown else []),
     )
     return Explanation("\n".join(lines), accounts)
 

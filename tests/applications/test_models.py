@@ -159,8 +159,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 def test_strategies_find_the_names(name: str, layout: str) -> None:
     plain = world(2).run(losses, name, {})
     found = world(2).run(losses, name, LAYOUTS[layout])
-    for (ours, _), (theirs, _) in zip(found, plain, strict=True):
+    for (ours, said), (theirs, _) in zip(found, plain, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4)
+        assert "the model is laid out over workers already" in said
 
 
 STAGES = {

@@ -29,6 +29,11 @@ class BeforeForward:
         return _idle_hook, ()
 
 
+def is_laid_out(model: nn.Module) -> bool:
+    """Whether an engine has made it its own; copies of it are nobody's."""
+    return any(isinstance(hook, BeforeForward) for hook in model._forward_pre_hooks.values())
+
+
 def _idle_hook() -> Callable[[nn.Module, Any], None]:
     return _do_nothing
 
