@@ -78,6 +78,33 @@ def test_every_schedule_trains_as_one_process_and_ties_hold(configs: dict[str, A
     world(2).run(scheduled, configs)
 
 
+class Skips(nn.Module):
+    """The second of four stages sends what its own last layer keeps for the gradient of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        skipping = self.layers[1](self.layers[0](x)).tanh()
+        found = self.layers[3](self.layers[2](skipping))
+        return self.layers[4](found + skipping)
+
+
+@world(2)
+def test_what_is_sent_may_be_kept_for_a_gradient_that_comes_later() -> None:
+    data = torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), torch.zeros(16, 4)
+    losses = []
+    for mode in ("zero-bubble", "interleaved"):
+        split = ["layers.1", "layers.3", "layers.4"]
+        start({"pp": 2}, split=split, schedule_mode=mode, stages_per_rank=2)
+        torch.manual_seed(0)
+        model: Any = fleet.distributed_model(Skips(), criterion=nn.functional.mse_loss)
+        fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        losses.append([float(model.train_batch(data)) for _ in range(3)])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
 @world(2)
 def test_a_rank_keeps_its_stages_alone_under_the_old_names() -> None:
     start({"pp": 2})

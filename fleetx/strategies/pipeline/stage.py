@@ -33,6 +33,8 @@ class Stages(Protocol):
     group: dist.ProcessGroup
     shared: bool
     """Whether other ranks compute parts of the same stage and exchange with this one."""
+    splits_backward: bool
+    """Whether gradients of weights come later than those of inputs."""
 
     @property
     def count(self) -> int:
@@ -92,7 +94,7 @@ class Shell(nn.Module):
         given = {name.removeprefix(PREFIX): value for name, value in inputs.items()}
         found = stages.call(number, received, given)
         if not self._is_last:
-            return transfers.sent(found, vars(self)["_sent"])
+            return transfers.sent(found, vars(self)["_sent"], let_go=stages.splits_backward)
         loss, scaled = self.criterion(found, micro_batch)
         if scaled.numel() != 1:
             raise ValueError(

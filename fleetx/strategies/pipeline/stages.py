@@ -38,6 +38,7 @@ class Stages:
         shared: bool = False,
     ) -> None:
         self._model, self._parts, self._schedule = model, parts, schedule
+        self.splits_backward = schedule == "zero-bubble"
         self.group, self.device, self.shared = group, device, shared
         self._runners: dict[Any, _Runner] = {}
         """By what they were made for, those that ran last at the end; alike on all ranks."""

@@ -9,8 +9,17 @@ from fleetx.roles.messages import Described, describe, described
 from fleetx.torch_internals import is_view
 
 
-def sent(values: Sequence[Tensor], outgoing: Sequence[Described]) -> tuple[Tensor, ...]:
-    """As a message holds them: one element after the other, whatever views they are."""
+def sent(
+    values: Sequence[Tensor], outgoing: Sequence[Described], *, let_go: bool = False
+) -> tuple[Tensor, ...]:
+    """As a message holds them: one element after the other, whatever views they are.
+
+    Args:
+        values: what a stage returned.
+        outgoing: what the next one waits for.
+        let_go: whether the schedule detaches in place what was sent, before all of the stage's
+            backward has run; an operator may have kept the same tensor for its gradient.
+    """
     for value, known in zip(values, outgoing, strict=True):
         shape, kind, _ = describe(value)
         if [shape, kind] != known[:2]:
@@ -19,7 +28,8 @@ def sent(values: Sequence[Tensor], outgoing: Sequence[Described]) -> tuple[Tenso
                 f"{known[1]} of the shape {known[0]}, as the first batch of this shape gave; let "
                 "what a stage returns depend on nothing but the shapes of its inputs."
             )
-    return tuple(_in_order(value) for value in values)
+    ordered = tuple(_in_order(value) for value in values)
+    return tuple(t.clone() if t.requires_grad else t for t in ordered) if let_go else ordered
 
 
 def _in_order(value: Tensor) -> Tensor:
