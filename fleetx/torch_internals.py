@@ -169,6 +169,11 @@ def has_forward_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+def before_forward(module: nn.Module) -> list[Any]:
+    """What is called before a forward of the module."""
+    return list(module._forward_pre_hooks.values())
+
+
 def has_backward_hooks(module: nn.Module) -> bool:
     """Whether something is called with the gradients of the module."""
     return bool(module._backward_hooks or module._backward_pre_hooks)

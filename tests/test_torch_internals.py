@@ -183,6 +183,7 @@ def test_hooks_are_seen() -> None:
     weight.register_post_accumulate_grad_hook(lambda _: None)
     assert internals.has_forward_hooks(layer)
     assert internals.has_backward_hooks(layer)
+    assert len(internals.before_forward(layer)) == 1
     assert internals.has_gradient_hooks(weight)
 
 

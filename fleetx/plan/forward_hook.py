@@ -8,6 +8,7 @@ from torch import nn
 from typing_extensions import override
 
 from fleetx.roles import activity
+from fleetx.torch_internals import before_forward
 
 
 class BeforeForward:
@@ -31,7 +32,7 @@ class BeforeForward:
 
 def is_laid_out(model: nn.Module) -> bool:
     """Whether an engine has made it its own; copies of it are nobody's."""
-    return any(isinstance(hook, BeforeForward) for hook in model._forward_pre_hooks.values())
+    return any(isinstance(hook, BeforeForward) for hook in before_forward(model))
 
 
 def _idle_hook() -> Callable[[nn.Module, Any], None]:
