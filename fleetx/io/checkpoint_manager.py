@@ -77,7 +77,8 @@ class CheckpointManager:
         if not roles.identity("CheckpointManager").is_collective:
             raise PlanError(
                 "fleet.CheckpointManager() saves what workers of a collective job hold, and this "
-                "job has parameter servers, which save themselves; use fleet.save_persistables()."
+                "job has parameter servers, whose workers do not update together; call "
+                "fleetx.io.save_checkpoint() where all of them meet, as after an epoch."
             )
         self._folder, self._keep, self._steps = Path(folder), keep, steps
         self._seconds = float(leaving.wanted_seconds() or seconds or SECONDS)

@@ -163,7 +163,7 @@ def test_what_is_not_given_is_not_guessed() -> None:
 
 def test_a_device_that_is_not_here_is_planned_for_on_the_cpu() -> None:
     if torch.cuda.is_available():
-        pytest.skip("it is here")
+        pytest.skip("needs a machine without a GPU")
     sample, targets = batch("words")
     strategy = fleet.DistributedStrategy()
     strategy.amp = True
