@@ -1,6 +1,7 @@
-"""Private names of torch stand in one file, and each still means what fleetx takes it for."""
+"""Private names of torch stand in one folder, and each still means what fleetx takes it for."""
 
 import ast
+import importlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import distributed as dist
 from torch import fx, nn
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
@@ -16,7 +21,8 @@ from torch.utils.checkpoint import checkpoint
 from fleetx import torch_internals as internals
 from fleetx.testing import world
 
-PACKAGE = Path(internals.__file__).parent
+HOME = Path(internals.__file__).parent
+PACKAGE = HOME.parent
 OF_TORCH = {"torch", "nn", "F", "dist"}
 OF_OBJECTS = {
     *("_parameters", "_buffers", "_modules", "_version", "_is_view", "_is_param"),
@@ -45,10 +51,26 @@ def is_private(name: str, owner: str) -> bool:
     return owner.split(".", maxsplit=1)[0] in OF_TORCH or name in OF_OBJECTS
 
 
-def test_private_names_of_torch_stand_in_one_file() -> None:
-    files = [path for path in PACKAGE.rglob("*.py") if path.name != "torch_internals.py"]
+def test_private_names_of_torch_stand_in_one_folder() -> None:
+    files = [path for path in PACKAGE.rglob("*.py") if path.parent != HOME]
     found = {str(path.relative_to(PACKAGE)): sorted(set(private(path))) for path in files}
     assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_every_file_of_the_folder_is_imported_from_its_door() -> None:
+    files = [
+        importlib.import_module(f"{internals.__name__}.{each.stem}")
+        for each in HOME.glob("[!_]*.py")
+    ]
+    listed = [name for file in files for name in file.__all__]
+    assert len(set(listed)) == len(listed), "no name stands in two files"
+    for file in files:
+        assert all(getattr(internals, name) is getattr(file, name) for name in file.__all__)
+
+
+def test_nothing_else_is_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'tree_mop'"):
+        internals.tree_mop  # noqa: B018
 
 
 def test_what_subclasses_override_is_there() -> None:
@@ -159,6 +181,24 @@ def test_fake_tensors_have_sizes_and_no_memory() -> None:
         torch.ones(3).nonzero()
     with internals.without_torch_function():
         assert torch.ones(2).sum() == 2
+
+
+def test_operators_are_told_apart() -> None:
+    assert internals.is_mutable(torch.ops.aten.add_.Tensor)
+    assert not internals.is_mutable(torch.ops.aten.add.Tensor)
+    seen: list[object] = []
+
+    class Seen(internals.TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func.overloadpacket)
+            return func(*args, **(kwargs or {}))
+
+    words = torch.ones(1, 2, 4, 8)
+    with Seen():  # type: ignore[no-untyped-call]
+        torch.nn.functional.scaled_dot_product_attention(words, words, words)
+    assert internals.attention_on_cpu() in seen
 
 
 def test_free_sizes_are_expressions() -> None:
@@ -381,3 +421,16 @@ def test_operators_say_what_they_write_to() -> None:
     first, second = torch.ones(1), torch.ones(1)
     assert list(internals.written(torch.ops.aten.copy_.default, (first, second))) == [first]
     assert list(internals.written(torch.ops.aten.add.Tensor, (first, second))) == []
+
+
+def test_a_machine_that_parts_leaves_its_place_to_another() -> None:
+    store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not marked so
+    parameters = RendezvousParameters("c10d", "", "job", 1, 1, last_call_timeout=1, join_timeout=20)
+    first, second = (
+        create_handler(store, C10dRendezvousBackend(store, "job"), parameters) for _ in range(2)
+    )
+    first.next_rendezvous()
+    internals.part_from_meeting(first)
+    assert second.next_rendezvous().world_size == 1, "it would wait for a free place"
+    assert not second.is_closed()
+    internals.part_from_meeting(second)

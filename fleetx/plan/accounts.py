@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange, Memory
@@ -21,6 +20,8 @@ from fleetx.plan.run import Run
 from fleetx.plan.share import Share, Waiting, kept_bytes
 from fleetx.plan.strategy import Plan
 from fleetx.plan.subject import Subject
+from fleetx.plan.trace import Trace
+from fleetx.plan.work import Work, work_of
 from fleetx.torch_internals import tree_leaves
 
 SPEED = ("foreach", "fused", "capturable")
@@ -67,6 +68,7 @@ class Accounts:
     def __init__(self, plan: Plan, subject: Subject) -> None:
         self.plan, self.subject = plan, subject
         self._known: dict[int, Needs] = {}
+        self._shares: dict[int, Share] = {}
 
     @property
     def workers(self) -> int:
@@ -90,19 +92,21 @@ class Accounts:
 
     def share(self, rank: int) -> Share:
         """What a rank holds after all strategies of the plan."""
-        share = self._whole(rank)
-        for strategy in self.plan.strategies:
-            share = strategy.share(share)
-        return share
+        if rank not in self._shares:
+            share = replace(self._whole, rank=rank)
+            for strategy in self.plan.strategies:
+                share = strategy.share(share)
+            self._shares[rank] = share
+        return self._shares[rank]
 
-    def _whole(self, rank: int) -> Share:
+    @cached_property
+    def _whole(self) -> Share:
         """What a rank would hold if nothing were spread."""
         subject = self.subject
         every = subject.parameters()
         share = Share(
             subject=subject,
             mesh=self.plan.mesh,
-            rank=rank,
             run=self.run,
             parameters=every,
             held=every,
@@ -128,20 +132,32 @@ def _with_trace(share: Share) -> Share:
             f"what kernels of {kind} keep where they differ from those of the CPU, because there "
             f"is no {kind} here"
         )
-    waiting = []
+    key = "waiting", share.run.key, share.run.micro_batches, share.subject.samples()
+    waiting = share.subject.once(key, lambda: tuple(_waiting(trace, share.run)))
+    return replace(share, trace=trace, work=_work(share, trace), waiting=waiting)
+
+
+def _waiting(trace: Trace, run: Run) -> Iterator[Waiting]:
     for saved in trace.saved:
         value = trace.values[saved.value]
         # Micro-batches are views of the batch, which is there as a whole all the time.
-        size = value.size * share.run.micro_batches if value.given else value.size
-        waiting.append(Waiting(saved.value, saved.path, saved.part, size))
-    return replace(share, trace=trace, waiting=tuple(waiting))
+        size = value.size * run.micro_batches if value.given else value.size
+        yield Waiting(saved.value, saved.path, saved.part, size)
+
+
+def _work(share: Share, trace: Trace) -> Work:
+    """What a rank would compute if nothing were spread; found once for each way to run."""
+    key = "work", share.run.key, share.subject.samples() // share.run.micro_batches
+    trained = [name for name, piece in share.parameters.items() if piece.trained]
+    return share.subject.once(key, lambda: work_of(trace, trained, share.subject.clock))
 
 
 def _needs(plan: Plan, share: Share) -> Needs:
     exchanges: tuple[Exchange, ...] = ()
     for strategy in reversed(plan.strategies):
         exchanges = strategy.exchanges(exchanges, share)
-    state = None if share.rule is None else _state_bytes(share.rule, share.held)
+    kept = share.subject.kept
+    state = None if share.rule is None else _state_bytes(share.rule, share.held, kept)
     unknown = share.unknown
     if share.rule is not None and state is None:
         name = share.rule.cls.__name__
@@ -162,30 +178,52 @@ def _needs(plan: Plan, share: Share) -> Needs:
     )
 
 
-def _state_bytes(rule: OptimizerSpec, held: Pieces) -> int | None:
-    """What an optimizer keeps for these parameters after its first step, made without numbers."""
-    made = {
-        name: nn.Parameter(torch.empty(piece.shape, dtype=piece.dtype, device="meta"))
+def _state_bytes(rule: OptimizerSpec, held: Pieces, kept: dict[Any, Any]) -> int | None:
+    """What an optimizer keeps for these parameters after its first step, made without numbers.
+
+    It keeps as much for each parameter of one shape, which is found out once.
+    """
+    group_of = {name: at for at, group in enumerate(rule.groups) for name in group.names}
+    shapes = [
+        (group_of[name], piece.shape, piece.dtype)
         for name, piece in held.items()
-        if piece.trained and piece.numbers
-    }
-    for parameter in made.values():
-        parameter.grad = torch.empty_like(parameter)
-    groups = [
-        {"params": [made[n] for n in group.names if n in made], **_slow(group.options)}
-        for group in rule.groups
+        if piece.trained and piece.numbers and name in group_of
     ]
-    groups = [group for group in groups if group["params"]]
-    if not groups:
-        return 0
-    try:
-        optimizer = rule.cls(groups, **_accepted(rule))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            optimizer.step()
-    except Exception:  # whatever the user's rule needs numbers for: nothing is known then
-        return None
-    return _held_by(optimizer)
+    known: dict[_Shape, int] = kept.setdefault(("state", rule.cls, _told(rule)), {})
+    if unknown := set(shapes) - known.keys():
+        try:
+            known.update(_state_sizes(rule, sorted(unknown, key=str)))
+        except Exception:  # whatever the user's rule needs numbers for: nothing is known then
+            return None
+    return sum(known[shape] for shape in shapes)
+
+
+_Shape = tuple[int, tuple[int, ...], torch.dtype]
+"""Group of the optimizer, shape and number format."""
+
+
+def _told(rule: OptimizerSpec) -> str:
+    """What decides how much it keeps."""
+    return repr([rule.defaults, *(group.options for group in rule.groups)])
+
+
+def _state_sizes(rule: OptimizerSpec, shapes: Sequence[_Shape]) -> dict[_Shape, int]:
+    groups: dict[int, list[tuple[_Shape, nn.Parameter]]] = {}
+    for key in shapes:
+        at, shape, dtype = key
+        parameter = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
+        parameter.grad = torch.empty_like(parameter)
+        groups.setdefault(at, []).append((key, parameter))
+    made = [
+        {"params": [p for _, p in found], **_slow(rule.groups[at].options)}
+        for at, found in groups.items()
+    ]
+    optimizer = rule.cls(made, **_accepted(rule))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer.step()
+    every = [pair for found in groups.values() for pair in found]
+    return {key: _size(optimizer.state[parameter]) for key, parameter in every}
 
 
 def _accepted(rule: OptimizerSpec) -> dict[str, Any]:
@@ -199,11 +237,6 @@ def _slow(options: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {key: False for key in ("foreach", "fused") if key in options}
 
 
-def _held_by(optimizer: Optimizer) -> int:
-    tensors = {
-        id(leaf): leaf
-        for state in optimizer.state.values()
-        for leaf in tree_leaves(dict(state))
-        if isinstance(leaf, Tensor)
-    }
+def _size(state: Mapping[str, Any]) -> int:
+    tensors = {id(leaf): leaf for leaf in tree_leaves(dict(state)) if isinstance(leaf, Tensor)}
     return sum(t.numel() * t.element_size() for t in tensors.values())

@@ -38,6 +38,9 @@ class Exchange:
     axis: str = ""
     """The axes of the mesh between whose ranks it happens."""
 
+    beside: bool = False
+    """Whether computing goes on meanwhile."""
+
     def in_halves(self, option: str) -> "Exchange":
         """The same with gradients in 16 bits, as the option asks; nothing when they are already."""
         if not self.wide_bytes:

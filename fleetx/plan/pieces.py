@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from math import prod
 
 import torch
@@ -15,16 +16,17 @@ class Piece:
     dtype: torch.dtype
     trained: bool = True
 
-    @property
+    @cached_property
     def numbers(self) -> int:
         """How many numbers it has."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """In bytes."""
         return self.numbers * self.dtype.itemsize
 
+    @lru_cache(maxsize=4096)  # noqa: B019  (of a few shapes; a model has many parameters of each)
     def cut(self, dim: int, parts: int, part: int) -> "Piece":
         """One part of it, where torch deals a dimension out to ranks."""
         if not self.shape:
@@ -33,6 +35,7 @@ class Piece:
         length = min(longest, max(0, self.shape[dim] - part * longest))
         return replace(self, shape=(*self.shape[:dim], length, *self.shape[dim + 1 :]))
 
+    @lru_cache(maxsize=4096)  # noqa: B019
     def padded(self, parts: int) -> "Piece":
         """With as many rows as all ranks have together when each has as many as the first."""
         if not self.shape:

@@ -1,8 +1,9 @@
 """What one rank holds of a job, as the strategies of a plan change it one after the other."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from fleetx.plan.subject import Subject
 
 if TYPE_CHECKING:
     from fleetx.plan.trace import Trace
+    from fleetx.plan.work import Work
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Share:
 
     trace: "Trace | None" = None
     """The forward of one micro-batch, of all ranks; None while no batch is known."""
+    work: "Work | None" = None
+    """What this rank computes for one micro-batch."""
     waiting: tuple[Waiting, ...] = ()
     """What this rank keeps for backwards."""
     waiting_on_host: tuple[Waiting, ...] = ()
@@ -91,13 +95,15 @@ class Share:
 
 def inside(path: str, places: Iterable[str]) -> bool:
     """Whether a path is one of the places or lies below one."""
-    return not set(upwards(path)).isdisjoint(places)
+    known = places if isinstance(places, Set) else {*places}
+    return not known.isdisjoint(upwards(path))
 
 
-def upwards(path: str) -> list[str]:
+@cache
+def upwards(path: str) -> tuple[str, ...]:
     """A path and those above it, the outermost first."""
     steps = path.split(".")
-    return [".".join(steps[:length]) for length in range(1, len(steps) + 1)]
+    return tuple(".".join(steps[:length]) for length in range(1, len(steps) + 1))
 
 
 def kept_bytes(waiting: Iterable[Waiting]) -> int:

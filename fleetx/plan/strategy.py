@@ -1,6 +1,6 @@
 """The base class of every strategy, their registry, and a plan: those that take part in a job."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +11,7 @@ from fleetx.plan import option
 from fleetx.plan.contract import AT_UPDATE, Contract
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.optimizer_spec import OptimizerSpec
+from fleetx.plan.pace import Pace
 from fleetx.plan.run import Run
 from fleetx.plan.share import Share
 from fleetx.plan.step import Step
@@ -110,6 +111,22 @@ class Strategy:
     def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
         """What a rank sends, given what the strategies of later phases make it send."""
         return known
+
+    def pace(self, pace: Pace, share: Share) -> Pace:
+        """Change how long a rank takes for what it computes."""
+        return pace
+
+    @classmethod
+    def alternatives(cls, subject: Subject, ranks: int) -> Sequence[Mapping[str, Any]]:
+        """Options with which `strategy.auto` may switch it on by itself; never if there are none.
+
+        Only what leaves the mathematics of the optimizer as it is belongs here.
+
+        Args:
+            subject: the model, its optimizer and one worker's batch.
+            ranks: along the axis of the strategy, 1 if it has none.
+        """
+        return ()
 
     def batch(self) -> Mapping[str, int]:
         """What is known about batches: ``micro_batch``, ``micro_batches`` or ``batches``."""

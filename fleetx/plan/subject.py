@@ -1,9 +1,9 @@
 """What a plan is made for: the shapes of a model, of its optimizer and of a batch."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,14 @@ from fleetx.plan.run import Run
 from fleetx.torch_internals import tree_leaves, tree_map
 
 if TYPE_CHECKING:
-    from fleetx.plan.trace import Fakes, Forward, Trace, Tracing
+    from fleetx.plan.fakes import Fakes
+    from fleetx.plan.trace import Forward, Trace, Tracing
+    from fleetx.plan.work import Clock
+
+_Found = TypeVar("_Found")
+SMALL = (2, 3)
+"""Two sizes of micro-batches, from which larger ones follow: all that depends on the size grows in
+proportion. One sample alone takes other ways through some models."""
 
 
 @dataclass(kw_only=True)
@@ -35,7 +42,11 @@ class Subject:
     criterion: Callable[[Any, Any], Any] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     """Where workers will compute."""
+    clock: "Clock | None" = None
+    """Measures operators on the device, if it is there."""
 
+    _samples: int | None = field(init=False, default=None)
+    """Of a batch that is not there: what it would take follows from smaller ones."""
     _shape: nn.Module | None = field(init=False, default=None)
     _fakes: "Fakes | None" = field(init=False, default=None)
     _fake: nn.Module | None = field(init=False, default=None)
@@ -63,34 +74,62 @@ class Subject:
         """A copy of the model on tensors without numbers, whose forward is traced."""
         assert self.model is not None
         if self._fake is None:
-            from fleetx.plan.trace import Fakes  # loads torch's fake tensors
+            from fleetx.plan.fakes import Fakes  # loads torch's fake tensors
 
             self._fakes = Fakes(self.traced_on)
             self._fake = _copy(self.model, self._fakes.of)
         return self._fake
 
+    def with_samples(self, count: int) -> "Subject":
+        """The same with so many samples, and with all that was found out about the model."""
+        self.traced_model  # noqa: B018  (both have the same copies of the model)
+        self.shape  # noqa: B018
+        other = copy.copy(self)
+        other._samples = count
+        return other
+
     def samples(self) -> int:
         """How many samples the batch has."""
+        if self._samples is not None:
+            return self._samples
+        return self._given_samples()
+
+    def _given_samples(self) -> int:
         leaves = (leaf for leaf in tree_leaves(self.sample) if isinstance(leaf, Tensor))
         first = next((leaf for leaf in leaves if leaf.ndim), None)
         return 1 if first is None else int(first.shape[0])
+
+    def once(self, key: Hashable, found: Callable[[], _Found]) -> _Found:
+        """What somebody finds out about the model, which is kept for all plans."""
+        if key not in self.kept:
+            self.kept[key] = found()
+        known: _Found = self.kept[key]
+        return known
 
     def parameters(self) -> Pieces:
         """All parameters of the model."""
         if self.model is None:
             return {}
+        return self.once("parameters", self._parameters)
+
+    def _parameters(self) -> Pieces:
         return {name: _piece(p, trained=p.requires_grad) for name, p in self._named_parameters()}
 
     def buffers(self) -> Pieces:
         """All buffers of the model."""
         if self.model is None:
             return {}
-        return {name: _piece(b, trained=False) for name, b in self.model.named_buffers()}
+        named = self.model.named_buffers()
+        return self.once("buffers", lambda: {name: _piece(b, trained=False) for name, b in named})
 
     def rule(self) -> OptimizerSpec | None:
         """The optimizer by the names of its parameters."""
         if self.optimizer is None or self.model is None:
             return None
+        return self.once("rule", self._rule)
+
+    def _rule(self) -> OptimizerSpec:
+        assert self.optimizer is not None
         names: dict[Tensor, str] = {parameter: name for name, parameter in self._named_parameters()}
         return OptimizerSpec.describe(self.optimizer, names)
 
@@ -104,12 +143,14 @@ class Subject:
         Raises:
             PlanError: it cannot be followed without numbers.
         """
-        if run.key not in self._traces:
+        size = self.samples() // run.micro_batches
+        key = run.key, size
+        if key not in self._traces:
             try:
-                self._traces[run.key] = self._traced(run)
+                self._traces[key] = self._traced(run, size)
             except Exception as error:  # whatever the user's forward raises: it is told
-                self._traces[run.key] = error
-        found = self._traces[run.key]
+                self._traces[key] = error
+        found = self._traces[key]
         if isinstance(found, Exception):
             if isinstance(found, PlanError):
                 raise found
@@ -119,10 +160,18 @@ class Subject:
             ) from found
         return found
 
-    def _traced(self, run: Run) -> "Trace":
+    def _traced(self, run: Run, size: int) -> "Trace":
+        if self._samples is None or size <= max(SMALL) or self.clock is not None:
+            return self._followed(run, size)
+        small, larger = (self.with_samples(n * run.micro_batches).trace(run) for n in SMALL)
+        if small.is_like(larger):
+            return small.grown(larger, (size - SMALL[0]) / (SMALL[1] - SMALL[0]))
+        return self._followed(run, size)
+
+    def _followed(self, run: Run, size: int) -> "Trace":
         model, fakes = self.traced_model, self._fakes
         assert fakes is not None
-        batch = tree_map(_first_of(run.micro_batches), (self.sample, self.targets))
+        batch = tree_map(_sized(self._given_samples(), size), (self.sample, self.targets))
         forward = run.forward or _called
         return fakes.trace(
             model,
@@ -175,12 +224,20 @@ def _on_meta(tensor: Tensor) -> Tensor:
     return made
 
 
-def _first_of(count: int) -> Callable[[Any], Any]:
-    def first(leaf: Any) -> Any:
-        cut = isinstance(leaf, Tensor) and leaf.ndim and count > 1
-        return leaf.chunk(count)[0] if cut else leaf
+def _sized(before: int, size: int) -> Callable[[Any], Any]:
+    """Gives tensors of samples so many of them; what is not cut by samples stays as it is."""
+    made: dict[int, Tensor] = {}  # what was one tensor stays one
 
-    return first
+    def leaf(value: Any) -> Any:
+        is_cut = isinstance(value, Tensor) and value.ndim and value.shape[0] == before
+        if not is_cut or size == before:
+            return value
+        if id(value) not in made:
+            shape = size, *value.shape[1:]
+            made[id(value)] = torch.empty(shape, dtype=value.dtype, device="meta")
+        return made[id(value)]
+
+    return leaf
 
 
 def _piece(tensor: Tensor, *, trained: bool) -> Piece:

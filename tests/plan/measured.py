@@ -18,6 +18,7 @@ from typing_extensions import override
 import fleetx as fleet
 from fleetx import roles
 from fleetx.plan.explain import Explanation
+from tests.pairs import Pairs
 
 SAMPLES, LENGTH, VOCABULARY = 8, 16, 64
 
@@ -313,13 +314,28 @@ class Counting(TorchDispatchMode):
     def __init__(self, sent: Counter[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sent = sent
+        self._pairs = Pairs(self._seen)
+
+    def _seen(self, name: str, whole: Tensor) -> None:
+        self._sent[_kind(name)] += _size(whole)
+
+    def __enter__(self) -> "Counting":
+        self._pairs.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._pairs.__exit__(*error)
 
     @override
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # what it is made of comes by
         space, _, name = str(func).removesuffix(".default").partition(".")
-        if space == "c10d" and not name.startswith(("recv", "barrier")):
+        if self._pairs.inside:
+            pass  # it was counted as a whole
+        elif space == "c10d" and not name.startswith(("recv", "barrier")):
             tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
             sizes = [_size(tensor) for tensor in tensors]
             whole = max(sizes) if name.startswith("_") else sum(sizes)

@@ -126,6 +126,30 @@ def test_each_strategy_on_two_ranks(name: str) -> None:
     compare(ALONE[name], 2)
 
 
+def measured_unsplit(case: Case) -> Measured:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SPLITS, False)
+        return measure(case)
+
+
+SPLITS = "fleetx.strategies.pipeline.stage.SPLITS_BACKWARD"
+
+
+@pytest.mark.rare
+def test_backwards_that_stay_whole_keep_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So torch before 2.13 runs "zero-bubble"."""
+    case = ALONE["pipeline, zero-bubble"]
+    split = told(case, 2).rank(1).activations
+    monkeypatch.setattr(SPLITS, False)
+    explained = told(case, 2)
+    kept = explained.rank(1).activations
+    assert split is not None
+    assert kept is not None
+    assert kept < split
+    for rank, found in enumerate(world(2, timeout=300).run(measured_unsplit, case)):
+        compare_rank(explained.rank(rank), found)
+
+
 @pytest.mark.rare
 @pytest.mark.parametrize("name", TOGETHER)
 def test_strategies_in_company_on_four_ranks(name: str) -> None:

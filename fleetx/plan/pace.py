@@ -1,0 +1,19 @@
+"""How a plan turns what a rank computes into time, beyond the work itself."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Parts of a step that strategies make longer or shorter; all 1 or 0 where none does."""
+
+    idle: float = 0.0
+    """What a rank waits for ranks before and after it, in times of what it computes."""
+    starts: float = 1.0
+    """What is left of the host's time for starting kernels and running Python."""
+    replays: float = 0.0
+    """Tensors that are not kept for the backward of a micro-batch but computed once more."""
+    moved: float = 1.0
+    """What is left of the bytes that operators other than products read and write."""
+    to_host: float = 0.0
+    """Bytes that go to the host and come back, for each update."""

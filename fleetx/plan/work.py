@@ -1,0 +1,141 @@
+"""What a rank computes for one micro-batch: the operators of a forward as columns of numbers.
+
+Columns, because whoever compares hundreds of plans adds up thousands of operators for each.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fleetx.plan.operators import KINDS, Kind
+
+if TYPE_CHECKING:
+    from fleetx.plan.trace import Operation, Trace
+
+_MOST: dict[Kind, float] = {"product": 2, "convolution": 2, "attention": 2.5, "other": 1}
+"""So many times its forward a backward takes at most; that of attention computes scores anew."""
+Column = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Operators in the order in which a forward ran them."""
+
+    part: NDArray[np.int64]
+    """The part of the forward."""
+    kind: NDArray[np.int64]
+    """Which of `KINDS`."""
+    bits: NDArray[np.int64]
+    """Of the numbers with which it computes."""
+    operations: Column
+    """Multiplications and additions of one forward."""
+    moved: Column
+    """Bytes that one forward reads and writes."""
+    calls: Column
+    """Calls of submodules that ended after it and before the next one."""
+    kernels: Column
+    """1 for what starts a kernel, 0 for a view."""
+    forwards: Column
+    """How often it runs forward for each backward."""
+    backwards: Column
+    """Its backward takes so many times what its forward takes."""
+    joined: Column
+    """Bytes of gradients that its backward adds to those of other readers of the same values."""
+    forward_seconds: Column
+    """As a device took for it; not a number where nobody measured."""
+    backward_seconds: Column
+
+    def where(self, mask: Mask) -> "Work":
+        """Some of the operators."""
+        return Work(**{name: column[mask] for name, column in self._columns()})
+
+    def divided(self, mask: Mask, ranks: int) -> "Work":
+        """With some operators computed by several ranks together."""
+        rest = np.where(mask, 1 / ranks, 1.0)
+        columns = ("operations", "moved", "joined", "forward_seconds", "backward_seconds")
+        return replace(self, **{name: getattr(self, name) * rest for name in columns})
+
+    def replayed(self, mask: Mask) -> "Work":
+        """With some operators run forward once more."""
+        return replace(self, forwards=self.forwards + mask)
+
+    def _columns(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in self.__dataclass_fields__]
+
+
+Clock = Callable[["Operation", Collection[int]], tuple[float, float]]
+"""An operator and the memory that wants gradients -> seconds of its forward and its backward."""
+
+
+def work_of(trace: "Trace", trained: Collection[str], clock: Clock | None = None) -> Work:
+    """All operators of a forward.
+
+    Args:
+        trace: the forward.
+        trained: names of parameters that get gradients.
+        clock: measures operators.
+    """
+    counts = [one.count for one in trace.operations]
+    backwards, wanted = _backwards(trace, trained)
+    unknown = (float("nan"), float("nan"))
+    seconds = [unknown if clock is None else clock(one, wanted) for one in trace.operations]
+    return Work(
+        part=np.array([one.part for one in trace.operations], np.int64),
+        kind=np.array([KINDS.index(count.kind) for count in counts], np.int64),
+        bits=np.array([8 * _itemsize(count.dtype) for count in counts], np.int64),
+        operations=np.array([count.operations for count in counts], np.float64),
+        moved=np.array([count.moved for count in counts], np.float64),
+        calls=_calls(trace),
+        kernels=np.array([float(count.moved > 0) for count in counts], np.float64),
+        forwards=np.ones(len(counts)),
+        backwards=np.array(backwards, np.float64),
+        joined=np.array(_joined(trace, wanted), np.float64),
+        forward_seconds=np.array([forward for forward, _ in seconds], np.float64),
+        backward_seconds=np.array([backward for _, backward in seconds], np.float64),
+    )
+
+
+def _calls(trace: "Trace") -> Column:
+    """How many calls of submodules belong to each operator: the last one before they returned."""
+    moments = [one.at for one in trace.operations]
+    last = np.searchsorted(moments, [call.at for call in trace.calls]) - 1
+    return np.bincount(np.maximum(last, 0), minlength=len(moments)).astype(np.float64)
+
+
+def _itemsize(dtype: torch.dtype) -> int:
+    return dtype.itemsize if dtype.is_floating_point else 4
+
+
+def _joined(trace: "Trace", wanted: Collection[int]) -> list[float]:
+    """What is read and written to add up the gradients of values that several operators read."""
+    seen, found = set[int](), []
+    for one in trace.operations:
+        reads = {number for number in one.reads if number in wanted and one.count.moved}
+        again = (number for number in reads if number in seen and number not in trace.own)
+        found.append(3.0 * sum(trace.values[number].size for number in again))
+        seen |= reads
+    return found
+
+
+def _backwards(trace: "Trace", trained: Collection[str]) -> tuple[list[float], set[int]]:
+    """How many times its forward the backward of each operator takes, and what wants gradients.
+
+    That of a product is one product for each of its inputs that wants a gradient.
+    """
+    wanted = {number for number, name in trace.own.items() if name in trained}
+    found = []
+    for one in trace.operations:
+        reads = wanted.intersection(one.reads)
+        if not reads or not one.count.dtype.is_floating_point:
+            found.append(0.0)
+            continue
+        wanted.update(one.makes)
+        weights = any(number in trace.own for number in reads)  # a bias costs next to nothing
+        inputs = weights + sum(number not in trace.own for number in reads)
+        found.append(min(inputs, _MOST[one.count.kind]))
+    return found, wanted

@@ -1,0 +1,129 @@
+"""Process groups, meshes, DDP, FSDP2, and the meetings of torch's elastic launcher."""
+
+import json
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+
+__all__ = [
+    "FsdpRecord",
+    "check_reduced",
+    "exchanges_made",
+    "flattened",
+    "forget_sharding_plans",
+    "fsdp_owner",
+    "fsdp_records",
+    "fsdp_whole",
+    "group_members",
+    "groups_made",
+    "is_fsdp",
+    "last_collectives",
+    "part_from_meeting",
+    "process_groups",
+    "seed_spread_tensors",
+]
+
+
+def flattened(mesh: "DeviceMesh", name: str) -> "DeviceMesh":
+    """All axes of a mesh as one; torch keeps it under its name, so all callers share its group."""
+    return mesh._flatten(name)
+
+
+def seed_spread_tensors(seed: int, mesh: "DeviceMesh") -> None:
+    """Seed the numbers that DTensors draw."""
+    from torch.distributed.tensor._random import manual_seed  # heavy, and rarely needed
+
+    manual_seed(seed, mesh)
+
+
+def check_reduced(replica: nn.parallel.DistributedDataParallel) -> None:
+    """Raise if DDP still waits for gradients of the last backward."""
+    replica._check_reducer_finalized()
+
+
+FsdpRecord: TypeAlias = Any
+"""What FSDP2 knows of one parameter: ``sharded_param``, ``unsharded_accumulated_grad``, …"""
+
+
+def is_fsdp(module: nn.Module) -> bool:
+    """Whether FSDP2 has spread the module; asks without loading FSDP."""
+    return hasattr(module, "_get_fsdp_state")
+
+
+def fsdp_records(module: Any) -> list[FsdpRecord]:
+    """The records of the parameters that an FSDP module spreads as one unit."""
+    group = module._get_fsdp_state()._fsdp_param_group
+    return [] if group is None else list(group.fsdp_params)
+
+
+def fsdp_owner(record: FsdpRecord) -> tuple[nn.Module, str]:
+    """The module that has the parameter of a record, and the name there."""
+    return record._module_info.module, record._module_info.param_name
+
+
+def fsdp_whole(record: FsdpRecord) -> Tensor | None:
+    """The whole parameter of a record; None before it was gathered for the first time."""
+    return getattr(record, "_unsharded_param", None)
+
+
+def process_groups() -> list[Any]:
+    """All process groups that exist, the default one included."""
+    from torch.distributed import distributed_c10d
+
+    return list(distributed_c10d._world.pg_map)
+
+
+def groups_made() -> int:
+    """How many process groups this process has made; names of new ones are counted by it."""
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._world.group_count
+
+
+def exchanges_made() -> dict[str, int]:
+    """Process groups by their names -> how many exchanges this rank has begun in each."""
+    return {str(g.group_name): g._get_sequence_number_for_group() for g in process_groups()}
+
+
+def group_members() -> dict[str, tuple[str, list[int]]]:
+    """Process groups by their names -> what torch calls them, and their ranks."""
+    from torch.distributed import get_process_group_ranks
+
+    every = process_groups()
+    return {str(g.group_name): (str(g.group_desc), get_process_group_ranks(g)) for g in every}
+
+
+def last_collectives() -> list[dict[str, Any]]:
+    """Torch's flight record: collectives of this rank, the latest last, and if they are over.
+
+    Each has ``process_group`` (name and description), ``collective_seq_id`` (its place in the
+    group), ``profiling_name``, ``input_sizes`` and ``retired``. Exchanges of two ranks are not
+    among those of gloo. Empty where ``TORCH_FR_BUFFER_SIZE=0`` switches the record off.
+    """
+    from torch._C import _distributed_c10d as c10d
+
+    dump: Any = vars(c10d)["_dump_fr_trace_json"]
+    return list(json.loads(dump(True, False)).get("entries", []))
+
+
+def part_from_meeting(handler: "DynamicRendezvousHandler") -> None:
+    """Take this machine out of a meeting that goes on: shutdown() would close it for all."""
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _RendezvousExitOp
+
+    handler._stop_heartbeats()
+    deadline = handler._get_deadline(handler.settings.timeout.close)
+    handler._op_executor.run(_RendezvousExitOp(), deadline)
+
+
+def forget_sharding_plans() -> None:
+    """Empty DTensor's caches of sharding decisions, which hold meshes."""
+    from torch.distributed.tensor import _redistribute, debug
+
+    clear: Any = debug._clear_sharding_prop_cache
+    clear()
+    # Not in every release.
+    getattr(_redistribute, "clear_redistribute_planner_cache", lambda: None)()

@@ -1,0 +1,102 @@
+"""Operators: kernels without a public name, and what an operator says of itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = [
+    "OpOverload",
+    "attention_on_cpu",
+    "canonical_mask",
+    "decompositions",
+    "foreach_add",
+    "foreach_add_",
+    "foreach_addcmul_",
+    "foreach_clamp_max_",
+    "foreach_clamp_min_",
+    "foreach_div",
+    "foreach_div_",
+    "foreach_lerp_",
+    "foreach_mul",
+    "foreach_mul_",
+    "foreach_neg",
+    "foreach_norm",
+    "foreach_sqrt",
+    "foreach_sub_",
+    "fused_adam_",
+    "fused_sgd_",
+    "is_mutable",
+    "unscale_and_find_inf_",
+    "without_mkldnn",
+    "written",
+]
+
+canonical_mask: Any = F._canonical_mask
+"""A mask of numbers out of one of yes and no, as torch's own layers make it."""
+
+# Operators on lists of tensors, which torch.optim itself is written with.
+foreach_add: Any = torch._foreach_add
+foreach_add_: Any = torch._foreach_add_
+foreach_addcmul_: Any = torch._foreach_addcmul_
+foreach_clamp_max_: Any = torch._foreach_clamp_max_
+foreach_clamp_min_: Any = torch._foreach_clamp_min_
+foreach_div: Any = torch._foreach_div
+foreach_div_: Any = torch._foreach_div_
+foreach_lerp_: Any = torch._foreach_lerp_
+foreach_mul: Any = torch._foreach_mul
+foreach_mul_: Any = torch._foreach_mul_
+foreach_neg: Any = torch._foreach_neg
+foreach_norm: Any = torch._foreach_norm
+foreach_sqrt: Any = torch._foreach_sqrt
+foreach_sub_: Any = torch._foreach_sub_
+fused_adam_: Any = torch._fused_adam_
+fused_sgd_: Any = torch._fused_sgd_
+"""The kernels behind ``torch.optim.Adam(fused=True)`` and ``SGD(fused=True)``."""
+
+unscale_and_find_inf_: Any = torch._amp_foreach_non_finite_check_and_unscale_
+"""The kernel behind ``torch.amp.GradScaler.unscale_``."""
+
+
+def written(operator: Any, arguments: Any) -> Iterator[Tensor]:
+    """The tensors among positional arguments to which an operator of torch writes."""
+    if operator._schema.is_mutable:
+        for declared, value in zip(operator._schema.arguments, arguments, strict=False):
+            if declared.alias_info is not None and declared.alias_info.is_write:
+                several = value if isinstance(value, list | tuple) else (value,)
+                yield from (tensor for tensor in several if isinstance(tensor, Tensor))
+
+
+OpOverload = torch._ops.OpOverload
+"""One operator of torch for one kind of arguments, such as ``torch.ops.aten.add.Tensor``."""
+
+
+@contextmanager
+def without_mkldnn() -> Iterator[None]:
+    """Leave oneDNN out; torch's public switch for it warns about devices of others."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def is_mutable(operator: Any) -> bool:
+    """Whether an operator, such as ``torch.ops.aten.add_.Tensor``, changes what it is given."""
+    return bool(operator._schema.is_mutable)
+
+
+def attention_on_cpu() -> Any:
+    """What scaled_dot_product_attention becomes on a CPU; torch's counter does not know it."""
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def decompositions() -> Any:
+    """The module with what torch runs for operators that have no kernel for fake tensors."""
+    from torch._decomp import decompositions as found
+
+    return found

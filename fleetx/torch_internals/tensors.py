@@ -1,0 +1,71 @@
+"""Tensors: their memory, their versions, what autograd knows of them."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "has_gradient_hooks",
+    "is_view",
+    "mark_parameter",
+    "saved_tensor_hooks",
+    "shared_storage",
+    "storage_number",
+    "unsafe_view",
+    "values_of",
+    "version_of",
+    "wrapper_subclass",
+]
+
+
+def has_gradient_hooks(parameter: Tensor) -> bool:
+    """Whether something is called with the gradient of a leaf."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was written in place; autograd itself compares it."""
+    return tensor._version
+
+
+def is_view(tensor: Tensor) -> bool:
+    """Whether a tensor shares the memory of another one."""
+    return tensor._is_view()
+
+
+def values_of(sparse: Tensor) -> Tensor:
+    """The values of a sparse tensor, those of equal indices not added up."""
+    return sparse._values()
+
+
+def unsafe_view(tensor: Tensor, shape: Any) -> Tensor:
+    """Another shape of a tensor that autograd does not take for a view of it."""
+    return cast(Tensor, torch.ops.aten._unsafe_view.default(tensor, shape))
+
+
+def shared_storage(size: int) -> torch.UntypedStorage:
+    """Bytes in shared memory, as the workers of a ``DataLoader`` use them."""
+    return cast(torch.UntypedStorage, torch.UntypedStorage._new_shared(size))
+
+
+def mark_parameter(tensor: Tensor) -> None:
+    """Let ``isinstance(tensor, nn.Parameter)`` be true, which mixed precision asks."""
+    tensor._is_param = True
+
+
+def saved_tensor_hooks() -> Any:
+    """The hooks of ``torch.autograd.graph.saved_tensors_hooks`` that are in force."""
+    from torch._C._autograd import _top_saved_tensors_default_hooks
+
+    return _top_saved_tensors_default_hooks(False)
+
+
+def storage_number(tensor: Tensor) -> int:
+    """Identifies the memory of a tensor, one without data too."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def wrapper_subclass(cls: type[Tensor], size: Any, **options: Any) -> Any:
+    """A tensor of a subclass that has a shape and no memory."""
+    return torch.Tensor._make_wrapper_subclass(cls, size, **options)
