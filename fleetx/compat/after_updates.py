@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from fleetx.compat.notes import note
 from fleetx.record.error import ProgramError
 from fleetx.record.liveness import live_nodes
 from fleetx.record.program_graph import ProgramGraph
@@ -38,6 +39,22 @@ def begin(program: ProgramGraph) -> None:
     """Note that what is written into a program from now on comes behind the update."""
     last = next(iter(reversed(program.graph.nodes)))
     program.attachments[_Mark] = _Mark(last)
+
+
+def once_more(loss: Variable, optimizer: Any) -> None:
+    """Let a loss that an optimizer makes small already be given to it again, as scripts do.
+
+    A run still ends in one update: the strategies of the last call are in force.
+    """
+    program = loss.program
+    training = program.objective
+    if not isinstance(training, Training) or training.loss != loss.name:
+        return
+    if training.optimizer is optimizer and _Mark in program.attachments:
+        if program.attachments[_Mark].assigned:
+            return  # the refusal that follows is right: assignments stand behind the first
+        note("minimize()", "it was called twice for one loss; a run ends in one update.")
+        program.objective = None
 
 
 def comes_after(program: ProgramGraph, home: fx.Node, value: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fleetx.compat import imports
 from fleetx.compat.checking import served
+from fleetx.compat.moved_modules import MOVED
 from fleetx.compat.tables import spelled
 
 DEEPEST = 3
@@ -16,7 +17,8 @@ DEEPEST = 3
 def covered() -> dict[str, list[str]]:
     """Module that a script may import -> the names that it has."""
     with served():
-        found = {name: names_of(importlib.import_module(name)) for name in imports.modules()}
+        own = [name for name in imports.modules() if name not in MOVED]
+        found = {name: names_of(importlib.import_module(name)) for name in own}
     return {module: names for module, names in found.items() if names}
 
 

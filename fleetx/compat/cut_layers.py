@@ -15,6 +15,7 @@ from fleetx.compat.paddle.distributed.parallel import same_start
 from fleetx.compat.paddle.nn.layer.layers import Layer
 from fleetx.compat.parameters import ParamAttr
 from fleetx.compat.plain import plain
+from fleetx.compat.recorded import PARTS
 from fleetx.compat.tensors import wrap
 
 
@@ -180,7 +181,10 @@ def split_layer(
     if operation not in {"linear", "embedding"}:
         raise ValueError(f"split() knows 'linear' and 'embedding', got {operation!r}")
     if modes.is_static():
-        return _whole(x, size, operation, weight_attr, bias_attr)
+        made = _whole(x, size, operation, weight_attr, bias_attr)
+        if operation == "linear" and axis == 1 and not gather_out and partitions > 1:
+            vars(made)[PARTS] = partitions
+        return made
     if operation == "embedding":
         return VocabParallelEmbedding(size[0], size[1], weight_attr)(x)
     has_bias = bias_attr is not False

@@ -10,7 +10,7 @@ import fleetx
 from fleetx import roles
 from fleetx.api import session
 from fleetx.compat import scopes
-from fleetx.compat.after_updates import finished
+from fleetx.compat.after_updates import finished, once_more
 from fleetx.compat.fleet_strategies import chosen_by_auto, native, with_strategies
 from fleetx.compat.halves import Halves
 from fleetx.compat.made_optimizers import DGCMomentum
@@ -47,6 +47,8 @@ class DistributedOptimizer:
         **old: Any,
     ) -> Any:
         """Let every run of a program be one update of all workers; eagerly, end the batch."""
+        if isinstance(_first(startup_program), scopes.Scope):  # pslib has one more at its place
+            startup_program, parameter_list, no_grad_set = parameter_list, no_grad_set, None
         loss, startup_program = _first(loss), _first(old.pop("startup_programs", startup_program))
         parameter_list = old.pop("parameters", None) or parameter_list
         for idle in ("scopes", "program_mode", "auc_runner_mode"):
@@ -56,7 +58,9 @@ class DistributedOptimizer:
         if not isinstance(loss, Variable):
             return self._optimizer.minimize(loss)
         chosen = parameter_list or self._optimizer._given
+        once_more(loss, self._optimizer)
         done, pairs = self._made.minimize(loss, startup_program, chosen, no_grad_set)
+        self.get_loss_scaling()  # scripts fetch it by its name
         return done, finished(loss, pairs)
 
     def backward(

@@ -50,6 +50,26 @@ _UNDERSCORED = {
 _PADDLES_OWN = {"amp_configs": {"decr_ratio": 0.8}}
 """Defaults of Paddle that differ from ours."""
 
+_OTHER_BLOCKS = {
+    "trainer_desc_configs": "it tells Paddle's workers what to dump; fetch what you look for.",
+    "sparse_table_configs": "tables of servers are described by their layers and the optimizer.",
+    "downpour_table_param": "tables of servers are described by their layers and the optimizer.",
+    "fs_client_param": "files are read where the script says.",
+}
+"""Blocks of settings that Paddle's own parts read: they are kept, noted, and change nothing."""
+
+_OTHER_KEYS = {
+    "sharding_configs": {"acc_steps": "gradient_merge_acc_step", "pure_dp_degree": "dp_degree"},
+}
+"""Keys that scripts of the examples were written with before a release renamed them."""
+
+_IDLE_KEYS = {
+    "sharding_configs": ("schedule_mode", "pp_bz", "_dp_as_optimizer_sharding"),
+    "recompute_configs": ("refined_ops_patterns",),
+    "hybrid_configs": ("mp_configs", "pp_configs", "sharding_configs"),
+}
+"""Keys that tune how stages and exchanges take turns."""
+
 _BEGINS = {"nccl_comm_num": 1, "hierarchical_allreduce_inter_nranks": 1}
 """Numbers below these meant the same as these."""
 
@@ -63,6 +83,10 @@ class DistributedStrategy(NativeStrategy):
         if name == "auto" and value:
             vars(self)["_auto"] = True
             return
+        if name in _OTHER_BLOCKS:
+            note(f"strategy.{name}", _OTHER_BLOCKS[name])
+            vars(self)[f"_{name}"] = dict(value)
+            return
         if name in _BEGINS and isinstance(value, int):
             value = max(value, _BEGINS[name])
         if isinstance(value, Mapping):
@@ -73,6 +97,8 @@ class DistributedStrategy(NativeStrategy):
         name = _UNDERSCORED.get(name, name)
         if name == "auto":
             return bool(vars(self).get("_auto"))
+        if name in _OTHER_BLOCKS:
+            return vars(self).get(f"_{name}", {})
         if name == "build_strategy":
             return BuildStrategy(self._blocks.setdefault(name, {}), self._writable)
         if name == "execution_strategy":
@@ -94,12 +120,22 @@ class DistributedStrategy(NativeStrategy):
             name: {**_PADDLES_OWN.get(f"{name}_configs", {}), **options}
             for name, options in made.strategies.items()
         }
+        half = chosen.get("amp", {})
+        if not half.get("use_pure_fp16") and not half.get("use_pure_bf16"):
+            half.pop("use_fp16_guard", None)  # it is about those modes, and was set without them
         return replace(made, changed=changed, strategies=chosen)
 
 
 def _options(block: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Options with variables by their names, and without those that say nothing."""
-    made = {key: value for key, value in given.items() if value is not None}
+    renamed, idle = _OTHER_KEYS.get(block, {}), _IDLE_KEYS.get(block, ())
+    for name in [name for name in idle if name in given]:
+        note(f"{block}[{name!r}]", "it tunes how things take turns and changes no result.")
+    made = {
+        renamed.get(key, key): value
+        for key, value in given.items()
+        if value is not None and key not in idle
+    }
     if "checkpoints" in made:
         made["checkpoints"] = names_of(made["checkpoints"])
     return made
@@ -256,7 +292,17 @@ class TrainerStrategy(DistributeTranspilerConfig):
         return self
 
     get_trainer_runtime_config = get_server_runtime_config = get_program_config
-    get_communicator_flags = get_execute_strategy = get_build_strategy = get_program_config
+    get_communicator_flags = get_program_config
+
+    def get_execute_strategy(self) -> ExecutionStrategy:
+        """How a CompiledProgram of the workers is run."""
+        found: ExecutionStrategy = vars(self)["_kept"].setdefault("execute", ExecutionStrategy())
+        return found
+
+    def get_build_strategy(self) -> BuildStrategy:
+        """How it is rewritten."""
+        found: BuildStrategy = vars(self)["_kept"].setdefault("build", BuildStrategy())
+        return found
 
 
 def native(strategy: Any) -> Any:

@@ -1,7 +1,6 @@
 """The ``fleet`` objects of all generations: thin over fleetx."""
 
 import importlib
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from fleetx.compat.distribution import DistributedOptimizer, distribute
 from fleetx.compat.fleet_strategies import DistributedStrategy, native
 from fleetx.compat.notes import note
 from fleetx.compat.programs import Program, ours
+from fleetx.compat.role_makers import PaddleCloudRoleMaker
 from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
 from fleetx.static.run import distributed as programs
@@ -82,7 +82,7 @@ class Fleet:
         if role_maker is not None:
             collective = collective and role_maker.identity().is_collective
         fleetx.init(role_maker, collective, _usable(native(strategy)))
-        self._role_maker = role_maker or roles.PaddleCloudRoleMaker(collective)
+        self._role_maker = role_maker or PaddleCloudRoleMaker(collective)
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -186,8 +186,8 @@ class Fleet:
         self,
         executor: Any,
         dirname: Any,
-        feeded_var_names: Sequence[str] | None = None,
-        target_vars: Sequence[Any] | None = None,
+        feeded_var_names: Any = (),
+        target_vars: Any = (),
         main_program: Any = None,
         export_for_deployment: bool = True,
         **idle: Any,
@@ -196,9 +196,9 @@ class Fleet:
         for name in idle:
             note(f"fleet.save_inference_model({name}=...)", "the model is one archive here.")
         program = main_program or self._plain_program()
-        return fleetx.save_inference_model(
-            executor, dirname, list(feeded_var_names or ()), list(target_vars or ()), program
-        )
+        models = importlib.import_module("fleetx.compat.models")
+        _, feeds, targets = models.arranged(program, feeded_var_names, target_vars)
+        return fleetx.save_inference_model(executor, dirname, feeds, targets, program)
 
     def _plain_program(self) -> Any:
         return programs.main_program()
@@ -282,7 +282,26 @@ def _usable(strategy: Any) -> Any:
             if switch == "sharding" and not modes.is_static():
                 # Eager scripts spread the states of optimizers, and read weights where they like.
                 strategy.sharding_configs = {"stage": 1}
+    if strategy.sharding:
+        _settle_sharding(strategy)
     return strategy
+
+
+def _settle_sharding(strategy: DistributedStrategy) -> None:
+    """Give a pipeline that stands among the options of sharding its own switch and options."""
+    options = strategy.sharding_configs
+    if options["pp_degree"] > 1 and not strategy.pipeline:
+        strategy.pipeline = True
+        strategy.pipeline_configs = {"accumulate_steps": options["gradient_merge_acc_step"]}
+        strategy.sharding_configs = {"gradient_merge_acc_step": 1}
+    others = options["sharding_degree"] * options["pp_degree"] * options["mp_degree"]
+    if options["hybrid_dp"] and roles.started() and others >= roles.worker_num():
+        note("sharding_configs['hybrid_dp']", "the workers hold one copy of the model.")
+        strategy.sharding_configs = {"hybrid_dp": False}
+    if options["sharding_degree"] == 1 and options["pp_degree"] > 1:
+        note("sharding_configs['sharding_degree']", "it is 1: nothing is spread but the stages.")
+        strategy.hybrid_configs = {"pp_degree": options["pp_degree"]}
+        strategy.sharding = False
 
 
 def origin_program() -> Any:

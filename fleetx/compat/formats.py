@@ -1,6 +1,10 @@
 """Number formats under the names that scripts use: ``paddle.float32``."""
 
+from typing import Any
+
 import torch
+
+from fleetx.compat.dtypes import dtype_of
 
 bool = torch.bool
 uint8 = torch.uint8
@@ -15,3 +19,13 @@ float64 = torch.float64
 complex64 = torch.complex64
 complex128 = torch.complex128
 dtype = torch.dtype
+
+
+def finfo(kind: Any) -> torch.finfo:
+    """The limits of a format with fractions."""
+    return torch.finfo(dtype_of(kind))
+
+
+def iinfo(kind: Any) -> torch.iinfo:
+    """The limits of a format of whole numbers."""
+    return torch.iinfo(dtype_of(kind))

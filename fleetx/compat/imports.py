@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from fleetx.compat import old_names
 from fleetx.compat.fleetx_1 import names as fleetx_1
+from fleetx.compat.moved_modules import MOVED, has_moved_below
 from fleetx.compat.tables import HERE, closed, serving
 from fleetx.near_names import near_names
 
@@ -58,6 +59,8 @@ class _Loader(importlib.abc.Loader):
             closed(found)
         serving.tensors()
         # The import system takes what stands here when a module has run.
+        if has_moved_below(module.__name__) and not hasattr(found, "__path__"):
+            found.__path__ = []  # the import system asks for it before it looks below
         sys.modules[module.__name__] = found
 
     def get_code(self, fullname: str) -> Any:
@@ -75,13 +78,16 @@ class _Finder(importlib.abc.MetaPathFinder):
         top = fullname.partition(".")[0]
         if (top not in SERVED and top != BESIDE) or f"{fullname}.".startswith(HERE):
             return None
-        inner = HERE + (fullname if top in SERVED else f"fleetx_1.{fullname.partition('.')[2]}")
+        named = MOVED.get(fullname, fullname)
+        inner = HERE + (named if top in SERVED else f"fleetx_1.{fullname.partition('.')[2]}")
         if not _exists(inner):
             if top == BESIDE:
                 return None
             raise ModuleNotFoundError(_missing(fullname), name=fullname)
         return importlib.machinery.ModuleSpec(
-            fullname, _Loader(inner), is_package=_is_package(inner)
+            fullname,
+            _Loader(inner),
+            is_package=_is_package(inner) or has_moved_below(fullname),
         )
 
 
@@ -127,7 +133,7 @@ def modules() -> list[str]:
     root = Path(__file__).parent
     files = (path for top in SERVED for path in (root / top).rglob("*.py"))
     dotted = (".".join(path.relative_to(root).with_suffix("").parts) for path in files)
-    return sorted(name.removesuffix(".__init__") for name in dotted)
+    return sorted([*(name.removesuffix(".__init__") for name in dotted), *MOVED])
 
 
 _finder, _last = _Finder(), _Last()

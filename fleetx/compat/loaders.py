@@ -12,6 +12,7 @@ from fleetx.compat import lods, modes
 from fleetx.compat.lod_tensors import LoDTensor
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.device import current_device
+from fleetx.compat.pipelined_programs import joined
 from fleetx.compat.running import fed
 from fleetx.compat.tensors import wrap
 from fleetx.static.record.program import program_of
@@ -65,7 +66,10 @@ class GeneratorLoader(readers.GeneratorLoader):
 
     @override
     def _feeds(self) -> Iterator[dict[str, Any]]:
-        for feed in super()._feeds():
+        feeds: Iterator[Any] = super()._feeds()
+        if not self._iterable and not any(self._ragged):
+            feeds = joined(self._program, feeds)
+        for feed in feeds:
             yield Feed(fed(self._program, feed))
 
     @override

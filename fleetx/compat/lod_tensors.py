@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from fleetx.compat.arrays import scalar_like
+from fleetx.compat.sizes import CalledSizes
 from fleetx.static.run.arrays import as_array
 
 Lod = list[list[int]]
@@ -46,11 +47,13 @@ class LoDTensor:
     def __getitem__(self, at: Any) -> Any:
         return self.numpy()[at]
 
-    def shape(self) -> list[int]:
-        """The sizes."""
-        return [] if self._value is None else list(self._value.shape)
+    @property
+    def shape(self) -> CalledSizes:
+        """The sizes: programs of Paddle call them, eager code reads them."""
+        return CalledSizes([] if self._value is None else self._value.shape)
 
-    _get_dims = shape
+    def _get_dims(self) -> list[int]:
+        return list(self.shape)
 
     @property
     def dtype(self) -> Any:
@@ -59,6 +62,9 @@ class LoDTensor:
 
     def _dtype(self) -> Any:
         return self.dtype
+
+    def _is_initialized(self) -> bool:
+        return True if type(self) is not LoDTensor else self._value is not None
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
         """Where each sequence begins, and the end: [[0, 2, 5]]."""

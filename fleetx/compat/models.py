@@ -8,13 +8,12 @@ from typing import Any
 
 from fleetx import io as fleetx_io
 from fleetx import static
-from fleetx.compat import lods
-from fleetx.compat.files import tensors
+from fleetx.compat import foreign_models, lods
+from fleetx.compat.files import model_files, tensors
 from fleetx.compat.notes import note
 from fleetx.compat.programs import Program, ours
 from fleetx.compat.recorded import BY_NUMBERS
 from fleetx.compat.scoped import here
-from fleetx.io.inference import SIGNATURE
 from fleetx.io.values import values
 from fleetx.record.error import ProgramError
 from fleetx.static.run.slot_feeds import OFFSETS
@@ -35,7 +34,7 @@ def save_inference_model(  # noqa: PLR0917 (the order of Paddle)
 ) -> list[str]:
     """Save what leads from the feeds to the targets, weights included.
 
-    The model is a folder called ``model_filename`` or ``__model__`` inside of ``dirname``; the
+    The model is a file called ``model_filename`` or ``__model__`` inside of ``dirname``; the
     weights are beside it too, in Paddle's files.
     """
     program = _program(main_program)
@@ -60,7 +59,7 @@ def save_2(
     program: Any = None,
     **configs: Any,
 ) -> None:
-    """``paddle.static.save_inference_model``: a folder ``<prefix>.pdmodel``, and ``.pdiparams``."""
+    """``paddle.static.save_inference_model``: files ``<prefix>.pdmodel`` and ``.pdiparams``."""
     for name in ("clip_extra", "legacy_format"):
         if configs.pop(name, None) is not None:
             note(f"save_inference_model({name}=…)", "it is about Paddle's own format of models.")
@@ -87,9 +86,28 @@ def _program(given: Any) -> Program:
 
 
 def _written(  # noqa: PLR0917
-    executor: Any, folder: Path, program: Program, feeds: Any, targets: Any, deployed: bool
+    executor: Any, path: Path, program: Program, feeds: Any, targets: Any, deployed: bool
 ) -> tuple[list[str], list[str]]:
-    feeds = [feeds] if isinstance(feeds, str) else list(feeds)
+    pruned, needed, targets = arranged(program, feeds, targets)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _kept.pop(path.resolve(), None)
+    if any(node.meta.get(BY_NUMBERS) for node in pruned.graph.nodes):
+        return list(values(pruned)), _keep(path, pruned, needed, targets)
+    with model_files.written(path) as folder:
+        outputs = fleetx_io.save_inference_model(
+            executor, folder, needed, targets, program, deployed
+        )
+    return list(values(pruned)), outputs
+
+
+def arranged(
+    program: static.Program, feeds: Any, targets: Any
+) -> tuple[static.Program, list[str], list[Any]]:
+    """The part of a program that computes the targets, the inputs that it needs, and the targets.
+
+    Inputs of records have their companions with them; one that no target needs is left out.
+    """
+    feeds = list(feeds) if isinstance(feeds, (list, tuple)) else [feeds]
     targets = list(targets) if isinstance(targets, (list, tuple)) else [targets]
     names = [feed if isinstance(feed, str) else feed.name for feed in feeds]
     inputs = program.inputs()
@@ -98,12 +116,7 @@ def _written(  # noqa: PLR0917
     needed = [name for name in names if name in pruned.inputs()]
     if idle := [n for n in names if n not in needed and not n.endswith(OFFSETS)]:
         note(f"save_inference_model: feed {idle[0]!r}", "no target depends on it; it is left out.")
-    if folder.is_file():
-        folder.unlink()  # a model of Paddle's own
-    if any(node.meta.get(BY_NUMBERS) for node in pruned.graph.nodes):
-        return list(values(pruned)), _keep(folder, pruned, needed, targets)
-    outputs = fleetx_io.save_inference_model(executor, folder, needed, targets, program, deployed)
-    return list(values(pruned)), outputs
+    return pruned, needed, targets
 
 
 Kept = tuple[Program, list[str], list[str]]
@@ -112,7 +125,8 @@ Kept = tuple[Program, list[str], list[str]]
 _kept: dict[Path, Kept] = {}
 """Models that this process saved and that no file can hold, by their folders."""
 
-_ONLY_WEIGHTS = "weights_only.txt"
+_ONLY_WEIGHTS = b"weights only: "
+"""How a file begins that stands for a model which no file can hold."""
 
 
 def _apart(program: static.Program) -> Program:
@@ -122,21 +136,20 @@ def _apart(program: static.Program) -> Program:
     return found
 
 
-def _keep(folder: Path, program: static.Program, feeds: list[str], targets: list[Any]) -> list[str]:
+def _keep(path: Path, program: static.Program, feeds: list[str], targets: list[Any]) -> list[str]:
     """Keep a model whose steps a run counts: a file has its weights, this process its operators."""
     names = [program.name_of(program.find(target)) for target in targets]
     note(
-        f"save_inference_model({str(folder)!r})",
+        f"save_inference_model({str(path)!r})",
         "loops over steps that a run counts are not written into files: the weights are, and "
         "load_inference_model() works in this process.",
     )
-    _kept[folder.resolve()] = _apart(program), feeds, names
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / SIGNATURE).unlink(missing_ok=True)
-    (folder / _ONLY_WEIGHTS).write_text(
-        "This model has loops over steps that a run counts, which no file can hold; the weights "
-        "are in the folder above. Build the network with the code that wrote it, and load them "
-        "with fluid.io.load_params() or paddle.static.load().\n"
+    _kept[path.resolve()] = _apart(program), feeds, names
+    model_files.remove(path)
+    path.write_bytes(
+        _ONLY_WEIGHTS + b"this model has loops over steps that a run counts, which no file can "
+        b"hold; the weights are beside it. Build the network with the code that wrote it, and "
+        b"load them with fluid.io.load_params() or paddle.static.load().\n"
     )
     return names
 
@@ -168,30 +181,48 @@ def load_inference_model(
         again = _apart(kept)
         shown = [name for name in feeds if not name.endswith(OFFSETS)]
         return [again, shown, [again.var(name) for name in names]]
-    # In a thread of its own: a script may be writing another program, and reading is no part of it.
-    with ThreadPoolExecutor(1) as apart:
-        loading = apart.submit(fleetx_io.load_inference_model, found, executor)
-        program, feeds, fetches = loading.result()
+    if model_files.is_model(found):
+        with model_files.opened(found) as folder:
+            program, feeds, fetches = _loaded(folder, executor)
+    else:
+        program, feeds, fetches = _foreign(found, params_filename)
     named = [name for name in feeds if not name.endswith(OFFSETS)]
     return [here(program), named, fetches]
+
+
+def _loaded(folder: Path, executor: Any) -> Any:
+    # In a thread of its own: a script may be writing another program, and reading is no part of it.
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(fleetx_io.load_inference_model, folder, executor).result()
+
+
+def _foreign(path: Path, params_filename: str | None) -> Any:
+    """A model that Paddle saved, with its weights in one file or in a file for each."""
+    params = None if params_filename is None else path.parent / params_filename
+    if params is None and path.suffix == ".pdmodel":
+        params = path.with_suffix(".pdiparams")
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(foreign_models.load, path, params).result()
 
 
 def _found(path: Path, model_filename: str | None) -> Path:
     beside = path.with_name(f"{path.name}.pdmodel")
     for place in (path / (model_filename or MODEL), beside, path):
-        if (place / SIGNATURE).is_file() or place.resolve() in _kept:
+        if place.resolve() in _kept or model_files.is_model(place):
             return place
-        if (place / _ONLY_WEIGHTS).is_file():
-            raise ProgramError(f"{str(place)!r}: {(place / _ONLY_WEIGHTS).read_text()}")
         if place.is_file():
-            raise ProgramError(
-                f"{str(place)!r} is a model of Paddle's own executor, whose kernels are not here; "
-                "build the network with the code that wrote it, load the weights with "
-                "fluid.io.load_persistables() or load_vars(), and save it again."
-            )
+            _refuse_weights(place)
+            return place
     raise FileNotFoundError(
         f"there is no model in {str(path)!r}; it must be what save_inference_model() wrote."
     )
+
+
+def _refuse_weights(path: Path) -> None:
+    with path.open("rb") as file:
+        text = file.read(4096)
+    if text.startswith(_ONLY_WEIGHTS):
+        raise ProgramError(f"{str(path)!r}: {text.decode()}")
 
 
 def normalize_program(program: Any, feed_vars: Any, fetch_vars: Any, **options: Any) -> Program:

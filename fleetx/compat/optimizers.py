@@ -13,11 +13,12 @@ from typing_extensions import override
 from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.compat import modes
-from fleetx.compat.after_updates import finished
+from fleetx.compat.after_updates import finished, once_more
 from fleetx.compat.clipping import clip_gradients, clip_in_force
 from fleetx.compat.decays import Decays, add_hooks, decay_of
 from fleetx.compat.groups import Group
 from fleetx.compat.paddle.optimizer.lr import LRScheduler
+from fleetx.compat.tensors import wrap
 from fleetx.record.variable import Variable
 from fleetx.static.lr import NAME, Schedule
 from fleetx.static.record.program import Program
@@ -162,6 +163,7 @@ class Optimizer(ProgramOptimizer):
             return None, [(p, p.grad) for p in self._given or () if p.grad is not None]
         self.check_clip()
         chosen = parameter_list or self._given
+        once_more(loss, self)
         done, pairs = super().minimize(loss, startup_program, chosen, no_grad_set)
         return done, finished(loss, pairs)
 
@@ -207,6 +209,11 @@ class Optimizer(ProgramOptimizer):
         """The learning rate as scripts fetch it."""
         if isinstance(self._learning_rate, Variable):
             return self._learning_rate
+        if self.eager:  # what the last update took
+            last = (
+                self.get_lr() if self.schedule is None else self.schedule(max(self._ticks - 1, 0))
+            )
+            return wrap(torch.tensor([float(last)]))
         return GlobalRate(self.schedule or (lambda ticks: self.get_lr()), NAME)
 
     # ---- eager loops
@@ -297,6 +304,8 @@ class Optimizer(ProgramOptimizer):
             found |= {f"{name}_{key}": value for key, value in self._named(kept).items()}
         if isinstance(self._learning_rate, LRScheduler):
             found["LR_Scheduler"] = self._learning_rate.state_dict()
+        elif callable(self._learning_rate):
+            found["global_step"] = torch.tensor([self._ticks])
         return found
 
     def _named(self, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,6 +320,8 @@ class Optimizer(ProgramOptimizer):
         """Take back what ``state_dict`` returned."""
         if isinstance(self._learning_rate, LRScheduler) and "LR_Scheduler" in state_dict:
             self._learning_rate.set_state_dict(state_dict["LR_Scheduler"])
+        elif callable(self._learning_rate) and "global_step" in state_dict:
+            self._ticks = int(torch.as_tensor(state_dict["global_step"]).reshape(-1)[0])
         for number, parameter in enumerate(self._given or ()):
             name = getattr(parameter, "paddle_name", f"param_{number}")
             found = {

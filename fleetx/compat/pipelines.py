@@ -18,6 +18,7 @@ from fleetx.api import session
 from fleetx.compat import objects, unique_names
 from fleetx.compat.distribution import DistributedOptimizer
 from fleetx.compat.hybrid import degrees, hybrid_group
+from fleetx.compat.layer_descs import LayerDesc, SharedLayerDesc
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.distributed.fleet.utils.recomputing import recompute
 from fleetx.compat.paddle.nn.layer.layers import Layer
@@ -28,38 +29,6 @@ from fleetx.compat.tensors import wrap
 from fleetx.graph.part import Part, any_inputs
 
 SHARED = "shared_layers"
-
-
-class LayerDesc:
-    """A layer that is made later."""
-
-    def __init__(self, layer_func: Callable[..., Any], *inputs: Any, **kwargs: Any) -> None:
-        self.layer_func, self.inputs, self.kwargs = layer_func, inputs, kwargs
-
-    def build_layer(self) -> Any:
-        """The layer."""
-        return self.layer_func(*self.inputs, **self.kwargs)
-
-    @override
-    def __repr__(self) -> str:
-        return f"LayerDesc({self.layer_func!r}, {self.inputs!r}, {self.kwargs!r})"
-
-
-class SharedLayerDesc(LayerDesc):
-    """A layer that stands in several places with one set of weights."""
-
-    def __init__(
-        self,
-        key: str,
-        layer_func: Callable[..., Any],
-        forward_func: Callable[..., Any] | None = None,
-        shared_weight_attr: str = "weight",
-        *inputs: Any,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(layer_func, *inputs, **kwargs)
-        self.layer_name, self.forward_func = key, forward_func
-        self.shared_weight_attr = shared_weight_attr
 
 
 class _Run:

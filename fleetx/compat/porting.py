@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
+from fleetx.compat.port_imports import binds, import_of, imported, of_paddle, taken
 from fleetx.compat.ported import HEADS, Rule, rule_of
 from fleetx.compat.uses import parse, paths
 
@@ -67,8 +68,8 @@ class _Porter:
         self._heads: set[str] = set()
         self._marks: dict[int, list[str]] = {}
         self._left: list[str] = []
-        self._taken = _taken(self._tree)
-        self._imported = _imported(self._tree)
+        self._taken = taken(self._tree)
+        self._imported = imported(self._tree)
         self._done: set[ast.AST] = set()
         """Expressions that were moved with the call around them."""
         self._gone: list[Edit] = []
@@ -258,7 +259,7 @@ class _Porter:
         statements = [
             node
             for node in ast.walk(self._tree)
-            if isinstance(node, ast.Import | ast.ImportFrom) and _of_paddle(node)
+            if isinstance(node, ast.Import | ast.ImportFrom) and of_paddle(node)
         ]
         names = [node for node in ast.walk(self._tree) if isinstance(node, ast.Name)]
         used = {node.id for node in names if self._stays(node)}
@@ -269,8 +270,8 @@ class _Porter:
             # What is left must still know that a program is written.
             lines += ["import paddle", "paddle.enable_static()"]
         for number, node in enumerate(statements):
-            kept = [a for a in node.names if _binds(a) in used or a.name == "*"]
-            text = [_import(node, kept)] if kept else []
+            kept = [a for a in node.names if binds(a) in used or a.name == "*"]
+            text = [import_of(node, kept)] if kept else []
             text += lines if not number else []
             indent = " " * node.col_offset
             start, end = self._span(node)
@@ -358,49 +359,3 @@ def _native(rule: Rule, call: ast.Call | None) -> str:
 
 def _eager(call: ast.Call) -> bool:
     return any(k.arg == "parameters" for k in call.keywords)
-
-
-def _imported(tree: ast.Module) -> set[str]:
-    """Names that imports of Paddle bind."""
-    return {
-        _binds(alias)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom) and _of_paddle(node)
-        for alias in node.names
-    }
-
-
-def _taken(tree: ast.Module) -> set[str]:
-    """Names that a script binds otherwise, such as ``io`` by ``import io``."""
-    found = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(ctx=ast.Store()):
-                found.add(node.id)
-            case ast.FunctionDef() | ast.ClassDef():
-                found.add(node.name)
-            case ast.arg():
-                found.add(node.arg)
-            case ast.Import() | ast.ImportFrom() if not _of_paddle(node):
-                found |= {_binds(a) for a in node.names} - {"torch", "fleetx"}
-    return found
-
-
-def _of_paddle(node: ast.Import | ast.ImportFrom) -> bool:
-    modules = (
-        [node.module or ""]
-        if isinstance(node, ast.ImportFrom)
-        else [alias.name for alias in node.names]
-    )
-    return any(module.partition(".")[0] in {"paddle", "paddlenlp"} for module in modules)
-
-
-def _binds(alias: ast.alias) -> str:
-    return alias.asname or alias.name.partition(".")[0]
-
-
-def _import(node: ast.Import | ast.ImportFrom, kept: list[ast.alias]) -> str:
-    names = ", ".join(f"{a.name} as {a.asname}" if a.asname else a.name for a in kept)
-    if isinstance(node, ast.Import):
-        return f"import {names}"
-    return f"from {node.module} import {names}"

@@ -16,9 +16,9 @@ from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.seen_operators import Operator
 from fleetx.plan.option import unknown
 from fleetx.record import interception
-from fleetx.record.error import ProgramError
 from fleetx.static.record import current
 
+_TEXTS = "fleetx.compat.program_bytes"
 _BLOCKS = "fleetx.compat.blocks"
 """Operators by name; they are layers, which are made of what is here."""
 
@@ -85,25 +85,37 @@ class Program(static.Program):
     def _backward_role_guard(self) -> Iterator[None]:
         yield
 
+    def _prune(self, targets: Any) -> "Program":
+        """The part that leads to the targets."""
+        chosen = list(targets) if isinstance(targets, (list, tuple)) else [targets]
+        return ours(self.prune(list(self.inputs()), chosen))
+
+    def _prune_with_input(self, feeded_var_names: Sequence[Any], targets: Any) -> "Program":
+        """The part that leads from these inputs to the targets."""
+        chosen = list(targets) if isinstance(targets, (list, tuple)) else [targets]
+        return ours(self.prune(list(feeded_var_names), chosen))
+
+    def _inference_optimize(self, prune_read_op: bool = True) -> "Program":
+        """The program as tests run it."""
+        return self.clone(for_test=True)
+
     @staticmethod
     def parse_from_string(binary: bytes) -> "Program":
-        """Refused: such files hold operators of Paddle's own executor."""
-        raise ProgramError(
-            "Program.parse_from_string(): a program that Paddle wrote to a file names kernels of "
-            "its own executor, which are not here; build the network with the code that wrote it "
-            "and load its weights with fluid.io.load_persistables()."
-        )
+        """A program that ``serialize_to_string`` or ``save_inference_model`` wrote."""
+        found: Program = importlib.import_module(_TEXTS).parsed(binary)
+        return found
 
 
 class ProgramDesc:
-    """A program as text, where Paddle has a message of protocol buffers."""
+    """A program as bytes, where Paddle has a message of protocol buffers."""
 
     def __init__(self, program: static.Program) -> None:
         self._program = program
 
     def serialize_to_string(self) -> bytes:
-        """The operators, to read or to compare."""
-        return str(self._program).encode()
+        """The operators to read or to compare; this process makes a program of them again."""
+        written: bytes = importlib.import_module(_TEXTS).written(self._program)
+        return written
 
 
 def ours(program: static.Program) -> Program:
@@ -270,6 +282,9 @@ class _Variables(dict[str, Any]):
         rate = getattr(optimizer, "_global_learning_rate", None)
         if name == static.lr.NAME and rate is not None:
             return rate()
+        scopes = importlib.import_module("fleetx.compat.scopes")  # it asks for programs in turn
+        if scopes.registered(name):
+            return scopes.ScopeName(name)
         raise KeyError(name)
 
 

@@ -1,6 +1,6 @@
 """Writing into the program that is recorded now what no variable leads there."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -116,8 +116,28 @@ def _as(x: Variable, sizes: list[Any], func: Callable[..., Any], *args: Any) -> 
     return emit(x.program, "call_function", func, (x, *args), {}, found=like)
 
 
+PARTS = "of_parts"
+"""Noted of a variable that is whole here, where Paddle's workers have as many parts of it."""
+
+
+def check_parts(x: Any, sizes: Sequence[Any]) -> None:
+    """Refuse to cut a whole row by a count that a script means for its part of the row."""
+    parts = vars(x).get(PARTS, 1) if isinstance(x, Variable) else 1
+    last = list(sizes)[-2:]
+    if parts == 1 or not all(isinstance(size, int) and size > 0 for size in last):
+        return
+    if len(last) == 2 and last[0] * last[1] == x.fake.shape[-1]:
+        raise NotImplementedError(
+            f"reshape(…, {last}) of what paddle.distributed.split(axis=1, gather_out=False) gave: "
+            f"in programs here every worker has the whole row, not one of {parts} parts, and a "
+            "count of heads for one part would mix heads. Write the count as -1, [0, 0, -1, "
+            f"{last[1] // parts}], or train eagerly with ColumnParallelLinear."
+        )
+
+
 def reshaped(x: Any, sizes: list[Any]) -> Any:
     """Other sizes, of which one may be -1, also where a free size decides whether that fits."""
+    check_parts(x, sizes)
     if not isinstance(x, Variable) or -1 not in [s for s in sizes if isinstance(s, int)]:
         return torch.reshape(x, sizes)
     known, total = 1, 1

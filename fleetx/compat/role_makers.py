@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import numpy as np
+
 from fleetx import roles
+from fleetx.api import servers
 from fleetx.compat.notes import note
 from fleetx.roles import Role
 
@@ -30,11 +33,13 @@ class _Answers(roles.RoleMaker):
         """The number of this worker."""
         return self.identity().index
 
-    server_index = role_id = worker_index
+    server_index = role_id = get_rank = worker_index
 
     def worker_num(self) -> int:
         """How many workers there are."""
         return self.identity().worker_num
+
+    get_size = worker_num
 
     def server_num(self) -> int:
         """How many servers there are."""
@@ -68,7 +73,22 @@ class _Answers(roles.RoleMaker):
         """Wait until every worker is here."""
         roles.barrier_worker()
 
-    barrier_all = _barrier = barrier_worker
+    barrier_all = _barrier = _barrier_worker = _barrier_all = barrier_worker
+
+    def all_reduce_worker(self, input: Any, output: Any = None, mode: str = "sum") -> Any:
+        """Numbers of all workers as one, also written into an array that is given."""
+        found = np.asarray(roles.util.all_reduce(np.asarray(input), mode))
+        if output is not None:
+            np.copyto(output, found.reshape(np.shape(output)))
+        return found
+
+    all_reduce = _all_reduce = all_reduce_worker
+
+    def all_gather(self, input: Any) -> list[Any]:
+        """What each worker has, in their order."""
+        return list(roles.util.all_gather(input))
+
+    _all_gather = all_gather
 
 
 class PaddleCloudRoleMaker(_Answers, roles.PaddleCloudRoleMaker):
@@ -103,6 +123,24 @@ class UserDefinedRoleMaker(_Answers, roles.UserDefinedRoleMaker):
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **_met(given))
+        _told[:] = [self]
+
+
+_told: list[UserDefinedRoleMaker] = []
+"""Empty or one: what a script said of this process last."""
+
+
+def forget() -> None:
+    """Begin as a new process does."""
+    _told.clear()
+
+
+def servers_ahead() -> bool:
+    """Whether this is a job with servers, also before ``fleet.init``: networks may come first."""
+    if roles.started():
+        return servers.has_servers()
+    known = (_told[0] if _told else roles.detect(is_collective=False)).identity()
+    return bool(known.server_endpoints) and not known.is_collective
 
 
 class UserDefinedCollectiveRoleMaker(_Answers, roles.UserDefinedCollectiveRoleMaker):

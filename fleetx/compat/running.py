@@ -16,6 +16,7 @@ from fleetx.compat import lods, places, scopes, transpiled
 from fleetx.compat.arrays import scalar_like
 from fleetx.compat.lod_tensors import LoDTensor
 from fleetx.compat.notes import note
+from fleetx.compat.pipelined_programs import others_fetch
 from fleetx.compat.scoped import here
 from fleetx.compat.strategies import CompiledProgram
 from fleetx.ps.worker.sparse_module import SparseModule
@@ -114,15 +115,16 @@ class Executor(_AtJob):
             given = _without_kept(plain, given)
             known = [fetch for fetch in fetches if not _elsewhere(plain, fetch)]
             begins = [None if return_numpy else lods.begins(plain, fetch) for fetch in known]
+            records = [at for at in begins if at is not None]
             found = super().run(
                 program,
                 None if given is None else fed(plain, given),
-                [*known, *(at for at in begins if at is not None)],
+                [*known, *records, *others_fetch(plain, [*known, *records])],
                 return_numpy=False,
                 use_program_cache=use_program_cache,
             )
-            own, records = iter(found[: len(known)]), iter(found[len(known) :])
-            starts = iter([None if at is None else next(records) for at in begins])
+            own, offsets = iter(found[: len(known)]), iter(found[len(known) :])
+            starts = iter([None if at is None else next(offsets) for at in begins])
             values = [
                 (scopes.global_scope().find_var(fetch).get_tensor().tensor(), None)  # type: ignore[union-attr]
                 if _elsewhere(plain, fetch)

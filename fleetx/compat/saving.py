@@ -77,7 +77,7 @@ def save_persistables(
         filename: one file for everything; a file named like each variable if None.
     """
     program = _program(main_program)
-    kept = training_values(program)
+    kept = training_values(_trainer(program))
     found = {**whole_values(program, "save_persistables"), **accumulators.to_paddle(program, kept)}
     _save(dirname, filename, found)
     state = _state_file(dirname, filename)
@@ -85,6 +85,12 @@ def save_persistables(
         save_tensors(state, kept)
     else:  # of another day, and it would be loaded with these values
         state.unlink(missing_ok=True)
+
+
+def _trainer(program: static.Program) -> static.Program:
+    """The program that moves the optimizer, for ``fleet._origin_program`` that of all workers."""
+    training = training_of(program)
+    return program if training is None or training.origin is None else training.origin
 
 
 def save_params(

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from fleetx.compat import parameters
 from fleetx.compat.lod_tensors import LoDTensor
+from fleetx.compat.sizes import CalledSizes
 from fleetx.record.error import ProgramError
 from fleetx.record.recording_state import paused
 from fleetx.static.run import scope as programs
@@ -35,6 +36,11 @@ class ScopeName(str):
     def name(self) -> str:
         """Itself."""
         return str(self)
+
+
+def registered(name: str) -> bool:
+    """Whether a value lives elsewhere under this name."""
+    return name in _registered
 
 
 def named(name: str, get: Get) -> ScopeName:
@@ -68,11 +74,11 @@ class _Kept(LoDTensor):
         with paused():
             self._set(array)
 
+    @property
     @override
-    def shape(self) -> list[int]:
-        return list(self.tensor().shape)
-
-    _get_dims = shape
+    def shape(self) -> CalledSizes:
+        """The sizes."""
+        return CalledSizes(self.tensor().shape)
 
 
 class ScopeVariable:

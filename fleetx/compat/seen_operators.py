@@ -30,6 +30,13 @@ class Operator:
         """The variables that it gives."""
         return [self.block.program.name_of(self._node)]
 
+    input_names, output_names = ("X",), ("Out",)
+
+    @property
+    def desc(self) -> "OperatorDesc":
+        """The same, for scripts that ask Paddle's description of it."""
+        return OperatorDesc(self)
+
     def input(self, name: str = "") -> list[str]:
         """The same; operators of torch do not name their inputs as Paddle does."""
         return self.input_arg_names
@@ -66,3 +73,26 @@ class Operator:
     @override
     def __repr__(self) -> str:
         return f"{self.output_arg_names} = {self.type}({self.input_arg_names})"
+
+
+class OperatorDesc:
+    """``op.desc``: what an operator is and takes, as calls."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def type(self) -> str:
+        """The function of torch."""
+        return self._operator.type
+
+    def input_arg_names(self) -> list[str]:
+        """The variables that it takes."""
+        return self._operator.input_arg_names
+
+    def output_arg_names(self) -> list[str]:
+        """The variables that it gives."""
+        return self._operator.output_arg_names
+
+    def attr(self, name: str) -> Any:
+        """What is noted of it under a name."""
+        return self._operator.attr(name)

@@ -33,6 +33,8 @@ class _Serving:
         self.on = False
         if f"{HERE}tensors" in sys.modules:
             sys.modules[f"{HERE}tensors"].uninstall()
+        if f"{HERE}role_makers" in sys.modules:
+            sys.modules[f"{HERE}role_makers"].forget()
 
 
 serving = _Serving()

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,3 +165,38 @@ def test_the_lists_and_levels_of_auto_cast(paddle: Any) -> None:
         ),
     ):
         pass
+
+
+def test_a_traced_layer_is_called_and_saved(tmp_path: Path) -> None:
+    import paddle
+    from paddle import fluid
+
+    with fluid.dygraph.guard():
+        layer = fluid.dygraph.Linear(4, 2, act="relu")
+        batch = fluid.dygraph.to_variable(np.random.rand(3, 4).astype("float32"))
+        wanted, traced = fluid.dygraph.TracedLayer.trace(layer, inputs=[batch])
+        assert np.allclose(traced([batch])[0].numpy(), wanted.numpy())
+        traced.save_inference_model(str(tmp_path / "traced"), feed=[0], fetch=[0])
+    paddle.enable_static()
+    exe = fluid.Executor(fluid.CPUPlace())
+    program, feeds, fetches = fluid.io.load_inference_model(str(tmp_path / "traced"), exe)
+    one = batch.numpy()[:1]
+    (found,) = exe.run(program, feed={feeds[0]: one}, fetch_list=fetches)
+    assert np.allclose(found, wanted.numpy()[:1])
+
+
+def test_limits_of_gradients_as_eager_mode_first_had_them() -> None:
+    from paddle import fluid
+    from paddle.fluid.dygraph_grad_clip import GradClipByGlobalNorm, GradClipByValue
+
+    with fluid.dygraph.guard():
+        layer = fluid.dygraph.Linear(2, 1, bias_attr=False)
+        batch = fluid.dygraph.to_variable(np.array([[3.0, 4.0]], "float32"))
+        for clip, wanted in ((GradClipByGlobalNorm(0.5), [0.3, 0.4]), (GradClipByValue(0.2), 0.2)):
+            before = layer.weight.numpy().ravel().copy()
+            optimizer = fluid.optimizer.SGD(1.0, parameter_list=layer.parameters())
+            loss = fluid.layers.reduce_sum(layer(batch))
+            loss.backward()
+            optimizer.minimize(loss, grad_clip=clip)
+            layer.clear_gradients()
+            assert np.allclose(before - layer.weight.numpy().ravel(), wanted, atol=1e-6)

@@ -92,6 +92,11 @@ def by_hand() -> Any:
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     out: list[Any] = []
     dist.alltoall([paddle.to_tensor([rank * 10 + i]) for i in range(2)], out)
+    mean, place = paddle.to_tensor([1.0 + rank]), paddle.to_tensor([0.0])
+    dist.reduce(mean, 0, op=dist.ReduceOp.AVG)
+    assert float(mean) == (1.5 if rank == 0 else 2.0)
+    dist.reduce_scatter(place, [paddle.to_tensor([1.0 + rank])] * 2, op=dist.ReduceOp.AVG)
+    assert float(place) == 1.5
     own = paddle.to_tensor([0.0])
     dist.scatter(own, [paddle.to_tensor([5.0]), paddle.to_tensor([6.0])], src=1)
     dist.barrier()
@@ -344,11 +349,50 @@ def changed_gradients() -> Any:
     return found[0].ravel().tolist(), held.ravel().tolist()
 
 
+def staged_reader() -> Any:
+    """A pipeline of a program: its reader delivers micro-batches, and the last stage fetches."""
+    import paddle
+    from paddle import fluid
+    from paddle.distributed import fleet
+
+    paddle.enable_static()
+    fleet.init(is_collective=True)
+    strategy = fleet.DistributedStrategy()
+    strategy.sharding = True
+    strategy.sharding_configs = {
+        **{"pp_degree": 2, "sharding_degree": 1, "mp_degree": 1, "pure_dp_degree": 1},
+        **{"acc_steps": 2, "pp_bz": 4, "schedule_mode": 1, "hybrid_dp": True},
+    }
+    strategy.amp = False
+    strategy.amp_configs = {"use_fp16_guard": False}
+    attr = fluid.ParamAttr(initializer=fluid.initializer.Constant(0.5))
+    with fluid.device_guard("gpu:0"):
+        x, y = fluid.data("x", [-1, 4], "float32"), fluid.data("y", [-1, 1], "float32")
+        loader = fluid.io.DataLoader.from_generator([x, y], capacity=8, iterable=False)
+        hidden = fluid.layers.fc(x, 2, param_attr=attr)
+    with fluid.device_guard("gpu:1"):
+        made = fluid.layers.fc(hidden, 1, param_attr=attr)
+        loss = fluid.layers.mean(fluid.layers.square_error_cost(made, y))
+    fleet.distributed_optimizer(fluid.optimizer.SGD(0.05), strategy).minimize(loss)
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(fluid.default_startup_program())
+    loader.set_batch_generator(lambda: (line(step, 0) for step in range(7)))
+    loader.start()
+    shown = []
+    try:
+        while True:
+            fetches = [loss] if fleet.worker_index() else []
+            shown.append([float(v[0]) for v in exe.run(fleet.main_program, fetch_list=fetches)])
+    except fluid.core.EOFException:
+        loader.reset()
+    return shown
+
+
 SCENES: dict[str, Callable[[], Any]] = {
     scene.__name__: scene
     for scene in (
         *(eager_model, data_parallel, by_hand, cut_layers, local_steps, pipeline),
-        *(shared_layer, spread, changed_gradients),
+        *(shared_layer, spread, changed_gradients, staged_reader),
     )
 }
 
@@ -381,6 +425,12 @@ def test_two_workers() -> None:
     assert first["changed_gradients"] == second["changed_gradients"]
     assert first["changed_gradients"][0] == pytest.approx([9, 4])
     assert first["changed_gradients"][1] == pytest.approx([0.7, 0.7])
+    # Seven micro-batches are three runs of two; half of the inputs is half of the sums.
+    assert first["staged_reader"] == [[], [], []]
+    error = np.concatenate([line(step, 0)[1] for step in range(2)]) / 2
+    (begun,), _, (ended,) = second["staged_reader"]
+    assert begun == pytest.approx(float(np.mean(error**2)), rel=1e-4)
+    assert ended < begun / 2
     assert first["by_hand"] == [1, [0, 10], 5.0]
     assert second["by_hand"] == [1, [1, 11], 6.0]
     assert first["cut_layers"] == pytest.approx(second["cut_layers"], rel=1e-4)

@@ -310,7 +310,8 @@ def test_layers_of_2_x() -> None:
     rows = nn.embedding(ids, size=[10, 4], is_sparse=True)
     assert list(rows.shape)[1:] == [1, 4]
     more = nn.sparse_embedding(ids, size=[10, 4])
-    made = nn.fc(x=paddle.concat([rows, more], axis=-1), size=3, activation="tanh")
+    assert list(more.shape)[1:] == [4]
+    made = nn.fc(x=paddle.concat([rows, more.unsqueeze(1)], axis=-1), size=3, activation="tanh")
     old = nn.fc(input=made, size=2, act="softmax")
     state = paddle.static.create_global_var(
         name="total", persistable=True, dtype="float32", shape=[1], value=2.0

@@ -85,6 +85,12 @@ def test_servers_by_the_transpiler(tmp_path: Path) -> None:
 
 
 @pytest.mark.rare
+def test_clicks_by_days_and_passes(tmp_path: Path) -> None:
+    falls(job(tmp_path, SERVERS, "clicks_pslib.py", str(tmp_path)))
+    assert any((tmp_path / "saved" / "20200101" / "1").iterdir())
+
+
+@pytest.mark.rare
 def test_words_with_geo(tmp_path: Path) -> None:
     falls(job(tmp_path, SERVERS, "word2vec_geo.py"))
 

@@ -47,18 +47,18 @@ class TensorDesc:
     def ParseFromString(self, data: bytes) -> int:
         """Read the two fields; others are passed over."""
         stream, self.dims = io.BytesIO(data), []
-        while (key := _varint(stream)) is not None:
+        while (key := varint(stream)) is not None:
             number, kind = key >> 3, key & 7
             if kind == 0:
-                value = _varint(stream) or 0
+                value = varint(stream) or 0
                 if number == 1:
                     self.data_type = value
                 elif number == 2:
-                    self.dims.append(_signed(value))
+                    self.dims.append(signed(value))
             elif kind == 2:
-                inner = io.BytesIO(_exactly(stream, _varint(stream) or 0))
-                while number == 2 and (value := _varint(inner)) is not None:  # type: ignore[assignment]
-                    self.dims.append(_signed(value))
+                inner = io.BytesIO(exactly(stream, varint(stream) or 0))
+                while number == 2 and (value := varint(inner)) is not None:  # type: ignore[assignment]
+                    self.dims.append(signed(value))
             else:
                 raise FormatError(f"a description of a tensor has a field of kind {kind}.")
         return len(data)
@@ -69,7 +69,8 @@ class TensorDesc:
         return b"\x08" + _as_varint(self.data_type) + sizes
 
 
-def _varint(stream: BinaryIO) -> int | None:
+def varint(stream: BinaryIO) -> int | None:
+    """The next number of a message; None at its end."""
     value = shift = 0
     while True:
         byte = stream.read(1)
@@ -94,11 +95,13 @@ def _as_varint(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
+    """A number of 64 bits that may be below zero."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def _exactly(stream: BinaryIO, count: int) -> bytes:
+def exactly(stream: BinaryIO, count: int) -> bytes:
+    """So many bytes, or an error."""
     if not 0 <= count < _LARGEST:
         raise FormatError(f"a part of the file would have {count} bytes.")
     found = stream.read(count)
@@ -108,7 +111,7 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
 
 
 def _numbers(stream: BinaryIO, form: str) -> tuple[int, ...]:
-    return struct.unpack(f"<{form}", _exactly(stream, struct.calcsize(f"<{form}")))
+    return struct.unpack(f"<{form}", exactly(stream, struct.calcsize(f"<{form}")))
 
 
 def read_one(stream: BinaryIO) -> tuple[Tensor, list[list[int]]]:
@@ -122,12 +125,12 @@ def read_one(stream: BinaryIO) -> tuple[Tensor, list[list[int]]]:
     lod = []
     for _ in range(levels):
         (size,) = _numbers(stream, "Q")
-        lod.append([int(n) for n in np.frombuffer(_exactly(stream, size), "<u8")])
+        lod.append([int(n) for n in np.frombuffer(exactly(stream, size), "<u8")])
     version, size = _numbers(stream, "Ii")
     if version != 0 or size < 0:
         raise FormatError(f"version {version} of the format is not known.")
     desc = TensorDesc()
-    desc.ParseFromString(_exactly(stream, size))
+    desc.ParseFromString(exactly(stream, size))
     return _data(stream, desc), lod
 
 
@@ -136,12 +139,12 @@ def _data(stream: BinaryIO, desc: TensorDesc) -> Tensor:
         raise FormatError(f"a tensor has the sizes {desc.dims}.")
     count = int(np.prod(desc.dims, dtype=object)) if desc.dims else 1
     if desc.data_type == BFLOAT16:
-        raw = np.frombuffer(_exactly(stream, 2 * count), "<i2").copy()
+        raw = np.frombuffer(exactly(stream, 2 * count), "<i2").copy()
         return torch.from_numpy(raw).view(torch.bfloat16).reshape(desc.dims)
     if desc.data_type not in NUMPY:
         raise FormatError(f"numbers of kind {desc.data_type} are not known.")
     kind = np.dtype(NUMPY[desc.data_type]).newbyteorder("<")
-    raw = np.frombuffer(_exactly(stream, kind.itemsize * count), kind).copy()
+    raw = np.frombuffer(exactly(stream, kind.itemsize * count), kind).copy()
     return torch.from_numpy(raw).reshape(desc.dims)
 
 

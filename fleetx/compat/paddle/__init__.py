@@ -15,9 +15,11 @@ __getattr__, __dir__ = table(
         "tensors": "Tensor",
         "formats": (
             "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 "
-            "complex128 dtype"
+            "complex128 dtype finfo iinfo"
         ),
         "paddle.hapi": "Model summary",
+        "operation_counts": "flops",
+        "paddle.nn.initializer.lazy_init": "LazyGuard",
         "paddle.parameter": "create_parameter",
         "paddle.nn.functional.activation": "sigmoid",
         "paddle.tensor.printing": "set_printoptions",
@@ -89,13 +91,21 @@ __getattr__, __dir__ = table(
             "tril_indices triu_indices"
         ),
         "paddle.tensor.attribute": ("rank is_complex is_floating_point is_integer real imag"),
+        "paddle.fluid.layers.elementwise": (
+            "elementwise_add elementwise_sub elementwise_mul elementwise_div elementwise_pow "
+            "elementwise_mod elementwise_floordiv elementwise_max elementwise_min"
+        ),
+        "paddle.fluid.layers.reduction": (
+            "reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_all reduce_any mul"
+        ),
+        "paddle.fluid.layers.tensor": "fill_constant has_inf has_nan sums create_global_var",
         "batches": "batch",
         "objects": "save load",
         "places": ("CPUPlace CUDAPlace CUDAPinnedPlace NPUPlace XPUPlace"),
         "programs": "default_main_program default_startup_program program_guard",
         "paddle.static.input": "data",
         "paddle.fluid.framework": "get_flags",
-        "paddle.fluid.tuning": "set_flags",
+        "paddle.fluid.tuning": "disable_signal_handler set_flags",
     },
     modules=[
         "amp",
@@ -107,20 +117,25 @@ __getattr__, __dir__ = table(
         "device",
         "distributed",
         "fft",
+        "distribution",
         "fluid",
         "framework",
         "incubate",
+        "inference",
         "io",
         "jit",
         "linalg",
         "metric",
         "nn",
         "optimizer",
+        "profiler",
         "reader",
         "regularizer",
         "static",
         "tensor",
+        "text",
         "utils",
+        "version",
         "vision",
     ],
 )

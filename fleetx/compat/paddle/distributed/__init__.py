@@ -14,6 +14,10 @@ __getattr__, __dir__ = table(
             "send recv alltoall reduce_scatter wait new_group get_group split isend irecv "
             "broadcast_object_list"
         ),
+        "paddle.distributed.more_collectives": (
+            "ParallelMode alltoall_single gather scatter_object_list gloo_barrier "
+            "gloo_init_parallel_env gloo_release"
+        ),
         "paddle.distributed.spawning": "spawn",
         "paddle.distributed.datasets": "InMemoryDataset QueueDataset",
         "paddle.distributed.auto_parallel": "ProcessMesh shard_tensor shard_op",

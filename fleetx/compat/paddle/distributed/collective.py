@@ -74,13 +74,14 @@ def all_reduce(
     among = chosen(group)
     if not among.is_member():
         return _Done()
+    return _into(tensor, lambda moved: _reduced(moved, op, among))
 
-    def exchange(moved: Tensor) -> None:
-        dist.all_reduce(moved, op=_OPS[op], group=among.process_group)
-        if op == ReduceOp.AVG:
-            moved.div_(among.nranks)
 
-    return _into(tensor, exchange)
+def _reduced(moved: Tensor, op: int, among: Any) -> None:
+    """Reduce in place; gloo has no mean of its own."""
+    dist.all_reduce(moved, op=_OPS[op], group=among.process_group)
+    if op == ReduceOp.AVG:
+        moved.div_(among.nranks)
 
 
 def broadcast(
@@ -110,7 +111,7 @@ def reduce(  # noqa: PLR0917 (the order of Paddle)
     if not among.is_member():
         return _Done()
     moved = _plain(tensor).clone()
-    dist.all_reduce(moved, op=_OPS[op], group=among.process_group)
+    _reduced(moved, op, among)
     if roles.worker_index() == dst:
         with torch.no_grad():
             tensor.copy_(moved)
@@ -176,7 +177,7 @@ def reduce_scatter(
     among = chosen(group)
     moved = torch.stack([_plain(t) for t in tensor_list])
     if among.is_member():
-        dist.all_reduce(moved, op=_OPS[op], group=among.process_group)
+        _reduced(moved, op, among)
     with torch.no_grad():
         tensor.copy_(moved[max(among.rank, 0)])
     return _Done()
@@ -225,19 +226,30 @@ def wait(tensor: Tensor, group: Any = None, use_calc_stream: bool = True) -> Non
     """Nothing to do: an exchange has ended when its call returns."""
 
 
+def _in_a_part(x: Tensor, name: str) -> Tensor:
+    """Refuse what programs of several workers would compute by parts that only a script knows."""
+    if isinstance(x, Variable) and roles.started() and roles.worker_num() > 1:
+        raise NotImplementedError(
+            f"paddle.distributed.collective.{name} with {roles.worker_num()} workers in a program "
+            "cuts layers by hand, and layers of programs are whole here on every worker; write "
+            "them whole (paddle.distributed.split, fleet.meta_parallel), or train eagerly."
+        )
+    return x
+
+
 def _c_identity(tensor: Tensor, group: Any = None, skip_c_identity_dynamic: bool = False) -> Any:
-    return exchanges.identity(tensor, chosen(group))
+    return exchanges.identity(_in_a_part(tensor, "_c_identity"), chosen(group))
 
 
 def _c_concat(tensor: Tensor, group: Any = None) -> Any:
-    return exchanges.concat(tensor, chosen(group))
+    return exchanges.concat(_in_a_part(tensor, "_c_concat"), chosen(group))
 
 
 _concat = _c_concat
 
 
 def _c_split(tensor: Tensor, group: Any = None) -> Any:
-    return exchanges.split(tensor, chosen(group))
+    return exchanges.split(_in_a_part(tensor, "_c_split"), chosen(group))
 
 
 def _mp_allreduce(  # noqa: PLR0917 (the order of Paddle)
@@ -250,7 +262,7 @@ def _mp_allreduce(  # noqa: PLR0917 (the order of Paddle)
 ) -> Any:
     if op != ReduceOp.SUM:
         raise ValueError("_mp_allreduce() adds; use all_reduce() for other operations.")
-    return exchanges.summed(tensor, chosen(group))
+    return exchanges.summed(_in_a_part(tensor, "_mp_allreduce"), chosen(group))
 
 
 def _c_lookup_table(
@@ -260,6 +272,7 @@ def _c_lookup_table(
     vocab_size: int = -1,
     name: str | None = None,
 ) -> Any:
+    _in_a_part(index, "_c_lookup_table")
     return exchanges.lookup(table, index, start_index, chosen(None))
 
 
@@ -270,6 +283,7 @@ def _c_softmax_with_cross_entropy(
     return_softmax: bool = False,
     ignore_index: int = -100,
 ) -> Any:
+    _in_a_part(logits, "_c_softmax_with_cross_entropy")
     loss, softmax = exchanges.softmax_with_cross_entropy(logits, label, chosen(group), ignore_index)
     return (loss, softmax) if return_softmax else loss
 

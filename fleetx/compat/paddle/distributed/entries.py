@@ -1,25 +1,14 @@
 """When a row of a table begins to exist: ``CountFilterEntry`` and its like."""
 
-from dataclasses import dataclass
+from fleetx.ps.tables import entries
+from fleetx.ps.tables.entries import ProbabilityEntry, ShowClickEntry
 
 
-@dataclass(frozen=True)
-class CountFilterEntry:
+class CountFilterEntry(entries.CountFilterEntry):
     """With its n-th use."""
 
-    count_filter: int
+    def __init__(self, count_filter: int) -> None:
+        super().__init__(count_filter)
 
 
-@dataclass(frozen=True)
-class ProbabilityEntry:
-    """With a chance at each use."""
-
-    probability: float
-
-
-@dataclass(frozen=True)
-class ShowClickEntry:
-    """By the slots that count showings and clicks."""
-
-    show_name: str
-    click_name: str
+__all__ = ["CountFilterEntry", "ProbabilityEntry", "ShowClickEntry"]

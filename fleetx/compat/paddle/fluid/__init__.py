@@ -10,6 +10,7 @@ __getattr__, __dir__ = table(
             "enable_imperative=disable_static disable_imperative=enable_static"
         ),
         "parameters": "ParamAttr",
+        "paddle.fluid.param_attr": "WeightNormParamAttr",
         "paddle.fluid.parallel_executor": "ParallelExecutor",
         "running": "Executor",
         "strategies": "BuildStrategy ExecutionStrategy CompiledProgram",
@@ -40,6 +41,7 @@ __getattr__, __dir__ = table(
         "paddle.fluid.tuning": "memory_optimize release_memory set_flags",
     },
     modules=[
+        "average",
         "backward",
         "clip",
         "compiler",
@@ -48,6 +50,7 @@ __getattr__, __dir__ = table(
         "data_feeder",
         "dataset",
         "dygraph",
+        "dygraph_grad_clip",
         "executor",
         "framework",
         "incubate",

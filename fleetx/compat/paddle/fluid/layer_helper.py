@@ -4,6 +4,7 @@ from typing import Any
 
 from fleetx.compat import unique_names
 from fleetx.compat.blocks import appended, empty_variable
+from fleetx.compat.default_dtype import get_default_dtype
 from fleetx.compat.fills import Number, XavierFill
 from fleetx.compat.paddle.fluid.layers.common import activated
 from fleetx.compat.parameters import ParamAttr, create
@@ -37,6 +38,10 @@ class LayerHelper:
     def bias_attr(self) -> Any:
         """How the layer's bias is described."""
         return ParamAttr.of(self.kwargs.get("bias_attr"))
+
+    def get_default_dtype(self) -> str:
+        """The format that parameters have unless told otherwise."""
+        return str(self.kwargs.get("dtype") or get_default_dtype())
 
     def input(self, input_param_name: str = "input") -> Any:
         """The one input."""

@@ -26,3 +26,7 @@ def set_flags(flags: Mapping[str, Any]) -> None:
     """Flags of Paddle's executor."""
     for name in flags:
         note(f"set_flags({name})", "it tuned Paddle's executor and changes no result.")
+
+
+def disable_signal_handler() -> None:
+    """Paddle's own handlers of signals are not here."""

@@ -12,6 +12,7 @@ from torch.utils.data import get_worker_info
 
 from fleetx.compat import modes
 from fleetx.compat.loaders import as_lod_tensors, from_dataset, from_generator, tensors_of
+from fleetx.compat.lod_tensors import LoDTensor
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.io.sampler import BatchSampler
 from fleetx.compat.running import fed
@@ -76,7 +77,26 @@ class _Collate:
 
 
 class DataLoader:
-    """Batches of a data set: lists of tensors in eager mode, feeds by name in programs."""
+    """Batches of a data set: lists of tensors in eager mode, feeds by name in programs.
+
+    Args:
+        dataset: by number, or iterable.
+        feed_list: the inputs of a program, for feeds by name.
+        places: has no effect: tensors are made where the process computes.
+        return_list: False with a ``feed_list`` gives feeds by name; lists else.
+        batch_sampler: the samples of each batch, instead of the next three.
+        batch_size: of samples; None gives samples as they are.
+        shuffle: in another order in each epoch.
+        drop_last: leave out a last batch that is not full.
+        collate_fn: makes a batch of samples.
+        num_workers: processes that read.
+        use_buffer_reader: read ahead; it is done where processes read.
+        prefetch_factor: batches that each of them holds.
+        use_shared_memory: has no effect on what is read.
+        timeout: seconds to wait for a batch.
+        worker_init_fn: called in each process with its number.
+        persistent_workers: keep the processes for the next epoch.
+    """
 
     from_generator = staticmethod(from_generator)
     from_dataset = staticmethod(from_dataset)
@@ -100,43 +120,14 @@ class DataLoader:
         worker_init_fn: Callable[[int], None] | None = None,
         persistent_workers: bool = False,
     ) -> None:
-        """Say how samples become batches.
-
-        Args:
-            dataset: by number, or iterable.
-            feed_list: the inputs of a program, for feeds by name.
-            places: has no effect: tensors are made where the process computes.
-            return_list: False with a ``feed_list`` gives feeds by name; lists else.
-            batch_sampler: the samples of each batch, instead of the next three.
-            batch_size: of samples; None gives samples as they are.
-            shuffle: in another order in each epoch.
-            drop_last: leave out a last batch that is not full.
-            collate_fn: makes a batch of samples.
-            num_workers: processes that read.
-            use_buffer_reader: read ahead; it is done where processes read.
-            prefetch_factor: batches that each of them holds.
-            use_shared_memory: has no effect on what is read.
-            timeout: seconds to wait for a batch.
-            worker_init_fn: called in each process with its number.
-            persistent_workers: keep the processes for the next epoch.
-        """
         self.dataset, self.feed_list = dataset, list(feed_list or [])
         self.return_list = not self.feed_list if return_list is None else return_list
         self.num_workers, self.collate_fn = num_workers, collate_fn
         self.batch_size, self.batch_sampler = batch_size, batch_sampler
-        if not self.return_list and not self.feed_list and modes.is_static():
-            raise ValueError(
-                "DataLoader(return_list=False) gives feeds by name, and there is no feed_list; "
-                "pass feed_list=[x, y], or return_list=True."
-            )
         if not use_shared_memory or not use_buffer_reader:
             note("DataLoader(use_shared_memory, use_buffer_reader)", "torch decides how to read.")
         self._iterable = isinstance(dataset, TorchIterable)
-        if self._iterable and (shuffle or batch_sampler is not None):
-            raise ValueError(
-                "DataLoader(): an IterableDataset has an order of its own; leave out "
-                f"{'shuffle' if shuffle else 'batch_sampler'}."
-            )
+        self._check(shuffle)
         self._sampled(shuffle, drop_last)
         self._inner = self._made(
             drop_last=drop_last,
@@ -145,6 +136,18 @@ class DataLoader:
             prefetch_factor=prefetch_factor if num_workers else None,
             persistent_workers=persistent_workers and num_workers > 0,
         )
+
+    def _check(self, shuffle: bool) -> None:
+        if not self.return_list and not self.feed_list and modes.is_static():
+            raise ValueError(
+                "DataLoader(return_list=False) gives feeds by name, and there is no feed_list; "
+                "pass feed_list=[x, y], or return_list=True."
+            )
+        if self._iterable and (shuffle or self.batch_sampler is not None):
+            raise ValueError(
+                "DataLoader(): an IterableDataset has an order of its own; leave out "
+                f"{'shuffle' if shuffle else 'batch_sampler'}."
+            )
 
     def _sampled(self, shuffle: bool, drop_last: bool) -> None:
         if self.batch_sampler is not None or self._iterable or self.batch_size is None:
@@ -182,10 +185,19 @@ class DataLoader:
             return batch if modes.is_static() else tensors_of(batch)
         values = list(batch) if isinstance(batch, (list, tuple)) else [batch]
         if self.return_list or not self.feed_list:
-            return values if modes.is_static() else tensors_of(values)
+            return _held(values) if modes.is_static() else tensors_of(values)
         names = [variable.name for variable in self.feed_list]
         program = program_of(self.feed_list[0])
         return [as_lod_tensors(fed(program, dict(zip(names, values, strict=True))))]
+
+
+def _held(values: list[Any]) -> list[Any]:
+    """Arrays as programs are fed with them."""
+    return [LoDTensor(v) if _is_numbers(v) else v for v in values]
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
 
 
 __all__ = ["DataLoader", "default_collate_fn", "default_convert_fn", "get_worker_info"]

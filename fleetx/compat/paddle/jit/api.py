@@ -79,7 +79,13 @@ def save(layer: Any, path: str, input_spec: Any = None, **configs: Any) -> None:
     """Write a layer as a program with its weights, in evaluation mode."""
     for name in configs:
         note(f"paddle.jit.save({name}=…)", "it is about Paddle's own format of models.")
-    specs, was = _specs(layer, input_spec), layer.training
+    program, feeds, fetches = recorded(layer, _specs(layer, input_spec))
+    models.save_2(path, feeds, fetches, static.Executor(current_device()), program=program)
+
+
+def recorded(layer: Any, specs: Sequence[InputSpec]) -> tuple[static.Program, list[Any], list[Any]]:
+    """A layer as a program in evaluation mode, with its inputs and outputs."""
+    was = layer.training
     layer.eval()
     try:
         with modes.dygraph_guard(), static.program_guard(static.Program(), static.Program()):
@@ -91,9 +97,7 @@ def save(layer: Any, path: str, input_spec: Any = None, **configs: Any) -> None:
             ]
             made = layer(*feeds)
             fetches = list(made) if isinstance(made, (list, tuple)) else [made]
-            program = static.default_main_program()
-        executor = static.Executor(current_device())
-        models.save_2(path, feeds, fetches, executor, program=program)
+            return static.default_main_program(), feeds, fetches
     finally:
         layer.train(was)
 

@@ -13,8 +13,8 @@ __getattr__, __dir__ = table(
             "GLU Hardshrink Softshrink Tanhshrink ThresholdedReLU Maxout RReLU Softmax2D"
         ),
         "paddle.nn.layer.common": (
-            "Identity Linear Embedding Dropout Dropout2D AlphaDropout Flatten Pad1D Pad2D Pad3D "
-            "ZeroPad2D CosineSimilarity Upsample Bilinear Pad2d=Pad2D"
+            "Identity Linear Embedding Dropout Dropout2D Dropout3D AlphaDropout Flatten Pad1D "
+            "Pad2D Pad3D ZeroPad2D CosineSimilarity Upsample Bilinear Pad2d=Pad2D"
         ),
         "paddle.nn.layer.container": "Sequential LayerList LayerDict ParameterList",
         "paddle.nn.layer.conv": (
@@ -39,7 +39,8 @@ __getattr__, __dir__ = table(
         "paddle.nn.layer.pooling": (
             "MaxPool1D MaxPool2D MaxPool3D AvgPool1D AvgPool2D AvgPool3D AdaptiveAvgPool1D "
             "AdaptiveAvgPool2D AdaptiveAvgPool3D AdaptiveMaxPool1D AdaptiveMaxPool2D "
-            "MaxPool2d=MaxPool2D AvgPool2d=AvgPool2D AdaptiveAvgPool2d=AdaptiveAvgPool2D"
+            "AdaptiveMaxPool3D MaxPool2d=MaxPool2D AvgPool2d=AvgPool2D "
+            "AdaptiveAvgPool2d=AdaptiveAvgPool2D"
         ),
         "paddle.nn.layer.rnn": (
             "RNNCellBase SimpleRNNCell LSTMCell GRUCell RNN BiRNN SimpleRNN LSTM GRU"
@@ -50,6 +51,7 @@ __getattr__, __dir__ = table(
         ),
         "paddle.nn.clip": "ClipGradByGlobalNorm ClipGradByNorm ClipGradByValue",
         "paddle.fluid.layers.linear": "fc embedding",
+        "paddle.fluid.layers.decoding": "BeamSearchDecoder dynamic_decode",
     },
     modules=["clip", "functional", "initializer", "layer", "loss", "utils"],
 )

@@ -19,6 +19,10 @@ __getattr__, __dir__ = table(
             "save_persistables load_params save_params is_parameter is_persistable"
         ),
         "models": "save_inference_model=save_2 load_inference_model normalize_program",
+        "program_bytes": (
+            "serialize_program serialize_persistables deserialize_program "
+            "deserialize_persistables save_to_file load_from_file"
+        ),
         "paddle.fluid.framework": "Variable",
         "paddle.fluid.backward": "append_backward gradients",
         "paddle.fluid.layers.control_flow": "Print",

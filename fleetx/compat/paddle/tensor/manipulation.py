@@ -10,7 +10,8 @@ import torch
 
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.recorded import fake, operator, reshaped, say, sizes_of
-from fleetx.compat.tensors import Sizes, op, wrap
+from fleetx.compat.sizes import Sizes
+from fleetx.compat.tensors import op, wrap
 from fleetx.record.variable import Variable
 
 

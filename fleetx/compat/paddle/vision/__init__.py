@@ -1,18 +1,13 @@
 """``paddle.vision``: models, data sets and transforms of images."""
 
+from fleetx.compat.paddle.vision import models as _models
 from fleetx.compat.tables import table
 
 __getattr__, __dir__ = table(
     __name__,
     {
         "paddle.vision.image": "set_image_backend get_image_backend image_load",
-        "paddle.vision.models.resnet": (
-            "ResNet resnet18 resnet34 resnet50 resnet101 resnet152 BottleneckBlock BasicBlock"
-        ),
-        "paddle.vision.models.vgg": "VGG vgg11 vgg13 vgg16 vgg19",
-        "paddle.vision.models.mobilenetv1": "MobileNetV1 mobilenet_v1",
-        "paddle.vision.models.mobilenetv2": "MobileNetV2 mobilenet_v2",
-        "paddle.vision.models.lenet": "LeNet",
+        "paddle.vision.models": [name for name in dir(_models) if name not in _models.FILES],
     },
     modules=["datasets", "image", "models", "transforms"],
 )

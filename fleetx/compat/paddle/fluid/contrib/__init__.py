@@ -10,6 +10,13 @@ __getattr__, __dir__ = table(
         "paddle.fluid.contrib.mixed_precision.decorator": "decorate",
         "paddle.fluid.contrib.op_frequence": "op_freq_statistic",
         "paddle.fluid.contrib.utils": "HDFSClient",
+        "paddle.fluid.contrib.layers": (
+            "batch_fc ctr_metric_bundle fused_elemwise_activation fused_embedding_seq_pool "
+            "partial_concat partial_sum shuffle_batch"
+        ),
     },
-    modules=["memory_usage_calc", "mixed_precision", "op_frequence", "reader", "slim", "utils"],
+    modules=[
+        *["layers", "memory_usage_calc", "mixed_precision"],
+        *["op_frequence", "reader", "slim", "utils"],
+    ],
 )

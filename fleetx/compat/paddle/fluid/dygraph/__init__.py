@@ -17,11 +17,19 @@ __getattr__, __dir__ = table(
         "paddle.fluid.dygraph.parallel": "ParallelEnv prepare_context DataParallel",
         "paddle.fluid.dygraph.checkpoint": "save_dygraph load_dygraph",
         "paddle.jit.api": "declarative=to_static TranslatedLayer ProgramTranslator",
-        "paddle.fluid.layers.learning_rate_scheduler": (
-            "PiecewiseDecay=piecewise_decay CosineDecay=cosine_decay NoamDecay=noam_decay "
-            "ExponentialDecay=exponential_decay NaturalExpDecay=natural_exp_decay "
-            "InverseTimeDecay=inverse_time_decay PolynomialDecay=polynomial_decay"
+        "paddle.jit.traced": "TracedLayer",
+        "paddle.fluid.dygraph.units": (
+            "BackwardStrategy BilinearTensorProduct Conv3D GRUUnit InstanceNorm"
         ),
+        "paddle.fluid.dygraph.learning_rate_scheduler": (
+            "PiecewiseDecay CosineDecay NoamDecay ExponentialDecay NaturalExpDecay "
+            "InverseTimeDecay PolynomialDecay LinearLrWarmup StepDecay MultiStepDecay "
+            "LambdaDecay ReduceLROnPlateau"
+        ),
+        "paddle.amp": "AmpScaler amp_guard",
     },
-    modules=["base", "checkpoint", "container", "layers", "nn", "parallel"],
+    modules=[
+        *["base", "checkpoint", "container", "layers", "learning_rate_scheduler", "nn"],
+        "parallel",
+    ],
 )

@@ -7,9 +7,11 @@ __getattr__, __dir__ = table(
     {
         "paddle.fluid.layers.linear": "fc embedding dropout bilinear_tensor_product row_conv",
         "paddle.fluid.layers.images": (
-            "conv2d conv3d conv2d_transpose pool2d pool3d adaptive_pool2d lrn"
+            "conv2d conv3d conv2d_transpose conv3d_transpose pool2d pool3d adaptive_pool2d lrn"
         ),
-        "paddle.fluid.layers.norms": "batch_norm layer_norm group_norm instance_norm",
+        "paddle.fluid.layers.norms": (
+            "batch_norm layer_norm group_norm instance_norm data_norm inplace_abn spectral_norm"
+        ),
         "paddle.fluid.layers.activation": (
             "relu relu6 leaky_relu elu selu swish mish hard_sigmoid hard_swish brelu soft_relu "
             "stanh softmax log_softmax maxout prelu"
@@ -30,10 +32,20 @@ __getattr__, __dir__ = table(
             "pad pad2d one_hot where shard_index unique pixel_shuffle resize_bilinear "
             "resize_nearest"
         ),
+        "paddle.fluid.layers.pictures": (
+            "image_resize image_resize_short resize_linear resize_trilinear grid_sampler "
+            "affine_grid affine_channel shuffle_channel temporal_shift unfold "
+            "adaptive_pool3d random_crop"
+        ),
+        "paddle.fluid.layers.assorted": (
+            "crop crop_tensor pad_constant_like multiplex scatter_nd "
+            "uniform_random_batch_size_like gaussian_random_batch_size_like sampling_id "
+            "add_position_encoding triu mean_iou"
+        ),
         "paddle.fluid.layers.loss": (
             "cross_entropy softmax_with_cross_entropy sigmoid_cross_entropy_with_logits "
             "square_error_cost mse_loss log_loss huber_loss smooth_l1 kldiv_loss rank_loss "
-            "margin_rank_loss bpr_loss dice_loss npair_loss"
+            "margin_rank_loss bpr_loss dice_loss npair_loss center_loss"
         ),
         "paddle.fluid.layers.sequence": (
             "sequence_pool sequence_first_step sequence_last_step sequence_softmax "
@@ -78,6 +90,7 @@ __getattr__, __dir__ = table(
         "paddle.fluid.layers.io": (
             "data py_reader create_py_reader_by_data read_file double_buffer"
         ),
+        "paddle.distribution": "Normal Uniform Categorical",
         "paddle.fluid.layers.device": "get_places",
         "paddle.fluid.layers.functions": "py_func",
     },

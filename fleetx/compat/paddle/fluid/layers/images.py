@@ -157,33 +157,67 @@ def conv2d_transpose(  # noqa: PLR0917
     data_format: str = "NCHW",
 ) -> Any:
     """The convolution whose gradient ``conv2d`` is."""
+    given = (input, num_filters, output_size, filter_size, padding, stride, dilation, groups or 1)
+    return _turned("conv2d_transpose", *given, param_attr, bias_attr, act, name, data_format)
+
+
+def conv3d_transpose(  # noqa: PLR0917
+    input: Any,
+    num_filters: int,
+    output_size: Any = None,
+    filter_size: Any = None,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    use_cudnn: bool = True,
+    act: Any = None,
+    name: str | None = None,
+    data_format: str = "NCDHW",
+) -> Any:
+    """The convolution whose gradient ``conv3d`` is."""
+    given = (input, num_filters, output_size, filter_size, padding, stride, dilation, groups or 1)
+    return _turned("conv3d_transpose", *given, param_attr, bias_attr, act, name, data_format)
+
+
+def _turned(  # noqa: PLR0917
+    kind: str,
+    input: Any,
+    num_filters: int,
+    output_size: Any,
+    filter_size: Any,
+    padding: Any,
+    stride: Any,
+    dilation: Any,
+    groups: int,
+    param_attr: Any,
+    bias_attr: Any,
+    act: Any,
+    name: str | None,
+    data_format: str,
+) -> Any:
+    """Sizes of the filter and of the result follow from each other."""
     settle(input)
-    x = first(input, data_format)
-    layer = name or unique_names.generate("conv2d_transpose")
-    steps, edge, apart = pair(stride), pair(padding), pair(dilation)
-    wanted = None if output_size is None else pair(output_size)
+    x, layer = first(input, data_format), name or unique_names.generate(kind)
+    axes = range(x.dim() - 2)
+    steps, edge, apart = (pair(value, len(axes)) for value in (stride, padding, dilation))
+    least = [(size_of(x, at + 2) - 1) * steps[at] - 2 * edge[at] for at in axes]
+    wanted = None if output_size is None else pair(output_size, len(axes))
     if filter_size is None:
         if wanted is None:
-            raise ValueError("conv2d_transpose() needs filter_size or output_size; give one.")
-        filter_size = [
-            (wanted[at] - (size_of(x, at + 2) - 1) * steps[at] + 2 * edge[at] - 1) // apart[at] + 1
-            for at in range(2)
-        ]
-    sizes, parts = pair(filter_size), groups or 1
-    shape = [size_of(x, 1), num_filters // parts, *sizes]
+            raise ValueError(f"{kind}() needs filter_size or output_size; give one.")
+        filter_size = [(wanted[at] - least[at] - 1) // apart[at] + 1 for at in axes]
+    sizes = pair(filter_size, len(axes))
+    shape = [size_of(x, 1), num_filters // groups, *sizes]
     weight = create(layer, param_attr, shape, x.dtype, default=WEIGHT)
     bias = create(layer, bias_attr, [num_filters], x.dtype, default=BIAS, is_bias=True)
-    extra = [0, 0]
+    extra = [0 for _ in axes]
     if wanted is not None:
-        extra = [
-            wanted[at]
-            - (size_of(x, at + 2) - 1) * steps[at]
-            + 2 * edge[at]
-            - apart[at] * (sizes[at] - 1)
-            - 1
-            for at in range(2)
-        ]
-    found = F.conv_transpose2d(x, weight, bias, steps, edge, extra, parts, apart)
+        extra = [wanted[at] - least[at] - apart[at] * (sizes[at] - 1) - 1 for at in axes]
+    call = F.conv_transpose2d if len(axes) == 2 else F.conv_transpose3d
+    found = call(x, weight, bias, steps, edge, extra, groups, apart)
     return named(activated(last(found, data_format), act), name)
 
 

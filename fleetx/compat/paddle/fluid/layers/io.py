@@ -14,12 +14,18 @@ from fleetx.static.record.current import default_main_program
 from fleetx.static.run import readers
 
 
-def declared(name: str, shape: Sequence[Any], dtype: Any, lod_level: int = 0) -> Variable:
-    """An input; one that the program has already, if it is the same."""
+def declared(
+    name: str, shape: Sequence[Any], dtype: Any, lod_level: int = 0, *, binding: bool = True
+) -> Variable:
+    """An input; one that the program has already, if it is the same.
+
+    Sizes that are not ``binding`` say what a script computes with, and other ones may be fed.
+    """
     modes.enable_static()
     program = default_main_program()
     called, name = name, input_name(name)
-    given = [None if size in {None, -1} else int(size) for size in shape]
+    # Scripts multiply sizes: ``batch * length`` is below -1 where the batch is -1.
+    given = [None if size is None or size < 0 else int(size) for size in shape]
     sizes = fed_sizes(program, given, lod_level)
     kind = convert_dtype(dtype or "float32")
     if name in program.inputs():
@@ -27,6 +33,7 @@ def declared(name: str, shape: Sequence[Any], dtype: Any, lod_level: int = 0) ->
         if tuple(known.node.meta["shape"]) == tuple(sizes) and convert_dtype(known.dtype) == kind:
             return known
     made = inputs.data(name, sizes, kind)
+    made.node.meta["binding"] = binding
     if called != name:
         program.names[called] = made.node
     vars(made)["_paddle_lod_level"] = lod_level
@@ -45,7 +52,7 @@ def data(  # noqa: PLR0917
     """An input, with a dimension for the batch before the others."""
     free = any(size is None or size < 0 for size in shape)
     sizes = [None, *shape] if append_batch_size and not free else list(shape)
-    made = declared(name, sizes, dtype, lod_level)
+    made = declared(name, sizes, dtype, lod_level, binding=False)
     if not stop_gradient:
         made.stop_gradient = False
     return made
@@ -64,7 +71,7 @@ def py_reader(  # noqa: PLR0917
     stem = (name or unique_names.generate("create_py_reader")).replace(".", "_")
     levels = lod_levels or [0] * len(shapes)
     parts = zip(shapes, dtypes, levels, strict=True)
-    made = [declared(f"{stem}_{at}", *part) for at, part in enumerate(parts)]
+    made = [declared(f"{stem}_{at}", *part, binding=False) for at, part in enumerate(parts)]
     return create_py_reader_by_data(capacity, made, name, use_double_buffer)
 
 

@@ -4,16 +4,17 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import override
 
-from fleetx.api.servers import has_servers
 from fleetx.compat import unique_names
 from fleetx.compat.fills import Bell, ByFans, Even, Number, XavierFill
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.fluid.layers.common import activated, named
 from fleetx.compat.parameters import ParamAttr, create
 from fleetx.compat.recorded import settle
+from fleetx.compat.role_makers import servers_ahead
 from fleetx.ps.tables import initializers as rows_of
 from fleetx.record.variable import Variable
 from fleetx.static.layers import tables
@@ -65,8 +66,12 @@ def embedding(  # noqa: PLR0917
     dtype: Any = "float32",
 ) -> Any:
     """One row of a table for each id; ids of shape [n, 1] give rows of shape [n, width]."""
-    ids = torch.squeeze(input, -1) if input.dim() > 1 and input.shape[-1] == 1 else input
-    return looked_up(ids, size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
+    return looked_up(narrow(input), size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
+
+
+def narrow(ids: Any) -> Any:
+    """Ids without the last dimension of one that Paddle 1 asks for."""
+    return torch.squeeze(ids, -1) if ids.dim() > 1 and ids.shape[-1] == 1 else ids
 
 
 def looked_up(  # noqa: PLR0917
@@ -85,7 +90,7 @@ def looked_up(  # noqa: PLR0917
     attr = ParamAttr.of(param_attr) or ParamAttr()
     if padding_idx is not None and padding_idx < 0:
         padding_idx += int(size[0])
-    if isinstance(ids, Variable) and (is_sparse or is_distributed) and has_servers():
+    if isinstance(ids, Variable) and (is_sparse or is_distributed) and servers_ahead():
         name = attr.name or unique_names.generate(f"{layer}.w")
         return served(ids, size, attr, name, padding_idx)
     if is_distributed:
@@ -113,14 +118,14 @@ def served(  # noqa: PLR0917
     is_test: bool = False,
 ) -> Any:
     """Rows of a table on parameter servers."""
-    return tables.sparse_embedding(
+    return tables.served_embedding(
         ids,
-        [int(s) for s in size],
-        padding_idx=padding_idx,
-        is_test=is_test,
-        entry=entry,
-        param_attr=first_rows(attr.initializer or WEIGHT, [int(s) for s in size]),
-        name=name.replace(".", "_").replace("@", "_"),
+        int(size[1]),
+        padding_idx,
+        is_test,
+        entry,
+        first_rows(attr.initializer or WEIGHT, [int(s) for s in size]),
+        name.replace(".", "_").replace("@", "_"),
     )
 
 
@@ -155,12 +160,35 @@ def dropout(  # noqa: PLR0917
             f"dropout(dropout_implementation={dropout_implementation!r}) is neither "
             "'downgrade_in_infer' nor 'upscale_in_train'."
         )
-    if seed:
-        note("dropout(seed=...)", "draws come from the process; set program.random_seed")
-    found = F.dropout(x, dropout_prob, training=not is_test)
+    found = _dropped(x, float(dropout_prob), is_test, seed)
     if dropout_implementation == "downgrade_in_infer":
         found = found * (1.0 - dropout_prob)
     return named(found, name)
+
+
+class SeededDropout(nn.Module):
+    """Drops the same numbers at every call, as Paddle does where a seed is given."""
+
+    one_operator = True
+
+    def __init__(self, rate: float, seed: int) -> None:
+        super().__init__()
+        self.rate, self.seed = rate, seed
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """The rest is scaled up in training; in tests all of it passes."""
+        if not self.training:
+            return x
+        draws = torch.Generator(x.device).manual_seed(self.seed)
+        kept = torch.empty_like(x, dtype=torch.float32).uniform_(generator=draws) >= self.rate
+        return x * kept.to(x.dtype) / (1.0 - self.rate)
+
+
+def _dropped(x: Any, rate: float, is_test: bool, seed: int | None) -> Any:
+    if seed is None or not 0.0 < rate < 1.0:
+        return F.dropout(x, rate, training=not is_test)
+    return SeededDropout(rate, int(seed)).train(not is_test)(x)
 
 
 def bilinear_tensor_product(  # noqa: PLR0917

@@ -3,10 +3,17 @@
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
+from typing_extensions import override
 
+from fleetx.compat import unique_names
+from fleetx.compat.fills import XavierFill
 from fleetx.compat.paddle.fluid.layers.common import named
-from fleetx.compat.recorded import agreed
+from fleetx.compat.parameters import ParamAttr, create
+from fleetx.compat.recorded import agreed, settle
+from fleetx.record.variable import Variable
+from fleetx.static.layers.parameters import size_of
 
 kIgnoreIndex = -100
 
@@ -160,3 +167,46 @@ def npair_loss(anchor: Any, positive: Any, labels: Any, l2_reg: float = 0.002) -
     scores = F.log_softmax(torch.matmul(anchor, torch.transpose(positive, 0, 1)), -1)
     each = -torch.sum(same * scores, -1)
     return torch.reshape(torch.mean(each) + sizes * 0.25 * l2_reg, (1,))
+
+
+class CenterLoss(nn.Module):
+    """Half the square distance to the centre of a class; centres follow their samples."""
+
+    one_operator = True
+    centers: nn.Parameter
+
+    def __init__(self, centers: Any, rate: float, moves: bool) -> None:
+        super().__init__()
+        self.rate, self.moves = rate, moves
+        self.register_parameter("centers", centers)
+
+    @override
+    def forward(self, x: Any, label: Any) -> Any:
+        """The loss of each sample, shaped [n, 1]."""
+        index = label.reshape(-1).long()
+        apart = x - self.centers.detach()[index]
+        if self.moves and self.training:
+            with torch.no_grad():
+                total = torch.zeros_like(self.centers).index_add(0, index, apart)
+                count = torch.ones_like(self.centers[:, :1])
+                count = count.index_add(0, index, torch.ones_like(apart[:, :1]))
+                self.centers.data.add_(self.rate * total / count)
+        return 0.5 * torch.sum(apart**2, 1, keepdim=True)
+
+
+def center_loss(  # noqa: PLR0917
+    input: Any,
+    label: Any,
+    num_classes: int,
+    alpha: float,
+    param_attr: Any,
+    update_center: bool = True,
+) -> Any:
+    """How far samples are from the centre of their class."""
+    settle(input, label)
+    layer, given = unique_names.generate("center_loss"), ParamAttr.of(param_attr) or ParamAttr()
+    attr = ParamAttr(name=given.name, initializer=given.initializer, trainable=False)
+    shape, start = [num_classes, size_of(input, 1)], XavierFill(None, None, uniform=True)
+    made = create(layer, attr, shape, input.dtype, default=start)
+    centers = made.program.parameter(made.node) if isinstance(made, Variable) else made
+    return CenterLoss(centers, float(alpha), update_center)(input, label)

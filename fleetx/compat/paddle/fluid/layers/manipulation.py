@@ -10,7 +10,16 @@ from torch.nn import functional as F
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.fluid.layers.common import activated, named
-from fleetx.compat.recorded import agreed, fake, operator, reshaped, say, settle, sizes_of
+from fleetx.compat.recorded import (
+    agreed,
+    check_parts,
+    fake,
+    operator,
+    reshaped,
+    say,
+    settle,
+    sizes_of,
+)
 from fleetx.record.variable import Variable
 
 _slice = builtins.slice
@@ -26,11 +35,20 @@ def reshape(  # noqa: PLR0917
 ) -> Any:
     """Other sizes: -1 is what is left, 0 keeps the size at its place."""
     sizes = sizes_of(shape if actual_shape is None else actual_shape)
-    known = list(x.shape)
-    kept = [
-        known[at] if isinstance(size, int) and size == 0 else size for at, size in enumerate(sizes)
-    ]
-    return named(activated(reshaped(x, kept), act), name)
+    return named(activated(_in_sizes(x, sizes), act), name)
+
+
+def _in_sizes(x: Any, sizes: list[Any]) -> Any:
+    """Zeros keep what is there, in the data that is fed and not only in what was declared."""
+    check_parts(x, sizes)
+    zeros = [at for at, size in enumerate(sizes) if isinstance(size, int) and size == 0]
+    first = len(zeros)
+    rest = sizes[first:]
+    if zeros == list(range(first)) and 0 < first < x.dim() and rest:
+        flat = torch.flatten(x, first) if x.dim() > first + 1 else x
+        return flat if len(rest) == 1 else torch.unflatten(flat, first, tuple(rest))
+    kept = [x.shape[at] if at in zeros else size for at, size in enumerate(sizes)]
+    return reshaped(x, kept)
 
 
 def squeeze(input: Any, axes: Any, name: str | None = None) -> Any:

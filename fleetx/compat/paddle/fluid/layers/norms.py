@@ -1,6 +1,7 @@
 """Layers of ``paddle.fluid.layers`` that normalise."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from fleetx.compat import unique_names
-from fleetx.compat.fills import Number
+from fleetx.compat.fills import Bell, Number
 from fleetx.compat.paddle.fluid.layers.common import activated, named
 from fleetx.compat.paddle.fluid.layers.images import first, last
 from fleetx.compat.parameters import ParamAttr, create
@@ -40,6 +41,30 @@ class BatchNorm(BatchNormBase):
     @override
     def _check_input_dim(self, input: Any) -> None:
         return None
+
+    @override
+    def __call__(self, x: Any) -> Any:
+        """The norm. Its forward stays torch's own, which strategies may replace."""
+        return with_biased_variance(self, super().__call__, x)
+
+
+def with_biased_variance(module: Any, call: Callable[[Any], Any], x: Any) -> Any:
+    """A call of batch norm whose running variance takes that of the batch as it is.
+
+    torch divides by one sample less, and so does Paddle on cards; its CPU does not. A forward that
+    a strategy put there counts over workers, as Paddle does on cards alone.
+    """
+    kept = module.running_var
+    local = module.training and "forward" not in vars(module)
+    if isinstance(x, Variable) or not local or kept is None or x.device.type != "cpu":
+        return call(x)
+    before = kept.detach().clone()
+    made = call(x)
+    count = x.numel() // x.size(1)
+    with torch.no_grad():
+        added = kept - before * (1.0 - module.momentum)
+        kept.data.sub_(added / count)  # by data: backward notes the version, but reads nothing
+    return made
 
 
 def _stored(parameter: Any) -> Any:
@@ -145,3 +170,158 @@ def instance_norm(
 
 
 __all__ = ["BatchNorm", "batch_norm", "group_norm", "instance_norm", "layer_norm", "nn"]
+
+
+class DataNorm(nn.Module):
+    """Normalises by sums over everything that was seen, which Paddle's cards keep so."""
+
+    one_operator = True
+    batch_size: nn.Parameter
+    batch_sum: nn.Parameter
+    batch_square_sum: nn.Parameter
+
+    def __init__(self, parameters: dict[str, Any], epsilon: float, keep: float) -> None:
+        super().__init__()
+        self.epsilon, self.keep = epsilon, keep
+        for name, parameter in parameters.items():
+            self.register_parameter(name, parameter)
+
+    @override
+    def forward(self, x: Any) -> Any:
+        """Mean 0 and deviation 1, by what was seen before this batch."""
+        mean = self.batch_sum / self.batch_size
+        made = (x - mean) * torch.sqrt(self.batch_size / self.batch_square_sum)
+        if self.training:
+            with torch.no_grad():
+                rows = float(x.size(0)) if not isinstance(x.size(0), torch.SymInt) else 1.0
+                squares = torch.sum((x - mean) ** 2, 0) + rows * self.epsilon
+                for kept, added in (
+                    (self.batch_size, torch.full_like(self.batch_size, rows)),
+                    (self.batch_sum, torch.sum(x, 0)),
+                    (self.batch_square_sum, squares),
+                ):
+                    kept.data.mul_(self.keep).add_(added)
+        return made
+
+
+def data_norm(  # noqa: PLR0917
+    input: Any,
+    act: str | None = None,
+    epsilon: float = 1e-05,
+    param_attr: Any = None,
+    data_layout: str = "NCHW",
+    in_place: bool = False,
+    name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool = True,
+    slot_dim: int = -1,
+    sync_stats: bool = False,
+    summary_decay_rate: float = 0.9999999,
+    enable_scale_and_shift: bool = False,
+) -> Any:
+    """[N, C] by the mean and deviation of all that was seen; ``param_attr`` says how they begin."""
+    if slot_dim > 0 or sync_stats:
+        raise ValueError(
+            f"data_norm(slot_dim={slot_dim}, sync_stats={sync_stats}): each worker counts what it "
+            "has seen, all of it; leave both out."
+        )
+    settle(input)
+    given = param_attr if isinstance(param_attr, dict) else {}
+    layer, size = name or unique_names.generate("data_norm"), [size_of(input, 1)]
+    starts = {
+        "batch_size": given.get("batch_size", 1e4),
+        "batch_sum": given.get("batch_sum", given.get("batch_sum_default", 0.0)),
+        "batch_square_sum": given.get("batch_square_sum", given.get("batch_square", 1e4)),
+    }
+    parameters = {}
+    for at, start in starts.items():
+        attr = ParamAttr(name=f"{layer}.{at}", trainable=False)
+        fill = Number(float(start))
+        parameters[at] = _stored(create(layer, attr, size, input.dtype, default=fill))
+    made = DataNorm(parameters, epsilon, summary_decay_rate)(input)
+    if enable_scale_and_shift:
+        scale, shift = ParamAttr(name=f"{layer}.scale_w"), ParamAttr(name=f"{layer}.bias")
+        made = made * create(layer, scale, size, input.dtype, default=ONE)
+        made = made + create(layer, shift, size, input.dtype, default=ZERO, is_bias=True)
+    return named(activated(made, act), name)
+
+
+def inplace_abn(  # noqa: PLR0917
+    input: Any,
+    act: str | None = None,
+    is_test: bool = False,
+    momentum: float = 0.9,
+    epsilon: float = 1e-05,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    data_layout: str = "NCHW",
+    name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool = True,
+    use_global_stats: bool = False,
+    act_alpha: float = 1.0,
+) -> Any:
+    """Batch normalisation behind which an activation follows; Paddle saves memory so."""
+    if act not in {None, "identity", "leaky_relu", "elu"}:
+        raise ValueError(f"inplace_abn(act={act!r}) is none of 'identity', 'leaky_relu', 'elu'.")
+    found = batch_norm(
+        input,
+        None,
+        is_test,
+        momentum,
+        epsilon,
+        param_attr,
+        bias_attr,
+        data_layout,
+        name=name,
+        moving_mean_name=moving_mean_name,
+        moving_variance_name=moving_variance_name,
+        use_global_stats=use_global_stats,
+    )
+    if act == "leaky_relu":
+        return F.leaky_relu(found, act_alpha)
+    return F.elu(found, act_alpha) if act == "elu" else found
+
+
+class SpectralNorm(nn.Module):
+    """A weight by its largest singular value, which steps of a power iteration follow."""
+
+    one_operator = True
+    left: nn.Parameter
+    right: nn.Parameter
+
+    def __init__(self, left: Any, right: Any, dim: int, steps: int, epsilon: float) -> None:
+        super().__init__()
+        self.dim, self.steps, self.epsilon = dim, steps, epsilon
+        self.register_parameter("left", left)
+        self.register_parameter("right", right)
+
+    @override
+    def forward(self, weight: Any) -> Any:
+        """The weight, divided; its vectors are constants of the gradient."""
+        matrix = torch.movedim(weight, self.dim, 0).flatten(1)
+        left, right = self.left.detach(), self.right.detach()
+        with torch.no_grad():
+            for _ in range(self.steps):
+                right = F.normalize(torch.mv(matrix.t(), left), dim=0, eps=self.epsilon)
+                left = F.normalize(torch.mv(matrix, right), dim=0, eps=self.epsilon)
+            if self.training:
+                self.left.data.copy_(left)
+                self.right.data.copy_(right)
+        return weight / torch.dot(left.clone(), torch.mv(matrix, right.clone()))
+
+
+def spectral_norm(
+    weight: Any, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None
+) -> Any:
+    """A weight by its largest singular value."""
+    settle(weight)
+    layer = name or unique_names.generate("spectral_norm")
+    high = size_of(weight, dim)
+    wide = math.prod(size_of(weight, at) for at in range(weight.dim())) // high
+    drawn, fixed = Bell(0.0, 1.0), ParamAttr(trainable=False)
+    left = _stored(create(layer, fixed, [high], weight.dtype, default=drawn))
+    right = _stored(create(layer, fixed, [wide], weight.dtype, default=drawn))
+    return named(SpectralNorm(left, right, dim, power_iters, eps)(weight), name)

@@ -207,7 +207,7 @@ def dynamic_gru(  # noqa: PLR0917 (the order of Paddle)
         rows = (_turned(rows, lengths) if is_reverse else rows) + b
         found = []
         for at in range(len(rows)):
-            new, _, _ = _gru(rows[at], h, w, gate, candidate, origin_mode)
+            new, _, _ = gru_step(rows[at], h, w, gate, candidate, origin_mode)
             h = torch.where((lengths > at)[:, None], new, h)
             found.append(h)
         states = torch.stack(found) if found else rows.new_zeros([0, *h.shape])
@@ -218,7 +218,7 @@ def dynamic_gru(  # noqa: PLR0917 (the order of Paddle)
     return one_behind_the_other(hidden, input, begins)
 
 
-def _gru(  # noqa: PLR0917
+def gru_step(  # noqa: PLR0917
     x: Any, hidden: Any, weight: Any, gate: Act, candidate: Act, origin_mode: bool
 ) -> tuple[Any, Any, Any]:
     """One step. The weight is two matrices, [D, 2D] and [D, D], one behind the other."""
@@ -253,7 +253,7 @@ def gru_unit(  # noqa: PLR0917 (the order of Paddle)
     weight = create(layer, param_attr, [width, 3 * width], input.dtype, default=WEIGHT)
     bias = create(layer, bias_attr, [1, 3 * width], input.dtype, default=BIAS, is_bias=True)
     x = input if bias is None else input + bias
-    return _gru(x, hidden, weight, _act(gate_activation), _act(activation), origin_mode)
+    return gru_step(x, hidden, weight, _act(gate_activation), _act(activation), origin_mode)
 
 
 def lstm_unit(  # noqa: PLR0917 (the order of Paddle)

@@ -58,6 +58,24 @@ def dropout2d(
 
 
 @op
+def dropout3d(
+    x: Any,
+    p: float = 0.5,
+    training: bool = True,
+    data_format: str = "NCDHW",
+    name: str | None = None,
+) -> Any:
+    """Whole channels of volumes dropped."""
+    return dropout(x, p, [0, 1] if data_format == "NCDHW" else [0, 4], training)
+
+
+@op
+def zeropad2d(x: Any, padding: Any, data_format: str = "NCHW", name: str | None = None) -> Any:
+    """Zeros around images."""
+    return pad(x, padding, "constant", 0.0, data_format)
+
+
+@op
 def alpha_dropout(x: Any, p: float = 0.5, training: bool = True, name: str | None = None) -> Any:
     """Dropout that keeps mean and variance, for selu."""
     return F.alpha_dropout(x, p, training)

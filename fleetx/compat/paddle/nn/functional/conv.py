@@ -200,6 +200,29 @@ def conv2d_transpose(
 
 
 @op
+def conv3d_transpose(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+    output_size: Any = None,
+    data_format: str = "NCDHW",
+    name: str | None = None,
+) -> Any:
+    """A convolution over three axes, the other way."""
+    return transposed(
+        3,
+        *(x, weight, bias, stride, padding, output_padding, groups, dilation),
+        output_size,
+        data_format,
+    )
+
+
+@op
 def conv1d_transpose(
     x: Any,
     weight: Any,

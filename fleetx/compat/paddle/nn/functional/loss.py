@@ -8,19 +8,47 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from fleetx.compat.paddle.nn.functional.comparisons import (
+    cosine_embedding_loss,
+    hinge_embedding_loss,
+    multi_label_soft_margin_loss,
+    multi_margin_loss,
+    npair_loss,
+    soft_margin_loss,
+    triplet_margin_loss,
+    triplet_margin_with_distance_loss,
+)
+from fleetx.compat.paddle.nn.functional.reductions import reduced
 from fleetx.compat.recorded import agreed
 from fleetx.compat.tensors import at_least_1d, op
 
-
-def reduced(loss: Any, reduction: str) -> Any:
-    """The mean, the sum, or each number."""
-    if reduction == "mean":
-        return at_least_1d(torch.mean(loss))
-    if reduction == "sum":
-        return at_least_1d(torch.sum(loss))
-    if reduction != "none":
-        raise ValueError(f"reduction={reduction!r} is not known; 'mean', 'sum' or 'none'.")
-    return loss
+__all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
+    "cross_entropy",
+    "ctc_loss",
+    "dice_loss",
+    "gaussian_nll_loss",
+    "hinge_embedding_loss",
+    "kl_div",
+    "l1_loss",
+    "log_loss",
+    "margin_ranking_loss",
+    "mse_loss",
+    "multi_label_soft_margin_loss",
+    "multi_margin_loss",
+    "nll_loss",
+    "npair_loss",
+    "poisson_nll_loss",
+    "sigmoid_focal_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+    "softmax_with_cross_entropy",
+    "square_error_cost",
+    "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
+]
 
 
 def _hard(logits: Any, label: Any, axis: int, ignore_index: int) -> tuple[Any, Any, Any]:
@@ -256,20 +284,6 @@ def ctc_loss(
 
 
 @op
-def cosine_embedding_loss(
-    input1: Any,
-    input2: Any,
-    label: Any,
-    margin: float = 0,
-    reduction: str = "mean",
-    name: str | None = None,
-) -> Any:
-    """Whether directions are alike, by labels of 1 and -1."""
-    found = F.cosine_embedding_loss(input1, input2, label, margin, reduction="none")
-    return reduced(found, reduction)
-
-
-@op
 def dice_loss(input: Any, label: Any, epsilon: float = 1e-5, name: str | None = None) -> Any:
     """How little probabilities overlap with labels."""
     classes = F.one_hot(torch.squeeze(label, -1).to(torch.int64), input.size(-1)).to(input.dtype)
@@ -306,100 +320,4 @@ def poisson_nll_loss(
 ) -> Any:
     """The loss of counts."""
     found = F.poisson_nll_loss(input, label, log_input, full, eps=epsilon, reduction="none")
-    return reduced(found, reduction)
-
-
-@op
-def hinge_embedding_loss(
-    input: Any, label: Any, margin: float = 1.0, reduction: str = "mean", name: str | None = None
-) -> Any:
-    """Distances, by labels of 1 and -1."""
-    found = F.hinge_embedding_loss(input, label, margin, reduction="none")
-    return reduced(found, reduction)
-
-
-@op
-def multi_label_soft_margin_loss(
-    input: Any, label: Any, weight: Any = None, reduction: str = "mean", name: str | None = None
-) -> Any:
-    """The loss of several labels each."""
-    found = F.multilabel_soft_margin_loss(input, label, weight, reduction="none")
-    return reduced(found, reduction)
-
-
-@op
-def multi_margin_loss(
-    input: Any,
-    label: Any,
-    p: int = 1,
-    margin: float = 1.0,
-    weight: Any = None,
-    reduction: str = "mean",
-    name: str | None = None,
-) -> Any:
-    """How much the label is ahead of the other classes."""
-    found = F.multi_margin_loss(input, label.to(torch.int64), p, margin, weight, reduction="none")
-    return reduced(found, reduction)
-
-
-@op
-def soft_margin_loss(
-    input: Any, label: Any, reduction: str = "mean", name: str | None = None
-) -> Any:
-    """The logistic loss, by labels of 1 and -1."""
-    found = F.soft_margin_loss(input, label.to(input.dtype), reduction="none")
-    return reduced(found, reduction)
-
-
-@op
-def npair_loss(anchor: Any, positive: Any, labels: Any, l2_reg: float = 0.002) -> Any:
-    """How alike pairs are, and how unlike all others."""
-    labels = torch.reshape(labels, (-1, 1))
-    same = torch.eq(labels, torch.t(labels)).to(anchor.dtype)
-    wanted = same / torch.sum(same, 1, keepdim=True)
-    sizes = torch.mean(torch.sum(anchor**2, 1)) + torch.mean(torch.sum(positive**2, 1))
-    logs = torch.log_softmax(torch.matmul(anchor, torch.t(positive)), -1)
-    return at_least_1d(torch.mean(-torch.sum(wanted * logs, -1)) + sizes * 0.25 * l2_reg)
-
-
-@op
-def triplet_margin_loss(
-    input: Any,
-    positive: Any,
-    negative: Any,
-    margin: float = 1.0,
-    p: float = 2,
-    epsilon: float = 1e-6,
-    swap: bool = False,
-    reduction: str = "mean",
-    name: str | None = None,
-) -> Any:
-    """How much nearer one is than another."""
-    found = F.triplet_margin_loss(
-        input, positive, negative, margin, p, epsilon, swap, reduction="none"
-    )
-    return reduced(found, reduction)
-
-
-@op
-def triplet_margin_with_distance_loss(
-    input: Any,
-    positive: Any,
-    negative: Any,
-    distance_function: Any = None,
-    margin: float = 1.0,
-    swap: bool = False,
-    reduction: str = "mean",
-    name: str | None = None,
-) -> Any:
-    """The same, by a distance of your own."""
-    found = F.triplet_margin_with_distance_loss(
-        input,
-        positive,
-        negative,
-        distance_function=distance_function,
-        margin=margin,
-        swap=swap,
-        reduction="none",
-    )
     return reduced(found, reduction)

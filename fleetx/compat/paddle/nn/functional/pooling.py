@@ -201,3 +201,12 @@ def adaptive_max_pool2d(
     """The largest numbers of so many windows of two axes."""
     pool: Callable[..., Any] = F.adaptive_max_pool2d
     return pool(x, output_size, return_mask)
+
+
+@op
+def adaptive_max_pool3d(
+    x: Any, output_size: Any, return_mask: bool = False, name: str | None = None
+) -> Any:
+    """The largest numbers of so many windows of three axes."""
+    pool: Callable[..., Any] = F.adaptive_max_pool3d
+    return pool(x, output_size, return_mask)

@@ -13,6 +13,7 @@ __getattr__, __dir__ = table(
         "paddle.nn.initializer.kaiming": "KaimingNormal KaimingUniform MSRAInitializer",
         "paddle.nn.initializer.assign": "Assign NumpyArrayInitializer",
         "paddle.nn.initializer.others": "Bilinear Dirac Orthogonal calculate_gain",
+        "paddle.nn.initializer.lazy_init": "LazyGuard",
         "paddle.fluid.initializer": "set_global_initializer",
     },
     modules=["constant", "normal", "uniform", "xavier", "kaiming", "assign"],

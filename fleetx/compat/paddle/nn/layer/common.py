@@ -111,6 +111,18 @@ class Dropout2D(Layer):
         return F.dropout2d(input, self.p, self.training, self.data_format)
 
 
+class Dropout3D(Layer):
+    """Whole channels of volumes dropped in training."""
+
+    def __init__(self, p: float = 0.5, data_format: str = "NCDHW", name: str | None = None) -> None:
+        super().__init__()
+        self.p, self.data_format = p, data_format
+
+    @override
+    def forward(self, input: Any) -> Any:
+        return F.dropout3d(input, self.p, self.training, self.data_format)
+
+
 class AlphaDropout(Layer):
     """Dropout that keeps mean and variance."""
 

@@ -1,5 +1,6 @@
 """``paddle.nn.layer.layers``: the base class of layers."""
 
+import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
@@ -57,6 +58,12 @@ class Layer(nn.Module):
             _dtype=convert_dtype(dtype if dtype is not None else get_default_dtype()),
             _variables={},
         )
+
+    @property
+    def _helper(self) -> Any:
+        """What Paddle's own layers are written with, which scripts copy."""
+        helpers = importlib.import_module("fleetx.compat.paddle.fluid.layer_helper")
+        return helpers.LayerHelper(self.full_name(), name=self.full_name(), dtype=self._dtype)
 
     def full_name(self) -> str:
         """The name after which its parameters are called: ``linear_0``."""

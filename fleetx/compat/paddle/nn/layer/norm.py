@@ -90,7 +90,9 @@ class _BatchNormBase(Layer, BatchNormBase):
         return channels_back(made, self._data_format) if moved else made
 
     def _normalised(self, x: Any) -> Any:
-        return self._recorded()(x) if modes.is_static() else Layer.__call__(self, x)
+        if modes.is_static():
+            return self._recorded()(x)
+        return norms.with_biased_variance(self, super().__call__, x)
 
     @override
     def train(self, mode: bool = True) -> Self:

@@ -147,3 +147,9 @@ class AdaptiveMaxPool2D(_Adaptive):
     """The largest numbers of so many windows of two axes."""
 
     function, option = F.adaptive_max_pool2d, "return_mask"
+
+
+class AdaptiveMaxPool3D(_Adaptive):
+    """The largest numbers of so many windows of three axes."""
+
+    function, option = F.adaptive_max_pool3d, "return_mask"

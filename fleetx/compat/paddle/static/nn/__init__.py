@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from fleetx.api.servers import has_servers
 from fleetx.compat import unique_names
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.fluid.layers.activation import prelu as _prelu
@@ -12,6 +11,7 @@ from fleetx.compat.paddle.fluid.layers.images import conv2d, conv2d_transpose, c
 from fleetx.compat.paddle.fluid.layers.linear import (
     bilinear_tensor_product,
     looked_up,
+    narrow,
     row_conv,
     served,
 )
@@ -44,7 +44,9 @@ from fleetx.compat.paddle.fluid.layers.tensor import create_parameter
 from fleetx.compat.paddle.static.nn import sequence_lod
 from fleetx.compat.parameters import ParamAttr
 from fleetx.compat.recorded import settle
+from fleetx.compat.role_makers import servers_ahead
 from fleetx.ps.tables import entries
+from fleetx.record.variable import Variable
 
 __all__ = [
     "batch_norm",
@@ -132,18 +134,27 @@ def sparse_embedding(  # noqa: PLR0917
     dtype: Any = "float32",
     slot: Any = None,
 ) -> Any:
-    """A large table of which a batch touches few rows, on parameter servers if there are any."""
+    """A large table of which a batch touches few rows, on parameter servers if there are any.
+
+    Ids of shape [n, 1] give rows of shape [n, width].
+    """
     settle(input)
-    if not has_servers():
+    input = narrow(input)
+    if not servers_ahead():
         return looked_up(input, size, True, False, padding_idx, param_attr, dtype)
     attr = ParamAttr.of(param_attr) or ParamAttr()
     name = attr.name or unique_names.generate(f"{unique_names.generate('sparse_embedding')}.w")
     if table_class != "MemorySparseTable":
         note("table_class", "tables of servers are in memory, or on disk by their own options")
-    return served(input, size, attr, name, padding_idx, _entry(entry), is_test)
+    return served(input, size, attr, name, padding_idx, _entry(entry, input), is_test)
 
 
-def _entry(entry: Any) -> Any:
+def _entry(entry: Any, ids: Any) -> Any:
+    if isinstance(entry, entries.ShowClickEntry):
+        named = {entry.show_name, entry.click_name}
+        if not isinstance(ids, Variable) or not named <= ids.program.inputs().keys():
+            note(f"{entry!r}", "the program has no such inputs; rows are kept without counts.")
+            return None
     if entry is None or isinstance(entry, entries.Entry):
         return entry
     raise TypeError(

@@ -3,6 +3,7 @@
 # Positions are those of Paddle.
 # ruff: noqa: PLR0917
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -157,6 +158,28 @@ class ResNet(Layer):
 def _resnet(block: Any, depth: int, pretrained: bool, options: dict[str, Any]) -> ResNet:
     refuse(f"resnet{depth}", pretrained)
     return ResNet(block, depth, **options)
+
+
+def _grouped(name: str, depth: int, groups: int, width: int) -> Callable[..., ResNet]:
+    """A net of bottlenecks of other widths, under its name."""
+
+    def made(pretrained: bool = False, **kwargs: Any) -> ResNet:
+        refuse(name, pretrained)
+        return ResNet(BottleneckBlock, depth, **{"groups": groups, "width": width, **kwargs})
+
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = f"{depth} layers, {groups} groups of {width} channels."
+    return made
+
+
+resnext50_32x4d = _grouped("resnext50_32x4d", 50, 32, 4)
+resnext50_64x4d = _grouped("resnext50_64x4d", 50, 64, 4)
+resnext101_32x4d = _grouped("resnext101_32x4d", 101, 32, 4)
+resnext101_64x4d = _grouped("resnext101_64x4d", 101, 64, 4)
+resnext152_32x4d = _grouped("resnext152_32x4d", 152, 32, 4)
+resnext152_64x4d = _grouped("resnext152_64x4d", 152, 64, 4)
+wide_resnet50_2 = _grouped("wide_resnet50_2", 50, 1, 128)
+wide_resnet101_2 = _grouped("wide_resnet101_2", 101, 1, 128)
 
 
 def resnet18(pretrained: bool = False, **kwargs: Any) -> ResNet:

@@ -13,6 +13,11 @@ __getattr__, __dir__ = table(
         "paddle.vision.transforms.functional": (
             "to_tensor normalize resize center_crop crop hflip vflip pad to_grayscale"
         ),
+        "paddle.vision.transforms.colours": (
+            "ColorJitter HueTransform SaturationTransform adjust_brightness adjust_contrast "
+            "adjust_saturation adjust_hue"
+        ),
+        "paddle.vision.transforms.turns": "RandomErasing RandomRotation erase rotate",
     },
     modules=["transforms", "functional"],
 )

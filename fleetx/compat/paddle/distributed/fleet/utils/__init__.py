@@ -9,5 +9,5 @@ __getattr__, __dir__ = table(
         "hdfs": "HDFSClient LocalFS",
         "paddle.distributed.fleet.utils.ps_util": "DistributedInfer",
     },
-    modules=["fs", "hybrid_parallel_util", "ps_util"],
+    modules=["fs", "hybrid_parallel_util", "log_util", "ps_util"],
 )

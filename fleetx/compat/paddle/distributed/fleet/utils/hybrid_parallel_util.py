@@ -6,6 +6,7 @@ import torch.distributed as dist
 
 from fleetx.compat.groups import everybody
 from fleetx.compat.hybrid import HybridCommunicateGroup
+from fleetx.compat.paddle.distributed.parallel import same_start
 from fleetx.compat.plain import plain
 
 
@@ -21,3 +22,18 @@ def fused_allreduce_gradients(
             moved = plain(parameter.grad).detach().contiguous()
             dist.all_reduce(moved, group=group.process_group)
             parameter.grad.copy_(moved / group.nranks)
+
+
+def broadcast_dp_parameters(model: Any, hcg: HybridCommunicateGroup) -> None:
+    """Let workers along the axis of data begin alike."""
+    same_start(model, hcg.get_data_parallel_group())
+
+
+def broadcast_mp_parameters(model: Any, hcg: HybridCommunicateGroup) -> None:
+    """Let workers that cut layers begin alike, but for their parts."""
+    same_start(model, hcg.get_model_parallel_group())
+
+
+def broadcast_sharding_parameters(model: Any, hcg: HybridCommunicateGroup) -> None:
+    """Let workers that share parameters out begin alike."""
+    same_start(model, hcg.get_sharding_parallel_group())

@@ -1,5 +1,6 @@
 """``paddle.device``: where eager tensors are, and the random numbers of cards."""
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from fleetx import roles
 from fleetx.compat.notes import note
 from fleetx.compat.places import CPUPlace, CUDAPlace, is_compiled_with_cuda
+from fleetx.compat.tables import unknown
 from fleetx.static.run import devices
 
 __all__ = ["is_compiled_with_cuda"]
@@ -150,3 +152,9 @@ def empty_cache() -> None:
 def forget() -> None:
     """Begin as a new process does."""
     _chosen.device = None
+
+
+def __getattr__(name: str) -> Any:
+    if name == "cuda":  # it uses what stands above
+        return importlib.import_module(f"{__name__}.cuda")
+    raise unknown(__name__, name, list(globals()))
