@@ -1,8 +1,12 @@
 """Ports for programs that are told on which to listen."""
 
+import contextlib
 import random
 import socket
+import time
 from pathlib import Path
+
+from fleetx.testing.limits import stretched
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -19,6 +23,17 @@ def free_ports(count: int) -> list[int]:
         if all(_is_free(port) for port in range(first, first + count)):
             return list(range(first, first + count))
     raise AssertionError(f"no {count} free ports in a row below {end}")
+
+
+def await_port(port: int) -> None:
+    """Until somebody listens there."""
+    deadline = time.monotonic() + stretched(60)
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"nobody listens at {port}")
 
 
 def _is_free(port: int) -> bool:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fleetx.launch import banner, collective, parameter_server, platforms
+from fleetx.launch import banner, collective, meeting_point, parameter_server, platforms
 from fleetx.launch.arguments import Arguments, parse
 from fleetx.launch.cluster import Job
 from fleetx.launch.console import say, warn
@@ -22,8 +22,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     raise_on_signals()
     try:
+        arguments = parse(argv)
+        if arguments.meeting_point is not None:
+            return meeting_point.keep(arguments.meeting_point)
         with Ports() as ports:
-            return launch(parse(argv), os.environ, ports)
+            return launch(arguments, os.environ, ports)
     except LaunchError as error:
         warn(f"error: {error}")
         return error.code

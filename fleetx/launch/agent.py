@@ -30,8 +30,8 @@ from fleetx.launch.logs import Echo, WorkerLogs, last_lines
 from fleetx.launch.rendezvous import Rendezvous
 from fleetx.launch.restart_policy import RestartPolicy
 from fleetx.launch.saving import Saving
+from fleetx.launch.seen import Verdict, named
 from fleetx.launch.server_secrets import server_secrets
-from fleetx.launch.standstill import Verdict, named
 from fleetx.launch.stuck import CODE, Limits, StuckWatch
 
 GRACE = 4.0
@@ -189,12 +189,13 @@ class FleetAgent(SimpleElasticAgent):
         if found is not None:
             self._settle(self._failure(*found))
             return RunResult(state=WorkerState.FAILED)
+        assert self._stuck is not None
         if self._all_finished():
             self._processes.end()
+            self._stuck.look_back()
             ranks = [worker.global_rank for worker in worker_group.workers]
             return RunResult(state=WorkerState.SUCCEEDED, return_values=dict.fromkeys(ranks))
         self._check_others()
-        assert self._stuck is not None
         if (verdict := self._stuck.look()) is not None:
             self._settle(self._standing_still(verdict))
             return RunResult(state=WorkerState.FAILED)
@@ -271,6 +272,7 @@ class FleetAgent(SimpleElasticAgent):
             warn(f"{failure.headline()}; a machine leaves, and the others meet again")
         elif others and not self._keeper:
             self.left = failure
+            self._machines.part()
         else:
             self._board.post(failure)
         return True
@@ -325,6 +327,7 @@ class FleetAgent(SimpleElasticAgent):
             return False
         if self._machines.attempt >= 0:
             self._board.meet_again(self._machines.attempt)
+        self._machines.part()
         return True
 
     @property

@@ -33,6 +33,7 @@ class Arguments:
     nnodes: str | None = None
     master: str | None = None
     rank: int | None = None
+    meeting_point: str | None = None
     use_paddlecloud: bool = False
     endpoints: str | None = None
     """All workers' addresses, where a platform has chosen them; there is no flag for it."""
@@ -72,6 +73,13 @@ def parse(argv: Sequence[str] | None = None) -> Arguments:
     """Reads the command line; exits with code 2 and one sentence when it cannot."""
     parser = _build_parser()
     namespace = parser.parse_args(argv)
+    if namespace.meeting_point is not None:
+        if namespace.command:
+            parser.error(
+                "--meeting_point starts no script, so leave it out; machines that train "
+                "name the place with --master"
+            )
+        return Arguments(meeting_point=namespace.meeting_point)
     if not namespace.command:
         parser.error("no training script was given, so there is nothing to run; add one at the end")
     values = {name: value for name, value in vars(namespace).items() if value is not None}
@@ -138,6 +146,12 @@ def _add_nodes(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--nnodes", metavar="N", help="machines: N, or MIN:MAX (or PADDLE_NNODES)")
     group.add_argument(
         "--master", metavar="HOST:PORT", help="where they meet, on one of them (or PADDLE_MASTER)"
+    )
+    group.add_argument(
+        "--meeting_point",
+        metavar="HOST:PORT",
+        help="start nothing, and keep this place for the machines of one job, which name it with "
+        "--master: none of them is needed by the others then",
     )
     group.add_argument(
         "--rank",

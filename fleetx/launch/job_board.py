@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 SETTLE = 1.0
 """Seconds in which failures of several machines count as one event, to find the first."""
-FAREWELL = 3.0
+FAREWELL = 5.0
 """Seconds the keeper of the store waits for the others to have read it."""
 BEAT = 1.0
 SILENCE = 30.0
@@ -33,6 +33,7 @@ class JobBoard:
     def __init__(self, store: "Store") -> None:
         self._store = store
         self._posted_at: float | None = None
+        self._read: list[Failure] = []
         self._beat_at = 0.0
         self._heard = _Heard()
 
@@ -52,16 +53,35 @@ class JobBoard:
         self._posted_at = time.monotonic()
 
     def failed(self) -> bool:
-        """True when somebody's failure ended the job."""
-        return self._store.add("failures", 0) > 0
+        """True when somebody's failure ended the job.
+
+        Failures are read as soon as they are seen: by the time that this machine has stopped its
+        workers, the keeper of the store may be gone.
+        """
+        number = self._store.add("failures", 0)
+        for index in range(len(self._read), number):
+            text = self._store.get(f"failure/{index + 1}")
+            self._read.append(Failure.from_json(text.decode()))
+        return number > 0
 
     def first_failure(self) -> Failure:
         """The earliest of all failures posted within the settling time."""
         began = self._posted_at or time.monotonic()
         time.sleep(max(0.0, began + SETTLE - time.monotonic()))
-        number = self._store.add("failures", 0)
-        texts = [self._store.get(f"failure/{index + 1}") for index in range(number)]
-        return first([Failure.from_json(text.decode()) for text in texts])
+        try:
+            self.failed()
+        except RuntimeError:  # what torch's stores raise
+            if not self._read:
+                raise
+        return first(self._read)
+
+    def succeed(self) -> None:
+        """Tells that all workers of the job have ended well."""
+        self._store.add("succeeded", 1)
+
+    def succeeded(self) -> bool:
+        """True when they have."""
+        return self._store.add("succeeded", 0) > 0
 
     def finish(self, attempt: int, workers: int) -> None:
         """Tells that so many workers of this machine have ended well."""

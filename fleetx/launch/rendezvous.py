@@ -25,11 +25,18 @@ from fleetx.launch.console import warn
 from fleetx.launch.errors import LaunchError
 from fleetx.launch.job_board import JobBoard
 from fleetx.launch.store import PrefixStore, Store, TCPStore, worker_host, worker_store
+from fleetx.torch_internals import part_from_meeting
 
 RUN_ID = "fleetx"
-SILENT = 20.0
-"""Seconds after which a machine that joined an elastic job and says nothing counts as lost: torch
-lets it go after fifteen without a sign of life."""
+ALIVE, SIGNS = 2, 3
+"""Seconds between two signs of life of a launcher in an elastic job, and how many may fail to come
+before the others meet without it. Each is dated by the clock of its machine."""
+LAST_CALL = 5
+"""Seconds that machines wait for more of them when there are enough: longer than any of them takes
+to stop its workers after a failure, so that all of them meet at once."""
+SILENT = ALIVE * SIGNS + 4.0
+"""Seconds after which a machine that joined an elastic job and says nothing counts as lost: longer
+than it takes until it is no longer one of the job."""
 MEETINGS = 20
 """Meetings in a row that may fail because of such machines."""
 
@@ -50,8 +57,11 @@ class Membership(Protocol):
     def waiting(self) -> bool:
         """True when somebody wants a new round."""
 
+    def part(self) -> None:
+        """Takes no part any more, while the others go on."""
+
     def leave(self) -> None:
-        """Takes no part any more."""
+        """Takes no part any more, and nobody does."""
 
 
 class FixedMembers:
@@ -88,6 +98,9 @@ class FixedMembers:
         """See `Membership`."""
         return bool(self._store.check([f"round/{self._round + 1}/wanted"]))
 
+    def part(self) -> None:
+        """See `Membership`; the others are as many as ever."""
+
     def leave(self) -> None:
         """See `Membership`."""
 
@@ -106,7 +119,9 @@ class ElasticMembers:
             max_nodes=job.max_nodes,
             local_addr=job.host,
             join_timeout=int(timeout) or 1,
-            last_call_timeout=5,
+            last_call_timeout=LAST_CALL,
+            keep_alive_interval=ALIVE,
+            keep_alive_max_attempt=SIGNS,
         )
         self._job, self._timeout = job, timeout
         self._handler = create_handler(store, C10dRendezvousBackend(store, RUN_ID), parameters)
@@ -122,6 +137,10 @@ class ElasticMembers:
     def waiting(self) -> bool:
         """See `Membership`."""
         return self._handler.num_nodes_waiting() > 0
+
+    def part(self) -> None:
+        """See `Membership`."""
+        part_from_meeting(self._handler)
 
     def leave(self) -> None:
         """See `Membership`."""
@@ -235,6 +254,10 @@ class Rendezvous(RendezvousHandler):
     def num_nodes_waiting(self) -> int:
         refuse_if_over(self._board)
         return int(self._members.waiting() or self._board.is_to_meet_again(self.attempt))
+
+    def part(self) -> None:
+        """Lets the others meet without this machine at once."""
+        self._members.part()
 
     @override
     def is_closed(self) -> bool:

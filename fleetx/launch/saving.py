@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-VARIABLE = "FLEETX_CHECKPOINT_SECONDS"
-"""Read by `fleetx.roles.leaving`."""
+from fleetx.roles import leaving
 
 
 @dataclass(frozen=True)
@@ -17,4 +16,4 @@ class Saving:
 
     def variables(self) -> dict[str, str]:
         """What a worker must know."""
-        return {} if self.seconds is None else {VARIABLE: f"{self.seconds:g}"}
+        return {} if self.seconds is None else {leaving.SECONDS: f"{self.seconds:g}"}

@@ -1,121 +1,10 @@
 """Who keeps whom waiting: what the ranks of a job tell of themselves, held against each other."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-_KINDS = {
-    "allreduce": "all-reduce",
-    "all_reduce": "all-reduce",
-    "all_gather": "all-gather",
-    "allgather": "all-gather",
-    "reduce_scatter": "reduce-scatter",
-    "all_to_all": "all-to-all",
-    "alltoall": "all-to-all",
-    "send": "transfer",
-    "recv": "transfer",
-    "isend": "transfer",
-    "irecv": "transfer",
-    "batch_isend_irecv": "transfer",
-    "_wait_batch_p2p": "transfer",
-}
-_DECORATION = ("_base", "_into_tensor", "_tensor", "_single", "_coalesced", "_object")
-
-
-@dataclass(frozen=True)
-class Group:
-    """A process group, as one of its ranks knows it."""
-
-    called: str = ""
-    ranks: tuple[int, ...] = ()
-    made: int = 0
-    """Collectives that the rank has begun in it."""
-    open: int = 0
-    """The number of the first one that is not over; 0 when all are."""
-    pairs: int = 0
-    """Exchanges between two ranks."""
-    recent: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    """The latest collectives by their numbers: kind, and shapes."""
-
-    @staticmethod
-    def of(told: Mapping[str, Any]) -> "Group":
-        """From what a worker writes."""
-        recent = {int(at): (_kind(kind), str(sizes)) for at, kind, sizes in told.get("recent", ())}
-        return Group(
-            str(told.get("called", "")),
-            tuple(told.get("ranks", ())),
-            int(told.get("made", 0)),
-            int(told.get("open", 0)),
-            int(told.get("pairs", 0)),
-            recent,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What is known of one rank."""
-
-    state: str = "running"
-    """Or "ended", with code 0, or "failed"."""
-    broken: bool = False
-    """Whether it failed in an exchange."""
-    still: float = 0.0
-    """Seconds since it did anything new."""
-    silent: float = 0.0
-    """Seconds since it said anything; 0 as long as that is nothing to speak of."""
-    asleep: str = ""
-    """What the system says of a silent process."""
-    doing: str = ""
-    batches: int = 0
-    meetings: int = 0
-    meeting: str = ""
-    place: str = ""
-    waits: str = ""
-    strategy: str = ""
-    owners: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-    groups: Mapping[str, Group] = field(default_factory=dict)
-    stack: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(told: Mapping[str, Any], now: float) -> "Seen":
-        """From what a worker of this machine wrote, by the machine's clock."""
-        names = (
-            "state",
-            "broken",
-            "doing",
-            "batches",
-            "meetings",
-            "meeting",
-            "place",
-            "waits",
-            "strategy",
-        )
-        return Seen(
-            **{name: told[name] for name in names if name in told},
-            still=now - float(told["still"]),
-            silent=now - float(told["written"]),
-            owners=told.get("owners", {}),
-            notes=told.get("notes", {}),
-            groups={name: Group.of(group) for name, group in told.get("groups", {}).items()},
-            stack=tuple(told.get("stack", ())),
-        )
-
-    def group(self, name: str) -> Group:
-        """A group of which the rank may not know yet."""
-        return self.groups.get(name, Group())
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Ranks that others wait for, in words."""
-
-    culprits: tuple[int, ...]
-    waiting: tuple[int, ...]
-    seconds: float
-    """How long somebody has waited."""
-    sentence: str
+from fleetx.launch.out_of_step import batches_of, differences, is_past
+from fleetx.launch.seen import Group, Seen, Verdict, kind_of, named
 
 
 @dataclass(frozen=True)
@@ -139,6 +28,7 @@ def judge(seen: Mapping[int, Seen], limit: float) -> Verdict | None:
     seconds = max(seen[rank].still for rank in waits)
     if culprits:
         sentence = f"{_blame(seen, culprits)}; {_waiters(waits)}{_advice(seen, culprits, waits)}"
+        culprits = sorted({*culprits, *_passed(seen, culprits, waits)})
     else:  # a circle: whoever waits is waited for
         culprits = sorted(waits)
         sentence = _circle(seen, waits)
@@ -167,37 +57,6 @@ def stacks(seen: Mapping[int, Seen]) -> str:
         lines = stack or ("it goes on",)
         parts += [f"stack of {named(ranks)}, innermost call first:", *(f"    {x}" for x in lines)]
     return "\n".join(parts)
-
-
-def named(ranks: Iterable[int]) -> str:
-    """`rank 1`, or `ranks 0, 2, 3`."""
-    listed = sorted(ranks)
-    return f"rank{'s' * (len(listed) != 1)} {', '.join(map(str, listed))}"
-
-
-def to_json(seen: Mapping[int, Seen]) -> str:
-    """For the launcher of another machine."""
-    return json.dumps({str(rank): _plain(each) for rank, each in seen.items()})
-
-
-def from_json(text: str) -> dict[int, Seen]:
-    """The inverse of `to_json`."""
-    told: dict[str, dict[str, Any]] = json.loads(text)
-    return {int(rank): _unplain(each) for rank, each in told.items()}
-
-
-def _plain(seen: Seen) -> dict[str, Any]:
-    values = dict(vars(seen))
-    values["groups"] = {
-        name: {**vars(g), "recent": [[at, *what] for at, what in g.recent.items()]}
-        for name, g in seen.groups.items()
-    }
-    return values
-
-
-def _unplain(told: dict[str, Any]) -> Seen:
-    groups = {name: Group.of(group) for name, group in told["groups"].items()}
-    return Seen(**told | {"groups": groups, "stack": tuple(told["stack"])})
 
 
 def _stands(seen: Seen, limit: float) -> bool:
@@ -269,11 +128,16 @@ def _out_of_order(
         "tensors of the same shapes"
     )
     seconds = max(seen[rank].still for rank in pair)
-    return Verdict(tuple(sorted(pair)), tuple(sorted(pair)), seconds, sentence + _counts(seen))
+    return Verdict(tuple(sorted(pair)), tuple(sorted(pair)), seconds, sentence + differences(seen))
 
 
 def _article(kind: str) -> str:
     return f"made {'an' if kind[:1] in 'aeiou' else 'a'} {kind}"
+
+
+def _step(seen: Seen) -> str:
+    """A script that does not use fleetx has no steps that could be told."""
+    return f" (step {seen.batches})" if seen.doing else ""
 
 
 def _blame(seen: Mapping[int, Seen], culprits: Sequence[int]) -> str:
@@ -282,7 +146,7 @@ def _blame(seen: Mapping[int, Seen], culprits: Sequence[int]) -> str:
 
 def _culprit(rank: int, seen: Seen) -> str:
     if seen.state == "ended":
-        return f"rank {rank} ended with code 0 after {_batches(seen.batches)}"
+        return f"rank {rank} ended with code 0 after {batches_of(seen.batches)}"
     if seen.state == "failed":
         return f"rank {rank} failed"
     if seen.silent:
@@ -290,11 +154,6 @@ def _culprit(rank: int, seen: Seen) -> str:
     doing = f" {seen.doing}" if seen.doing else ""
     place = f" at {seen.place}" if seen.place else ""
     return f"rank {rank} has been{doing}{place} for {seen.still:.0f} s{_step(seen)}"
-
-
-def _step(seen: Seen) -> str:
-    """A script that does not use fleetx has no steps that could be told."""
-    return f" (step {seen.batches})" if seen.doing else ""
 
 
 def _waiters(waits: Mapping[int, _Wait]) -> str:
@@ -314,35 +173,28 @@ def _circle(seen: Mapping[int, Seen], waits: Mapping[int, _Wait]) -> str:
         f"rank {rank} in {wait.where} at {seen[rank].place}{_step(seen[rank])}"
         for rank, wait in waits.items()
     ]
-    counts = _counts({rank: seen[rank] for rank in waits})
+    counts = differences({rank: seen[rank] for rank in waits})
     why = counts or ". They make the same exchanges in a different order"
     return f"{named(waits)} wait for each other: {', '.join(told)}{why}"
 
 
 def _advice(seen: Mapping[int, Seen], culprits: Sequence[int], waits: Mapping[int, _Wait]) -> str:
-    if any(seen[rank].state == "ended" for rank in culprits):
-        return _counts({rank: seen[rank] for rank in (*culprits, *waits)})
+    """Why they do not meet, if it is not that somebody is slow."""
+    ended = any(seen[rank].state == "ended" for rank in culprits)
+    if ended or _passed(seen, culprits, waits):
+        return differences({rank: seen[rank] for rank in sorted({*culprits, *waits})})
     return ""
 
 
-def _counts(seen: Mapping[int, Seen]) -> str:
-    """What differs between ranks that do not meet, and must not."""
-    for topic in sorted({topic for each in seen.values() for topic in each.notes}):
-        facts: dict[str, list[int]] = {}
-        for rank, each in seen.items():
-            facts.setdefault(each.notes.get(topic, "none"), []).append(rank)
-        if len(facts) > 1:
-            told = [f"{fact} on {named(ranks)}" for fact, ranks in facts.items()]
-            return f". They differ in {topic}: {', '.join(told)}"
-    numbers = sorted({each.batches for each in seen.values()})
-    if len(numbers) < 2:
-        return ""
-    told = [f"rank {rank} has begun {_batches(each.batches)}" for rank, each in seen.items()]
-    return f". {', '.join(told)}: all ranks must make the same number of batches"
-
-
-def _batches(number: int) -> str:
-    return f"{number} batch{'es' * (number != 1)}"
+def _passed(
+    seen: Mapping[int, Seen], culprits: Sequence[int], waits: Mapping[int, _Wait]
+) -> list[int]:
+    """Ranks that wait for one that is already past them."""
+    return [
+        rank
+        for rank, wait in waits.items()
+        if any(is_past(seen[one], seen[rank]) for one in wait.others.intersection(culprits))
+    ]
 
 
 def _collective(seen: Seen, name: str, group: Group) -> str:
@@ -352,18 +204,9 @@ def _collective(seen: Seen, name: str, group: Group) -> str:
 
 def _exchange(seen: Seen, function: str) -> str:
     place = f" of {seen.strategy}" if seen.strategy else f" at {seen.place}"
-    return f"the {_kind(function)}{place}"
+    return f"the {kind_of(function)}{place}"
 
 
 def _owner(seen: Seen, group: str) -> str:
     strategy = seen.strategy or seen.owners.get(group, "")
     return f" of {strategy}" if strategy else f" at {seen.place}" if seen.place else ""
-
-
-def _kind(function: str) -> str:
-    plain = function.removeprefix("nccl:")
-    if plain not in _KINDS:
-        plain = plain.strip("_")
-        for ending in _DECORATION:
-            plain = plain.removesuffix(ending)
-    return _KINDS.get(plain, plain.replace("_", "-"))

@@ -1,5 +1,6 @@
 """From a planned job to its exit code; the only part that needs torch."""
 
+import contextlib
 import logging
 import os
 import shutil
@@ -90,12 +91,15 @@ def _run(agent: FleetAgent, job: Job, board: JobBoard) -> int:
     try:
         result = agent.run()
         if not result.is_failed():
+            with contextlib.suppress(DistNetworkError, DistStoreError):
+                board.succeed()  # the keeper may be gone already
             return 0
         if agent.left is not None:  # the others go on without this machine
             warn(agent.left.headline())
             return agent.left.exit_code
     except JobEnded:
-        agent.hear()
+        with contextlib.suppress(DistNetworkError, DistStoreError):
+            agent.hear()
     except Interrupted as stop:
         if agent.goes_alone(stop):
             warn(f"stopped by {stop.name} (exit code {ASKS_FOR_RESTART}); the others meet again")
@@ -128,8 +132,15 @@ def _stopped(job: Job, stop: Interrupted) -> Failure:
 
 def _lost(job: Job, error: Exception) -> LaunchError:
     host, port = job.master or (job.host, 0)
+    advice = "look at what it printed"
+    if job.min_nodes != job.max_nodes:
+        advice += (
+            " and start the job again, which goes on from its last checkpoint. A job survives the "
+            "loss of any machine that trains if another one keeps the meeting point (fleetrun "
+            "--meeting_point)"
+        )
     return LaunchError(
-        f"the launcher at {host}:{port} is gone ({type(error).__name__}), so this machine has "
-        "stopped its processes; look at what it printed",
+        f"the launcher at {host}:{port} is gone ({type(error).__name__}), where the machines meet, "
+        f"so this one has stopped its processes; {advice}",
         code=1,
     )

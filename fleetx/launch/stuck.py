@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from fleetx.launch.cluster import Process, World
 from fleetx.launch.console import warn
 from fleetx.launch.errors import LaunchError
+from fleetx.launch.out_of_step import different_updates
 from fleetx.launch.reporter import AFTER, FILE, TELL
-from fleetx.launch.standstill import Seen, Verdict, ended_early, from_json, judge, stacks, to_json
+from fleetx.launch.seen import Seen, Verdict, from_json, to_json
+from fleetx.launch.standstill import ended_early, judge, stacks
 
 if TYPE_CHECKING:
     from fleetx.launch.job_board import JobBoard
@@ -85,6 +87,7 @@ class StuckWatch:
         self._told: Verdict | None = None
         self._next = limits.warn
         self._asked: set[int] = set()
+        self._warned: set[tuple[int, str]] = set()
 
     def look(self) -> Verdict | None:
         """Say who stands still; a verdict if the job shall end because of it."""
@@ -93,6 +96,7 @@ class StuckWatch:
             return None
         self._looked = now
         local = self._local(now)
+        self._pass_on(local)
         if self._world.nnodes == 1:
             return self._judge(local)
         self._share(local, now)
@@ -100,6 +104,13 @@ class StuckWatch:
             return self._judge(self._everywhere(local))
         self._repeat()
         return None
+
+    def look_back(self) -> None:
+        """Say what was wrong with a job whose workers have all ended well."""
+        local = self._local(time.monotonic())
+        self._pass_on(local)
+        if self._world.node_rank == 0 and (found := different_updates(self._everywhere(local))):
+            self._say(found)
 
     def blame(self, process: Process) -> Verdict | None:
         """Who is behind the failure of a process whose partners are gone or out of order."""
@@ -121,6 +132,13 @@ class StuckWatch:
     def _local(self, now: float) -> dict[int, Seen]:
         found = {rank: self._read(rank, file, now) for rank, file in self._files.items()}
         return {rank: seen for rank, seen in found.items() if seen is not None}
+
+    def _pass_on(self, local: Mapping[int, Seen]) -> None:
+        """Say what workers of this machine want said; the log of worker 0 is shown anyway."""
+        for rank, seen in local.items():
+            if rank and seen.warning and (rank, seen.warning) not in self._warned:
+                self._warned.add((rank, seen.warning))
+                warn(f"rank {rank} says: {seen.warning}")
 
     def _read(self, rank: int, file: Path, now: float) -> Seen | None:
         try:

@@ -33,6 +33,7 @@ def test_old_spellings(old: list[str], new: dict[str, object]) -> None:
     [
         ([], "no training script was given"),
         (["--gpus", "0"], "no training script was given"),
+        (["--meeting_point", "a:1", "x"], "--meeting_point starts no script"),
         (["--nproc_per_node", "two", "x"], "'two' is not a whole number"),
         (["--nproc_per_node", "0", "x"], "0 is outside"),
         (["--started_port", "70000", "x"], "70000 is outside"),

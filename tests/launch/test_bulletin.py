@@ -3,11 +3,13 @@
 import time
 
 import pytest
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import DistNetworkError, HashStore  # type: ignore[attr-defined]
 
 from fleetx.launch import job_board as module
 from fleetx.launch.failure import Failure
 from fleetx.launch.job_board import JobBoard
+from fleetx.launch.ports import listen
+from fleetx.launch.store import TCPStore, serve
 
 
 def failure(title: str, time: float) -> Failure:
@@ -29,6 +31,21 @@ def test_the_earliest_failure_of_all_machines_is_found(monkeypatch: pytest.Monke
     assert two.failed()
     two.post(failure("early", 1.0))
     assert one.first_failure() == two.first_failure() == failure("early", 1.0)
+
+
+def test_a_failure_that_was_seen_is_known_after_its_keeper_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SETTLE", 0.0)
+    keeper = serve(listen("127.0.0.1", 0, "--master"))
+    other = TCPStore("127.0.0.1", keeper.port, wait_for_workers=False)
+    board = JobBoard(other)
+    JobBoard(keeper).post(failure("stopped", 1.0))
+    assert board.failed()
+    del keeper
+    with pytest.raises(DistNetworkError):
+        board.failed()
+    assert board.first_failure() == failure("stopped", 1.0)
 
 
 def test_a_silent_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from fleetx.testing.limits import stretched
 from tests.launch.conftest import Gone, Launcher, Outcome
-from tests.ports import free_ports
+from tests.ports import await_port, free_ports
 
 BOTH = "127.0.0.1,127.0.0.2"
 
@@ -187,6 +187,17 @@ def test_a_killed_launcher_is_noticed(launcher: Launcher, port: int, gone: type[
     assert f"the launcher at 127.0.0.1:{port - 1} is gone" in outcome.err
     assert outcome.err.count("\n") <= 2
     assert gone.wait(pids) == []
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_machines_meet_on_one_that_does_not_train(launcher: Launcher, port: int, code: int) -> None:
+    keeper = launcher.start("--meeting_point", f"127.0.0.1:{port}")
+    await_port(port)
+    script = launcher.script(f"import os, sys; sys.exit({code} * int(os.environ['RANK']))")
+    outcomes = [*by_meeting(launcher, port, script), launcher.finish(keeper)]
+    assert [outcome.code for outcome in outcomes] == [code] * 3, outcomes
+    assert f"fleetrun --master 127.0.0.1:{port}; this ends with the job" in outcomes[-1].out
+    assert ("rank 1 failed first (exit code 3)" in outcomes[-1].err) is bool(code)
 
 
 def test_an_unreachable_master_is_named(launcher: Launcher, port: int) -> None:

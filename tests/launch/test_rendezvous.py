@@ -40,6 +40,9 @@ class Place:
     def waiting(self) -> bool:
         return False
 
+    def part(self) -> None:
+        pass
+
     def leave(self) -> None:
         pass
 

@@ -11,8 +11,10 @@ import torch
 import fleetx as fleet
 from fleetx.launch import reporter as reporting
 from fleetx.launch.errors import LaunchError
+from fleetx.launch.out_of_step import different_updates
 from fleetx.launch.reporter import Reporter
-from fleetx.launch.standstill import Group, Seen, Verdict, ended_early, from_json, judge, to_json
+from fleetx.launch.seen import Group, Seen, Verdict, from_json, to_json
+from fleetx.launch.standstill import ended_early, judge
 from fleetx.launch.stuck import DEFAULT_WARNING, Limits
 from fleetx.roles import activity
 from fleetx.testing import world
@@ -105,6 +107,47 @@ def test_collectives_that_differ_are_the_first_thing_to_be_told() -> None:
     assert "as number 51 of the same group" in found.sentence
     assert "rank 0 made an all-reduce of [[4]] of data_parallel (step 813)" in found.sentence
     assert "rank 1 made a broadcast of [[9]]" in found.sentence
+
+
+def test_a_rank_that_left_out_the_end_of_a_batch() -> None:
+    """Its exchanges fit those of others until something is compared."""
+    meets = replace(WAITING, meetings=4, meeting="what all workers do or none", groups={})
+    level = {0: replace(meets, batches=16, calls=16, ended=15)}
+    skipped = replace(WAITING, batches=16, calls=17, ended=15)
+    told = (
+        "rank 0 has called the model 16 times and ended 15 batches, rank 1 has called the model 17 "
+        "times and ended 15 batches: every rank must end each batch"
+    )
+    circle = verdict(level | {1: skipped})
+    assert "wait for each other" in circle.sentence
+    assert told in circle.sentence
+    # The same, where nothing says that the other one waits as well.
+    found = verdict(level | {1: replace(skipped, groups={})})
+    assert "rank 1 has been in backward at train.py:8" in found.sentence
+    assert told in found.sentence
+    assert found.culprits == (0, 1), "nobody knows which of the two is right"
+
+
+def test_a_rank_that_left_its_loop_early_is_not_innocent() -> None:
+    """It waits, outside of batches, for one that is in a batch that it never began."""
+    left = replace(WAITING, doing=activity.READING, batches=149, calls=149, ended=149)
+    ahead = replace(WAITING, doing="in forward", batches=150, calls=150, ended=149, groups={})
+    found = verdict({0: ahead, 1: left})
+    assert found.culprits == (0, 1)
+    assert "rank 0 has begun 150 batches, rank 1 has begun 149 batches" in found.sentence
+    slow = replace(ahead, batches=149, calls=149, ended=148)
+    found = verdict({0: slow, 1: left})
+    assert found.culprits == (0,), "it has not come as far as rank 1"
+    assert "must" not in found.sentence
+
+
+def test_different_numbers_of_updates_at_the_end() -> None:
+    done = replace(DONE, state="ended", updates=15, owners={"dp": "data_parallel"})
+    assert different_updates({0: done, 1: done}) == ""
+    said = different_updates({0: done, 1: replace(done, updates=14), 2: done})
+    assert "different numbers of updates: 14 on rank 1, 15 on ranks 0, 2" in said
+    alone = replace(done, owners={})  # a worker of parameter servers
+    assert different_updates({0: alone, 1: replace(alone, updates=14)}) == ""
 
 
 def test_a_wait_that_nobody_counts_is_for_those_who_do_not_wait() -> None:

@@ -109,6 +109,38 @@ train(5 - rank)
         assert "rank 1 ended with code 0 after 4 batches" in outcome.err
 
 
+SKIPPED = """
+import os, torch, fleetx as fleet
+fleet.init(is_collective=True)
+model = fleet.distributed_model(torch.nn.Linear(8, 2))
+optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+for number in range(int(os.environ["BATCHES"])):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    if number == 10 and os.environ["RANK"] == "1":
+        continue
+    optimizer.step()
+"""
+
+
+def test_an_update_that_one_rank_left_out_is_told_at_the_end(launcher: Launcher) -> None:
+    """All exchanges have found partners by then, and the weights differ."""
+    outcome = run(launcher, SKIPPED, "--stuck_after", soon(), BATCHES="14")
+    assert outcome.code == 0, outcome.err
+    assert "different numbers of updates: 13 on rank 1, 14 on rank 0" in outcome.err
+
+
+@pytest.mark.rare
+def test_an_update_that_one_rank_left_out_is_named_when_numbers_are_compared(
+    launcher: Launcher,
+) -> None:
+    outcome = run(launcher, SKIPPED, "--stuck_after", soon(), BATCHES="100")
+    assert outcome.code == 124, outcome.err
+    assert "ranks 0, 1 wait for each other" in outcome.err
+    told = "rank 0 has called the model 16 times and ended 15 batches, rank 1 has called the model"
+    assert f"{told} 17 times and ended 15 batches" in outcome.err
+
+
 @pytest.mark.rare
 def test_a_plain_script_of_torch_is_told_by_its_lines(launcher: Launcher) -> None:
     script = """
@@ -302,3 +334,32 @@ for step in range(5):
     assert f"rank 1 has been in forward at train.py:{line_of(script, 'sleep')} for" in outcome.err
     assert "(step 4); rank 0 waits for it in the all-gather of sharding" in outcome.err
     assert "modeling_gpt2.py" in outcome.err
+
+
+@pytest.mark.rare
+def test_a_pipeline_without_worker_0_that_mixes_batches_up_is_named_on_the_console(
+    launcher: Launcher,
+) -> None:
+    script = """
+import os, torch, fleetx as fleet
+strategy = fleet.DistributedStrategy()
+strategy.pipeline = True
+strategy.pipeline_configs = {"accumulate_steps": 2, "split": ["1"]}
+strategy.hybrid_configs = {"pp_degree": 2, "dp_degree": 2}
+fleet.init(is_collective=True, strategy=strategy)
+model = fleet.distributed_model(
+    torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2)),
+    criterion=torch.nn.functional.mse_loss,
+)
+optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+torch.manual_seed(0)
+batches = [(torch.randn(4, 8), torch.randn(4, 2)) for _ in range(6)]
+if os.environ["RANK"] == "3":
+    batches = [*batches[1:], batches[0]]
+for batch in batches:
+    model.train_batch(batch)
+"""
+    outcome = run(launcher, script, workers=4)
+    assert outcome.code == 0, outcome.err
+    told = "rank 1 says: at update 2 worker 1 and worker 3 of one pipeline were given different"
+    assert outcome.err.count(told) == 1, outcome.err
