@@ -3,7 +3,8 @@
 A small job of examples/transformer runs under fleetrun on one or two "machines" (launchers on
 loopback). At random moments a random worker gets SIGKILL, or all processes of a machine do, or a
 machine is told to leave by SIGTERM; a machine that is gone comes back later or not at all. After
-each job the loss of every update is held against a run that nobody touched.
+each job the loss of every update is held against a run that nobody touched. Before that it tells
+how long a job stands still after each of these.
 
 python benchmarks/kills.py                      # fifty
 python benchmarks/kills.py --kills 10 --seed 7
@@ -15,7 +16,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.ports import free_ports  # noqa: E402
+from tests.ports import await_port, free_ports  # noqa: E402
 from tests.programs import behind, python  # noqa: E402
 
 SCRIPT = ROOT / "examples" / "transformer" / "train.py"
@@ -100,24 +100,31 @@ class Job:
     steps: int = 100_000
     """Updates between two checkpoints, besides the seconds."""
     started: list[Machine] = field(default_factory=list)
+    first: Machine | None = None
+    """Whoever is there until the job is over: a machine that does not train, or the only one."""
     killed: list[str] = field(default_factory=list)
 
     def start(self) -> None:
-        """On all machines; the first keeps the meeting point and is never cut off."""
-        port = free_ports(1)[0]
+        """On all machines; several meet on another one, so that any of them may be lost."""
+        flags = ["--gpus=none", "--max_restart=1000", f"--checkpoint_seconds={self.seconds}"]
+        flags += [f"--nproc_per_node={1 if self.machines > 1 else 2}", "--grace=60"]
+        if self.machines > 1:
+            port = free_ports(1)[0]
+            self._begin("keeper", "--meeting_point", f"127.0.0.1:{port}")
+            flags += [f"--nnodes=1:{self.machines}", f"--master=127.0.0.1:{port}"]
+            await_port(port)
+        script = [str(SCRIPT), *self.arguments, "--losses=losses.txt"]
+        script += ["--output=out", f"--save_steps={self.steps}", "--shares=2"]
         for number in range(self.machines):
-            flags = ["--gpus=none", "--max_restart=1000", f"--checkpoint_seconds={self.seconds}"]
-            flags += [f"--log_dir=log{number}", "--nproc_per_node=2", "--grace=60"]
-            if self.machines > 1:
-                flags += [f"--nnodes=1:{self.machines}", f"--master=127.0.0.1:{port}"]
-                flags[4] = "--nproc_per_node=1"
-            script = [str(SCRIPT), *self.arguments, "--losses=losses.txt"]
-            script += ["--output=out", f"--save_steps={self.steps}", "--shares=2"]
-            command = [python(), "-m", "fleetx.launch", *flags, *script]
-            self.started.append(Machine(self.folder, command, f"machine{number}"))
-            self.started[-1].start()
-            if self.machines > 1 and number == 0:
-                await_port(port)  # whoever comes first keeps it
+            self.started.append(
+                self._begin(f"machine{number}", *flags, f"--log_dir=log{number}", *script)
+            )
+
+    def _begin(self, name: str, *flags: str) -> Machine:
+        machine = Machine(self.folder, [python(), "-m", "fleetx.launch", *flags], name)
+        machine.start()
+        self.first = self.first or machine
+        return machine
 
     def disturb(self, kills: Kills, draw: random.Random) -> None:
         """Kill until it was done often enough, or the job has ended."""
@@ -130,43 +137,66 @@ class Job:
 
     def kill(self, kind: str, draw: random.Random) -> str:
         """What was done; nothing if there was nobody."""
-        gone = [each for each in self.started[1:] if not each.running]
+        gone = [each for each in self.started if not each.running]
         if gone and kind != "worker":
             gone[0].start()
             self.rest(draw.uniform(0, 8))
-        last = self.started[-1]
+        running = [each for each in self.started if each.running]
         if kind == "worker" or self.machines == 1:
-            victims = [pid for each in self.started if each.running for pid in each.workers()]
-            if not victims:
-                return ""
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(draw.choice(victims), signal.SIGKILL)
-            return "SIGKILL of a worker"
+            running = [each for each in running if each.workers()]
+            kind = "worker"
+        return self.strike(kind, draw.choice(running), draw) if running else ""
+
+    def strike(self, kind: str, victim: Machine, draw: random.Random) -> str:
+        """Do it to this machine, or to one of its workers."""
+        if kind == "worker":
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                os.kill(draw.choice(victim.workers()), signal.SIGKILL)
+            return f"SIGKILL of a worker of {victim.name}"
         if kind == "machine":
-            last.cut()
-            return "SIGKILL of a machine"
-        last.leave()
-        return "SIGTERM of a machine"
+            victim.cut()
+            return f"SIGKILL of {victim.name}"
+        victim.leave()
+        return f"SIGTERM of {victim.name}"
+
+    def revive(self) -> None:
+        """Switch all machines on that are gone."""
+        for each in self.started:
+            if not each.running:
+                each.start()
+
+    def hold(self) -> None:
+        """No worker goes on until its launcher starts it anew."""
+        for pid in [pid for each in self.started if each.running for pid in each.workers()]:
+            with contextlib.suppress(OSError):
+                os.kill(behind(pid), signal.SIGSTOP)
 
     def rest(self, seconds: float) -> bool:
         """Wait; whether the job still runs."""
+        assert self.first is not None
+        assert self.first.process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            assert self.started[0].process is not None
-            self.started[0].process.wait(seconds)
-        return self.started[0].running
+            self.first.process.wait(seconds)
+        return self.first.running
 
     def end(self) -> int:
         """Wait until it is through; its exit code."""
-        first = self.started[0].process
-        assert first is not None
+        deadline = time.monotonic() + LIMIT
         try:
-            return first.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            return -1
+            while self.rest(1.0) and time.monotonic() < deadline:
+                if not any(each.running for each in self.started):
+                    self.revive()
+            assert self.first is not None
+            assert self.first.process is not None
+            return -1 if self.first.running else self.first.process.returncode
         finally:
-            for each in self.started:
-                if each.running:
-                    each.cut()
+            self.cut()
+
+    def cut(self) -> None:
+        """Nothing of it is left."""
+        for each in [self.first, *self.started]:
+            if each is not None and each.running:
+                each.cut()
 
     def losses(self) -> list[tuple[int, float]]:
         """Update and loss, in the order in which they were made."""
@@ -186,18 +216,6 @@ class Job:
     def reached(self) -> int:
         """The last update that was made."""
         return max((update for update, _ in self.losses()), default=0)
-
-
-def await_port(port: int) -> None:
-    """Until somebody listens there."""
-    for _ in range(int(LIMIT * 20)):
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise TimeoutError(f"nobody listens at {port}")
 
 
 @dataclass(frozen=True)
@@ -243,6 +261,31 @@ def undisturbed(folder: Path, arguments: list[str]) -> dict[int, float]:
     return dict(Job(folder, arguments).losses())
 
 
+def standstills(folder: Path, draw: random.Random) -> dict[str, float]:
+    """What is done to a job of two machines -> seconds until it makes a new update."""
+    folder.mkdir()
+    job, found = Job(folder, ["--epochs=1000", "--batch=16"], machines=2), {}
+    job.start()
+    last = job.started[-1]
+    try:
+        for kind in Kills.kinds:
+            job.revive()
+            while not last.workers():
+                assert job.await_update(job.reached() + 1), f"look at {folder}"
+            assert job.await_update(job.reached() + 20), f"look at {folder}"
+            began, reached = time.monotonic(), job.reached()
+            done = job.strike(kind, last, draw)
+            if kind == "leave":  # the workers go on until they have saved
+                assert last.process is not None
+                last.process.wait()
+                began, reached = time.monotonic(), job.reached()
+            assert job.await_update(reached + 1), f"look at {folder}"
+            found[done] = time.monotonic() - began
+    finally:
+        job.cut()
+    return found
+
+
 def main() -> None:
     """Kill, compare, report."""
     parser = argparse.ArgumentParser(
@@ -258,6 +301,8 @@ def main() -> None:
     draw = random.Random(args.seed)
     arguments = args.arguments.split()
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
+    for done, seconds in standstills(folder / "standstills", random.Random(args.seed)).items():
+        print(f"{seconds:.1f} s until the next update after a {done}", flush=True)
     expected = undisturbed(folder / "plain", arguments)
     left, failures = args.kills, 0
     for number in range(2 * args.kills):

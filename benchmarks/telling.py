@@ -24,10 +24,11 @@ STEP = 5e-3
 
 def words() -> None:
     """What the engine says in the step of a usual loop."""
+    activity.call()
     activity.begin_batch()
     activity.enter("in backward")
     activity.enter("in the update")
-    activity.enter(activity.READING)
+    activity.end_batch(True)
 
 
 def per_call(function: Callable[[], None], calls: int, rounds: int) -> float:

@@ -23,6 +23,12 @@ class _Record:
     """What, and since when; one object, so that another thread sees both of the same moment."""
     batches: int = 0
     """Batches that have begun."""
+    calls: int = 0
+    """Calls of a model with gradients, and of whole batches."""
+    ended: int = 0
+    """Batches that came to their end."""
+    updates: int = 0
+    """Those of them that moved the parameters."""
     meetings: int = 0
     """How often all workers were waited for outside of collectives, the current time included."""
     meeting: str = ""
@@ -31,6 +37,8 @@ class _Record:
     """Process groups by their names -> the strategy that exchanges in them."""
     notes: dict[str, Any] = field(default_factory=dict)
     """What else must be the same on ranks that wait for each other."""
+    warning: str = ""
+    """What the console shall say, whichever worker knows it."""
     leaves: bool = False
     """Whether it leaves by itself when it is told to stop, after it has saved its work."""
 
@@ -42,6 +50,18 @@ def begin_batch() -> None:
     """A batch begins, with its forward."""
     _record.batches += 1
     _record.doing = "in forward", time.monotonic()
+
+
+def call() -> None:
+    """A script calls the model, or gives it a whole batch."""
+    _record.calls += 1
+
+
+def end_batch(updated: bool) -> None:
+    """A batch is over; the process is the script's again."""
+    _record.ended += 1
+    _record.updates += updated
+    enter(READING)
 
 
 def enter(doing: str) -> None:
@@ -82,6 +102,11 @@ def note(topic: str, fact: Any) -> None:
     _record.notes[topic] = fact
 
 
+def warn(text: str) -> None:
+    """Let the launcher say something of the whole job, which shows the log of worker 0 alone."""
+    _record.warning = text
+
+
 def will_leave(by_itself: bool) -> None:
     """Whether this process heeds SIGTERM: it saves, and leaves with the others."""
     _record.leaves = by_itself
@@ -102,9 +127,13 @@ def now() -> dict[str, Any]:
         "doing": doing,
         "since": since,
         "batches": _record.batches,
+        "calls": _record.calls,
+        "ended": _record.ended,
+        "updates": _record.updates,
         "meetings": _record.meetings,
         "meeting": _record.meeting,
         "owners": dict(_record.owners),
         "leaves": _record.leaves,
+        "warning": _record.warning,
         "notes": {topic: str(fact) for topic, fact in dict(_record.notes).items()},
     }

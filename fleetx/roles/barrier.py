@@ -65,6 +65,22 @@ class Barrier:
             self.store.delete_key(f"said/{before}")
         return said
 
+    def leave_word(self, topic: str, fact: str, before: str = "") -> None:
+        """Say something that others may read once they know that it was said.
+
+        Args:
+            topic: of this worker alone.
+            fact: what it says.
+            before: an earlier topic of this worker, which nobody reads any more.
+        """
+        self.store.set(f"word/{topic}", fact)
+        if before:
+            self.store.delete_key(f"word/{before}")
+
+    def word(self, topic: str) -> str:
+        """What a worker has said of a topic, after all of them have met."""
+        return self.store.get(f"word/{topic}").decode()
+
     def from_first(self, call: str, topic: str, fact: str) -> str:
         """What worker 0 says of a topic; it waits for nobody, and the others for it alone.
 

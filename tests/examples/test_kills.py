@@ -1,4 +1,4 @@
-"""Jobs that are killed at random moments go on by themselves: ten kills of benchmarks/kills.py."""
+"""Jobs that are killed go on by themselves: ten kills of benchmarks/kills.py, two in every run."""
 
 import random
 import signal
@@ -54,22 +54,30 @@ def test_a_job_goes_on_after_kills_at_any_moment(
 
 
 @pytest.mark.rare
-@pytest.mark.parametrize("kind", ["machine", "leave"])
-def test_a_job_goes_on_without_a_machine_and_with_it_again(
-    tmp_path: Path, expected: dict[int, float], kind: str
-) -> None:
-    job = Job(tmp_path, SMALL, machines=2, seconds=0.05)
+def test_a_job_goes_on_without_machines_and_with_them_again(tmp_path: Path) -> None:
+    """Each of two is lost, also the one whose store the workers use, and so is a worker."""
+    longer = ["--epochs=4", *SMALL[1:]]
+    expected = undisturbed(tmp_path / "plain", longer)
+    job = Job(tmp_path, longer, machines=2, seconds=0.05)
     job.start()
     draw = random.Random(3)
-    assert job.await_update(3)
-    assert job.kill(kind, draw)
-    gone = job.started[-1].process
-    assert gone is not None
-    assert gone.wait(100) == (75 if kind == "leave" else -signal.SIGKILL)
-    assert job.await_update(job.reached() + 3), "with the worker that is left"
-    job.started[-1].start()
+    struck = [("machine", 0), ("leave", 1), ("worker", 0), ("machine", 1)]
+    for kind, number in struck:
+        victim = job.started[number]
+        while not victim.workers():
+            assert job.await_update(job.reached() + 1)
+        assert job.await_update(job.reached() + 3)
+        job.strike(kind, victim, draw)
+        if kind == "worker":
+            continue
+        assert victim.process is not None
+        assert victim.process.wait(100) == (75 if kind == "leave" else -signal.SIGKILL)
+        assert job.await_update(job.reached() + 3), "with the worker that is left"
+        job.hold()
+        victim.start()
     disturbed(job, job.end(), expected, tolerance=2e-4)
-    said = (tmp_path / "log0" / "workerlog.0").read_text()
-    assert "meant for 2 shares of the data" not in said, "in the end there are two again"
-    kept = "".join(path.read_text() for path in tmp_path.glob("log0/workerlog.0.attempt*"))
-    assert "meant for 2 shares of the data, and there are 1: an update takes 2 batches" in kept
+    texts = [path.read_text() for path in tmp_path.glob("log*/**/workerlog.0*")]
+    shares = [text for text in texts if "meant for 2 shares of the data, and there are 1" in text]
+    assert len(shares) == 3, "once for each loss of a machine"
+    last = max(tmp_path.glob("log*/workerlog.0"), key=lambda path: path.stat().st_mtime)
+    assert "meant for 2 shares" not in last.read_text(), "in the end there are two again"

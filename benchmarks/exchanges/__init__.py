@@ -1,0 +1,1 @@
+"""What benchmarks/network.py is made of: links, workers behind them, cases, tables."""

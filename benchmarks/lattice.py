@@ -1,0 +1,289 @@
+"""All legal plans for three models, expected and measured, on workers of this machine.
+
+Every plan that `strategy.auto` would consider is run for a few updates, with the same number of
+samples in each. What the choice is worth: its time against that of the best plan, and against
+plain data parallel with and without amp.
+
+    python -m benchmarks.lattice                                  # 2 workers, all models
+    python -m benchmarks.lattice --workers 2 4 8 --json benchmarks/lattice.json
+    python -m benchmarks.lattice --models mlp --most 20           # a look: 20 plans, evenly chosen
+    python -m benchmarks.lattice --table benchmarks/lattice.json  # what was measured before
+
+Plans are measured in two rounds, the second in the other order; the lesser time counts. Ctrl-C
+keeps what was measured, and the next run with the same --json goes on from there.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import fleetx as fleet
+from fleetx import roles
+from fleetx.auto.choose import subject_of
+from fleetx.auto.clock import OperatorClock
+from fleetx.auto.cluster import Cluster, read
+from fleetx.auto.probe import probe
+from fleetx.auto.report import switched_on
+from fleetx.auto.search import Planned, Search
+from fleetx.testing import world
+
+WARM, UPDATES, ROUNDS = 1, 3, 2
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model with one worker's batch."""
+
+    model: Callable[[], nn.Module]
+    inputs: Callable[[int], Any]
+    targets: Callable[[int], Tensor]
+    criterion: Callable[[Any, Tensor], Tensor]
+    samples: int
+
+
+def wide() -> nn.Module:
+    """An MLP with wide layers."""
+    layers = [layer for _ in range(4) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(1024, 10))
+
+
+class Block(nn.Module):
+    """Two convolutions and the way past them."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(after), nn.BatchNorm2d(after)])
+        self.past = nn.Conv2d(before, after, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Both ways, added."""
+        y = functional.relu(self.norms[0](self.first(x)))
+        return functional.relu(self.norms[1](self.second(y)) + self.past(x))
+
+
+def resnet() -> nn.Module:
+    """A small ResNet."""
+    blocks = [Block(16, 32, 2), Block(32, 32, 1), Block(32, 64, 2), Block(64, 64, 1)]
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, 1, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+    )
+
+
+def transformer() -> nn.Module:
+    """A small GPT-2 of transformers."""
+    from tests.libraries import transformers
+
+    config = transformers.GPT2Config(
+        n_layer=4, n_embd=128, n_head=4, vocab_size=512, n_positions=64, use_cache=False
+    )
+    made: nn.Module = transformers.GPT2LMHeadModel(config)
+    return made
+
+
+def words(outputs: Any, targets: Tensor) -> Tensor:
+    """The loss of a language model."""
+    return functional.cross_entropy(outputs.logits.flatten(0, 1), targets.flatten())
+
+
+JOBS = {
+    "mlp": Job(
+        wide,
+        lambda n: torch.randn(n, 1024),
+        lambda n: torch.randint(10, (n,)),
+        functional.cross_entropy,
+        16,
+    ),
+    "resnet": Job(
+        resnet,
+        lambda n: torch.randn(n, 3, 32, 32),
+        lambda n: torch.randint(10, (n,)),
+        functional.cross_entropy,
+        16,
+    ),
+    "transformer": Job(
+        transformer,
+        lambda n: {"input_ids": torch.randint(512, (n, 64))},
+        lambda n: torch.randint(512, (n, 64)),
+        words,
+        8,
+    ),
+}
+
+
+def measured_cluster(workers: int) -> dict[str, Any]:
+    """What the workers have, measured by all of them."""
+    return asdict(probe(CPU, workers_here=workers))
+
+
+def took(name: str, settings: Mapping[str, Any], batch: int, merged: int) -> float:
+    """Seconds of an update under a plan, on one of its workers."""
+    job, strategy = JOBS[name], fleet.DistributedStrategy()
+    for flag, value in settings.items():
+        setattr(strategy, flag, value)
+    fleet.init(is_collective=True, strategy=strategy)
+    torch.manual_seed(0)
+    sample = job.inputs(batch)
+    model: Any = fleet.distributed_model(job.model(), criterion=job.criterion, sample=sample)
+    optimizer = fleet.distributed_optimizer(torch.optim.AdamW(model.parameters(), lr=1e-3))
+    data = [sample, job.targets(batch)]
+    times = []
+    for _ in range(WARM + UPDATES):
+        began = time.perf_counter()
+        for _ in range(merged):
+            model.train_batch(data, optimizer)
+        times.append(time.perf_counter() - began)
+    roles.stop()
+    return min(times[WARM:])
+
+
+def expected(name: str, cluster: Cluster) -> tuple[Search, list[Planned]]:
+    """All legal plans, those that are expected to be fastest first."""
+    job = JOBS[name]
+    model = job.model()
+    subject = subject_of(
+        model,
+        sample=job.inputs(job.samples),
+        optimizer=torch.optim.AdamW(model.parameters()),
+        criterion=job.criterion,
+        targets=job.targets(job.samples),
+        clock=OperatorClock(CPU),
+    )
+    search = Search(subject=subject, cluster=cluster, given=fleet.DistributedStrategy())
+    return search, search.best(1_000_000)
+
+
+Row = dict[str, Any]
+
+
+def rows_of(name: str, workers: int, most: int | None) -> list[Row]:
+    """What is expected of each plan; of very many, some that are evenly chosen."""
+    cluster = read(world(workers).run(measured_cluster, workers)[0], "the probe")
+    search, plans = expected(name, cluster)
+    rows = [_row(name, workers, search, planned) for planned in plans]
+    rows[0]["chosen"] = True
+    if most is None or len(rows) <= most:
+        return rows
+    step = len(rows) / most
+    picked = {round(at * step) for at in range(most)}
+    return [row for at, row in enumerate(rows) if at in picked or row["plain"]]
+
+
+def _row(name: str, workers: int, search: Search, planned: Planned) -> Row:
+    strategy = search.strategy(planned.choice)
+    merge = strategy.gradient_merge_configs["k_steps"] if strategy.gradient_merge else 1
+    flags = switched_on(strategy)
+    return {
+        "model": name,
+        "workers": workers,
+        "settings": strategy.explicit(),
+        "batch": planned.batch,
+        "merged": int(merge),
+        "expected": planned.estimate.seconds,
+        "memory": planned.estimate.memory,
+        "chosen": False,
+        "plain": planned.plan.mesh["dp"] == workers and set(flags) <= {"amp"},
+    }
+
+
+def measure(rows: list[Row], keep: Callable[[], None]) -> None:
+    """Run what was not run yet, in two rounds."""
+    for number in range(ROUNDS):
+        for at, row in enumerate(rows if number % 2 == 0 else rows[::-1]):
+            if len(row.setdefault("measured", [])) > number:
+                continue
+            print(
+                f"\r{row['model']} on {row['workers']}: {number + 1}. {at + 1}/{len(rows)}", end=""
+            )
+            row["measured"].append(_run(row))
+            keep()
+    print()
+
+
+def _run(row: Row) -> float | None:
+    """The slowest worker's time; None for a plan that fails, which is a mistake and is shown."""
+    arguments = row["model"], row["settings"], row["batch"], row["merged"]
+    try:
+        return max(world(row["workers"], timeout=120).run(took, *arguments))
+    except Exception as error:
+        print(f"\nFAILED {row['settings']}: {type(error).__name__}: {str(error)[:300]}")
+        return None
+
+
+def table(rows: list[Row]) -> None:
+    """What the choices were worth."""
+    print(f"{'model':12} workers  plans  choice/best  choice/plain  rank corr.  mean error")
+    for name, workers in dict.fromkeys((row["model"], row["workers"]) for row in rows):
+        group = [row for row in rows if (row["model"], row["workers"]) == (name, workers)]
+        ran = [(row, min(row["measured"])) for row in group if _is_measured(row)]
+        if len(ran) < 3:
+            continue
+        best = min(time for _, time in ran)
+        chosen = next((time for row, time in ran if row["chosen"]), float("nan"))
+        plain = min((time for row, time in ran if row["plain"]), default=float("nan"))
+        errors = [abs(row["expected"] / time - 1) for row, time in ran]
+        order = statistics.correlation(
+            _ranks([row["expected"] for row, _ in ran]), _ranks([time for _, time in ran])
+        )
+        print(
+            f"{name:12} {workers:7}  {len(ran):5}  {chosen / best:11.3f}  {chosen / plain:12.3f}  "
+            f"{order:10.2f}  {statistics.mean(errors):10.1%}"
+        )
+
+
+def _ranks(values: list[float]) -> list[float]:
+    """The place of each value; equal ones share theirs."""
+    ordered = sorted(values)
+    return [(ordered.index(v) + len(ordered) - ordered[::-1].index(v) - 1) / 2 for v in values]
+
+
+def _is_measured(row: Row) -> bool:
+    return bool(row.get("measured")) and None not in row["measured"]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", nargs="+", type=int, default=[2])
+    parser.add_argument("--models", nargs="+", choices=JOBS, default=[*JOBS])
+    parser.add_argument("--most", type=int, help="plans of each case (default: all)")
+    parser.add_argument("--json", type=Path, help="where figures are kept")
+    parser.add_argument("--table", type=Path, help="print what is kept, and measure nothing")
+    options = parser.parse_args()
+    if options.table:
+        table(json.loads(options.table.read_text()))
+        return
+    known: list[Row] = []
+    if options.json and options.json.exists():
+        known = json.loads(options.json.read_text())
+    for workers in options.workers:
+        for name in options.models:
+            rows = [row for row in known if (row["model"], row["workers"]) == (name, workers)]
+            if not rows:
+                rows = rows_of(name, workers, options.most)
+                known += rows
+            measure(rows, partial(_keep, known, options.json))
+    table(known)
+
+
+def _keep(rows: list[Row], file: Path | None) -> None:
+    if file is not None:
+        file.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

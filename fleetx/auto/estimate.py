@@ -1,0 +1,270 @@
+"""How long an update of a plan takes on a cluster, and what it needs: in numbers before it runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, prod
+
+import numpy as np
+
+from fleetx.auto.cluster import Cluster, Device, Link
+from fleetx.plan.accounts import Accounts, Needs
+from fleetx.plan.error import PlanError
+from fleetx.plan.exchange import Exchange
+from fleetx.plan.mesh import AXES
+from fleetx.plan.operators import KINDS
+from fleetx.plan.pace import Pace
+from fleetx.plan.share import Share
+from fleetx.plan.work import Column, Work
+
+BUCKET = 32e6
+"""Bytes that collectives of many tensors send at once."""
+KERNELS_OF_A_RULE = 8
+"""That an optimizer starts for each parameter, where it goes one by one; about those of Adam."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What one update of a plan takes; times are seconds of the slowest rank."""
+
+    forward: float
+    backward: float
+    """With what is computed once more."""
+    waiting: float
+    """For stages before and after it."""
+    exchange: float
+    """All exchanges, hidden or not."""
+    exposed: float
+    """What of them computing does not hide."""
+    update: float
+    to_host: float
+    samples: float
+    """Of all workers, in one update."""
+    memory: float
+    """Bytes of the rank that holds the most, at the moment when most is there."""
+    available: float
+    """Bytes of a device."""
+    sent: float
+    """Bytes that the busiest rank sends."""
+    held: Mapping[str, float] = field(default_factory=dict)
+    """What the memory is taken by, in bytes: parameters, gradients, and so on."""
+
+    @property
+    def seconds(self) -> float:
+        """From one update to the next."""
+        computing = self.forward + self.backward + self.waiting
+        return computing + self.exposed + self.update + self.to_host
+
+    @property
+    def throughput(self) -> float:
+        """Samples in a second."""
+        return self.samples / self.seconds
+
+    @property
+    def bubble(self) -> float:
+        """What part of computing a rank stands still."""
+        return self.waiting / max(self.forward + self.backward + self.waiting, 1e-12)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank has room for it."""
+        return self.memory <= self.available
+
+    @property
+    def binding(self) -> str:
+        """What keeps the plan from being faster."""
+        if not self.fits:
+            return "memory"
+        parts = {
+            "computing": self.forward + self.backward,
+            "exchanges": self.exposed,
+            "waiting for other stages": self.waiting,
+            "the update": self.update,
+            "the way to the host": self.to_host,
+        }
+        return max(parts, key=lambda name: parts[name])
+
+
+def estimate(accounts: Accounts, cluster: Cluster, *, correction: float = 1.0) -> Estimate:
+    """What an update of the plan takes.
+
+    Args:
+        accounts: the plan, and what ranks hold and send under it; a batch is known.
+        cluster: where it would run.
+        correction: what a measured run took, in times of what is counted.
+
+    Raises:
+        PlanError: a batch of this size cannot be followed.
+    """
+    ranks = _looked_at(accounts)
+    shares = [accounts.share(rank) for rank in ranks]
+    _check_known(shares[0])
+    needs = [accounts[rank] for rank in ranks]
+    timed = [_computing(share, accounts, cluster.device, correction) for share in shares]
+    slowest = max(range(len(ranks)), key=lambda at: sum(timed[at]))
+    forward, backward = timed[slowest]
+    pace = _pace(accounts, shares[slowest])
+    exchange, exposed = _exchanges(needs, accounts, cluster, backward)
+    device = cluster.device
+    held = max(map(_held, needs, shares), key=lambda parts: sum(parts.values()))
+    return Estimate(
+        forward=forward,
+        backward=backward,
+        waiting=pace.idle * (forward + backward),
+        exchange=exchange,
+        exposed=exposed,
+        update=max(_update(one, share, device) for one, share in zip(needs, shares, strict=True)),
+        to_host=_to_host(pace, device),
+        samples=_samples(accounts),
+        memory=sum(held.values()),
+        held=held,
+        available=device.memory_gigabytes * 1e9,
+        sent=max(one.sent for one in needs),
+    )
+
+
+def _looked_at(accounts: Accounts) -> list[int]:
+    """One rank of each stage; of many stages the first two, one in the middle and the last."""
+    stages = accounts.plan.mesh["pp"]
+    each = accounts.workers // stages
+    found = range(stages) if stages <= 4 else (0, 1, stages // 2, stages - 1)
+    return [stage * each for stage in found]
+
+
+def _samples(accounts: Accounts) -> float:
+    mesh = accounts.plan.mesh
+    batches = accounts.run.batches * mesh["dp"] * mesh["sharding"]
+    return float(batches * accounts.subject.samples())
+
+
+def _pace(accounts: Accounts, share: Share) -> Pace:
+    pace = Pace()
+    for strategy in accounts.plan.strategies:
+        pace = strategy.pace(pace, share)
+    return pace
+
+
+def _computing(
+    share: Share, accounts: Accounts, device: Device, correction: float
+) -> tuple[float, float]:
+    """Seconds of all forwards and of all backwards of an update, the host's included."""
+    work = share.work
+    assert work is not None
+    pace = _pace(accounts, share)
+    counted = _seconds(work, device, pace)
+    fused = _fused(work, pace)
+    once = np.where(np.isnan(work.forward_seconds), counted, work.forward_seconds * fused)
+    back = np.where(
+        np.isnan(work.backward_seconds), counted * work.backwards, work.backward_seconds * fused
+    )
+    back += work.joined * fused / (device.memory_gigabytes_per_second * 1e9)
+    runs = share.run.micro_batches * share.run.batches
+    python = work.calls * device.microseconds_per_module
+    starts = (device.microseconds_per_kernel + python) * 1e-6 * pace.starts
+    forward = _with_host(once, starts, device)
+    again = work.forwards > 1
+    checkpoints = pace.replays * device.microseconds_per_replay * 1e-6 * pace.starts
+    replays = _with_host(once[again], [*starts[again], checkpoints], device)
+    gradient = device.microseconds_per_gradient or device.microseconds_per_kernel
+    backward = _with_host(back, gradient * 1e-6 * pace.starts * work.backwards, device) + replays
+    return forward * runs * correction, backward * runs * correction
+
+
+def _seconds(work: Work, device: Device, pace: Pace) -> Column:
+    """Of each operator, once forward: what it computes or what it moves, whichever is longer."""
+    rates = np.ones(len(work.kind))
+    for kind in np.unique(work.kind).tolist():
+        for bits in np.unique(work.bits[work.kind == kind]).tolist():
+            rates[(work.kind == kind) & (work.bits == bits)] = device.rate(KINDS[kind], bits)
+    moved = work.moved * _fused(work, pace) / (device.memory_gigabytes_per_second * 1e9)
+    return np.maximum(work.operations / rates, moved)
+
+
+def _fused(work: Work, pace: Pace) -> Column:
+    """What is left of each operator when those that are no products are fused."""
+    return np.where(work.operations > 0, 1.0, pace.moved)
+
+
+def _with_host(kernels: Column, starts: Column | Sequence[float], device: Device) -> float:
+    """A host that runs ahead starts kernels while others run; a CPU does one after the other."""
+    computing, host = float(kernels.sum()), float(np.sum(starts))
+    return max(computing, host) if device.runs_ahead else computing + host
+
+
+def _update(needs: Needs, share: Share, device: Device) -> float:
+    """Parameters, gradients and state are read, the first and the last written."""
+    state = needs.state or 0
+    moved = 2 * needs.parameters + needs.gradients + 2 * state
+    seconds = moved / (device.memory_gigabytes_per_second * 1e9)
+    if device.runs_ahead:
+        return seconds
+    trained = sum(1 for piece in share.held.values() if piece.trained)
+    return seconds + trained * KERNELS_OF_A_RULE * device.microseconds_per_kernel * 1e-6
+
+
+def _to_host(pace: Pace, device: Device) -> float:
+    if not pace.to_host or not device.host_gigabytes_per_second:
+        return 0.0
+    return pace.to_host / (device.host_gigabytes_per_second * 1e9)
+
+
+def _held(needs: Needs, share: Share) -> dict[str, float]:
+    """With the largest value of all, whose gradient is there for a moment of the backward."""
+    assert share.trace is not None
+    parts = {
+        "parameters": needs.parameters,
+        "gradients": needs.gradients,
+        "optimizer state": needs.state or 0,
+        "buffers": needs.buffers,
+        "activations": needs.activations or 0,
+        "the largest gradient of an activation": share.trace.largest,
+    }
+    for one in needs.extra:
+        parts[one.what] = parts.get(one.what, 0) + one.kept_bytes
+    return {what: float(size) for what, size in parts.items() if size}
+
+
+def _check_known(share: Share) -> None:
+    if share.work is None:
+        why = next(iter(share.unknown), "no batch is known")
+        raise PlanError(f"how long a step takes is not known: {why}.")
+
+
+def _exchanges(
+    needs: Sequence[Needs], accounts: Accounts, cluster: Cluster, backward: float
+) -> tuple[float, float]:
+    """Seconds of all exchanges of the busiest rank, and what of them nothing hides."""
+    worst = (0.0, 0.0)
+    for one in needs:
+        beside, alone, busy = 0.0, 0.0, 0.0
+        for exchange in one.exchanges:
+            link = _link(exchange, accounts, cluster)
+            seconds = _exchange_seconds(exchange, accounts, link)
+            if exchange.beside:
+                busy += seconds * link.busy
+                beside += seconds * (1 - link.busy)
+            else:
+                alone += seconds
+        exposed = alone + busy + max(0.0, beside - backward)
+        worst = max(worst, (exposed, beside + busy + alone))
+    exposed, every = worst
+    return every, exposed
+
+
+def _link(exchange: Exchange, accounts: Accounts, cluster: Cluster) -> Link:
+    mesh = accounts.plan.mesh
+    ranks, stride = 1, 1
+    for at, axis in enumerate(AXES):
+        if axis in exchange.axis.split(" x "):
+            ranks *= mesh[axis]
+            stride = prod(mesh[inner] for inner in AXES[at + 1 :])
+    return cluster.link(ranks, stride)
+
+
+def _exchange_seconds(exchange: Exchange, accounts: Accounts, link: Link) -> float:
+    if exchange.times is None:
+        return 0.0
+    mesh = accounts.plan.mesh
+    ranks = prod(mesh[axis] for axis in exchange.axis.split(" x ") if axis in mesh)
+    hops = {"all-reduce": 2 * (ranks - 1), "send": 1}.get(exchange.collective, ranks - 1)
+    pieces = max(1, ceil(exchange.moved_bytes / BUCKET))
+    return exchange.times * link.seconds(exchange.sent_bytes, hops * pieces)

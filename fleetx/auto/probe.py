@@ -1,0 +1,237 @@
+"""What this machine can do, measured: arithmetic, memory, the start of kernels, and links."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from typing_extensions import override
+
+from fleetx.auto.cluster import Cluster, Device, Link
+
+LEAST = 0.15
+"""Seconds for which something is repeated at least."""
+_TOGETHER = 16
+"""Calls in a round of ranks that exchange."""
+CHAIN = 50
+"""Calls one after the other, by which the host is measured."""
+SMALL, LARGE = 8, 1 << 24
+"""Bytes of the messages by which links are measured."""
+
+
+def probe(device: torch.device, *, workers_here: int = 1, nodes: int = 1) -> Cluster:
+    """Measure what one worker has of this machine, all of its workers at the same time.
+
+    Where several workers have met (``torch.distributed``), all of them call it, and links are
+    measured between them.
+
+    Args:
+        device: with which this worker computes.
+        workers_here: workers of this machine.
+        nodes: machines.
+    """
+    found = _device(device, workers_here)
+    met = dist.is_initialized() and dist.get_world_size() > 1
+    link = _link(device) if met else Link(gigabytes_per_second=1e4, microseconds=0)
+    return Cluster(
+        nodes=nodes,
+        devices_per_node=workers_here,
+        device=found,
+        inside=link,
+        outside=link,
+        name=f"{socket.gethostname()}: {_name(device)}",
+    )
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def _device(device: torch.device, workers_here: int) -> Device:
+    rates = {}
+    for bits, dtype in ((32, torch.float32), (16, torch.bfloat16)):
+        rates[f"product {bits}"] = _product(device, dtype)
+        rates[f"convolution {bits}"] = _convolution(device, dtype)
+        rates[f"attention {bits}"] = _attention(device, dtype)
+    return Device(
+        kind=device.type,
+        memory_gigabytes=_memory(device, workers_here),
+        teraflops={name: rate / 1e12 for name, rate in rates.items()},
+        memory_gigabytes_per_second=_bandwidth(device) / 1e9,
+        **_host(device),
+        host_gigabytes_per_second=_to_host(device) / 1e9,
+    )
+
+
+def _product(device: torch.device, dtype: torch.dtype) -> float:
+    n = 4096 if device.type == "cuda" else 512
+    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    return 2 * n**3 / _seconds(lambda: a @ b, device)
+
+
+def _convolution(device: torch.device, dtype: torch.dtype) -> float:
+    count, size = (64, 56) if device.type == "cuda" else (4, 28)
+    images = torch.randn(count, 128, size, size, device=device).to(dtype)
+    weight = torch.randn(128, 128, 3, 3, device=device).to(dtype)
+    operations = 2 * count * 128 * 128 * 9 * size * size
+    return operations / _seconds(lambda: functional.conv2d(images, weight, padding=1), device)
+
+
+def _attention(device: torch.device, dtype: torch.dtype) -> float:
+    batch, heads, length, width = (8, 16, 1024, 64) if device.type == "cuda" else (2, 4, 256, 64)
+    q, k, v = (torch.randn(batch, heads, length, width, device=device).to(dtype) for _ in range(3))
+    operations = 4 * batch * heads * length * length * width
+    call = functional.scaled_dot_product_attention
+    return operations / _seconds(lambda: call(q, k, v), device)
+
+
+def _bandwidth(device: torch.device) -> float:
+    a = torch.zeros(1 << (28 if device.type == "cuda" else 23), device=device)
+    b, c = torch.zeros_like(a), torch.zeros_like(a)
+    return 3 * a.numel() * a.itemsize / _seconds(lambda: torch.add(a, b, out=c), device)
+
+
+def _host(device: torch.device) -> dict[str, float]:
+    """Microseconds of the host, on tensors so small that a device has nothing to do."""
+    start = _start(device)
+    found = {
+        "kernel": start,
+        "gradient": _gradient(device, start),
+        "module": max(0.0, _module(device, start)),
+        "replay": max(0.0, _replay(device)),
+    }
+    return {f"microseconds_per_{name}": seconds * 1e6 for name, seconds in found.items()}
+
+
+def _chain(value: Tensor) -> Tensor:
+    for _ in range(CHAIN):
+        value = value * 2
+    return value
+
+
+def _start(device: torch.device) -> float:
+    """Seconds for one operator of a forward, autograd's part included."""
+    a = torch.zeros(16, device=device, requires_grad=True)
+    return _seconds(lambda: _chain(a), device) / CHAIN
+
+
+def _gradient(device: torch.device, start: float) -> float:
+    """Seconds for one operator of a backward."""
+    a = torch.zeros(16, device=device, requires_grad=True)
+    ones = torch.ones_like(a)
+    both = _seconds(lambda: torch.autograd.grad(_chain(a), a, ones), device) / CHAIN
+    return max(both - start, start / 2)
+
+
+class _Block(nn.Module):
+    """Layers such as most models have, in a module of their own."""
+
+    OPERATORS, CALLS = 5, 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.bend = nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        bent: Tensor = self.bend(self.norm(self.first(x)))
+        return x + bent
+
+
+def _module(device: torch.device, start: float) -> float:
+    """Seconds that Python takes for a call of a layer, besides its operators."""
+    blocks = nn.Sequential(*(_Block() for _ in range(CHAIN))).to(device)
+    x = torch.zeros(2, 4, device=device)
+    each = _seconds(lambda: blocks(x), device) / CHAIN
+    return (each - _Block.OPERATORS * start) / _Block.CALLS
+
+
+def _replay(device: torch.device) -> float:
+    """Seconds that a checkpoint takes for a tensor, besides the operators that run once more."""
+    a = torch.ones(16, device=device, requires_grad=True)
+    ones = torch.ones_like(a)
+
+    def bent(value: Tensor) -> Tensor:
+        for _ in range(CHAIN):
+            value = value.sin()  # its backward needs what it read
+        return value
+
+    def kept() -> Tensor:
+        found: Tensor = checkpoint(bent, a, use_reentrant=False, preserve_rng_state=False)
+        return found
+
+    bare = _seconds(lambda: torch.autograd.grad(bent(a), a, ones), device)
+    once = _seconds(lambda: bent(a), device)
+    return (_seconds(lambda: torch.autograd.grad(kept(), a, ones), device) - bare - once) / CHAIN
+
+
+def _to_host(device: torch.device) -> float:
+    if device.type == "cpu":
+        return 0.0
+    there = torch.zeros(1 << 26, device=device)
+    here = torch.empty(there.shape, pin_memory=True)
+    return there.numel() * there.itemsize / _seconds(lambda: here.copy_(there), device)
+
+
+def _memory(device: torch.device, workers_here: int) -> float:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1] / 1e9
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return whole / workers_here / 1e9
+
+
+def _link(device: torch.device) -> Link:
+    ranks = dist.get_world_size()
+    small, large = (torch.zeros(n // 4, device=device) for n in (SMALL, LARGE))
+    latency = _seconds(lambda: dist.all_reduce(small), device, together=True)
+    cores = time.process_time()
+    began = time.perf_counter()
+    seconds = _seconds(lambda: dist.all_reduce(large), device, together=True)
+    busy = (time.process_time() - cores) / (time.perf_counter() - began)
+    sent = 2 * (ranks - 1) / ranks * LARGE
+    return Link(
+        gigabytes_per_second=sent / max(seconds - latency, 1e-9) / 1e9,
+        microseconds=latency / (2 * (ranks - 1)) * 1e6,
+        busy=min(1.0, busy) if device.type == "cpu" else 0.0,
+    )
+
+
+def _seconds(call: Callable[[], object], device: torch.device, *, together: bool = False) -> float:
+    """Of one call, the least of several rounds; what others do at the same time only adds."""
+    for _ in range(3):
+        call()
+    rounds = 1 if together else 3
+    return min(_round(call, device, LEAST / rounds, together) for _ in range(rounds))
+
+
+def _round(call: Callable[[], object], device: torch.device, least: float, together: bool) -> float:
+    count = 2
+    while True:
+        with _clock(device) as clock:
+            for _ in range(count):
+                call()
+        # Ranks that exchange make as many calls as each other, however long they take.
+        if count >= _TOGETHER if together else clock[0] >= least:
+            return clock[0] / count
+        count *= 2
+
+
+@contextmanager
+def _clock(device: torch.device) -> Iterator[list[float]]:
+    found: list[float] = []
+    _settle(device)
+    began = time.perf_counter()
+    yield found
+    _settle(device)
+    found.append(time.perf_counter() - began)
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,76 @@
+"""A machine is measured: what comes out can be used, alone and between two workers."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+import torch
+
+from fleetx.auto import probe as probing
+from fleetx.auto.cluster import Device, Link, read
+from fleetx.auto.probe import probe
+from fleetx.testing import world
+
+CPU = torch.device("cpu")
+DEVICE = Device(
+    kind="cpu",
+    memory_gigabytes=1,
+    teraflops={"product 32": 0.1},
+    memory_gigabytes_per_second=10,
+    microseconds_per_kernel=5,
+)
+
+
+@contextmanager
+def quick() -> Iterator[None]:
+    """With few rounds and small messages, for it is not about numbers."""
+    before = probing.LEAST, probing.LARGE, probing.CHAIN
+    probing.LEAST, probing.LARGE, probing.CHAIN = 0.0, 1 << 18, 5
+    try:
+        yield
+    finally:
+        probing.LEAST, probing.LARGE, probing.CHAIN = before
+
+
+@pytest.mark.rare
+def test_what_is_measured_is_a_legal_cluster() -> None:
+    with quick():
+        found = probe(CPU, workers_here=2, nodes=3)
+    assert read(asdict(found), "what was measured") == found, "no number is absurd"
+    assert found.workers == 6
+    assert found.name == f"{socket.gethostname()}: CPU"
+    assert found.device.rate("product", 32) > 0
+    assert found.device.host_gigabytes_per_second == 0, "a CPU is the host"
+    assert found.inside.seconds(1e9, 1) == pytest.approx(1e-4), "nobody else is there"
+
+
+def test_the_host_is_measured_on_tensors_that_take_no_time() -> None:
+    with quick():
+        found: dict[str, Any] = {**probing._host(CPU)}
+    device = replace(DEVICE, **found)
+    assert device.microseconds_per_kernel > 0
+    assert device.microseconds_per_gradient >= device.microseconds_per_kernel / 2
+    assert device.microseconds_per_module >= 0
+    assert device.microseconds_per_replay >= 0
+
+
+def links() -> tuple[Link, Link]:
+    """Between this worker and the other; what it computes with is not measured."""
+    before, probing._device = probing._device, lambda device, workers_here: DEVICE
+    try:
+        with quick():
+            found = probe(CPU, workers_here=2)
+    finally:
+        probing._device = before
+    return found.inside, found.outside
+
+
+def test_two_workers_measure_the_link_between_them() -> None:
+    for inside, outside in world(2).run(links):
+        assert inside == outside, "one machine alone"
+        assert 0 < inside.gigabytes_per_second < 1e3
+        assert inside.microseconds > 0
+        assert 0 <= inside.busy <= 1
