@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         load_full_state_dict,
     )
     from fleetx.api.optimizer import DistributedOptimizer
+    from fleetx.api.planning import plan
     from fleetx.api.servers import (
         init_server,
         init_worker,
@@ -137,6 +138,7 @@ __all__ = [
     "node_num",
     "nranks",
     "parse_train_configs",
+    "plan",
     "rank",
     "run_server",
     "save_inference_model",
@@ -217,7 +219,7 @@ _PROGRAMS = {
 }
 
 
-_ROOMS = {"applications", "metrics", "static", "utils"}
+_ROOMS = {"applications", "metrics", "plan", "static", "utils"}
 """What is public as a whole."""
 
 

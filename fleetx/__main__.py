@@ -12,6 +12,12 @@ TOOLS = {
         "Runs your own script for a few batches with its strategy and without each of its flags, "
         "and says which flags are in force, equal, or wrong.",
     ),
+    "cluster": (
+        "fleetx.planning.cluster_command",
+        "measure what the machines at hand can do",
+        "Measures arithmetic, memory and links for `fleetx plan` and strategy.auto, once for each "
+        "machine and number of workers.",
+    ),
     "compat": (
         "fleetx.compat.command",
         "run, look at and move on old scripts of Paddle Fleet",
@@ -27,6 +33,12 @@ TOOLS = {
         "fleetx.evaluate.evaluate_command",
         "write the vectors of a model's last layer",
         "Runs a model over the inputs of a list and writes one vector for each of them.",
+    ),
+    "plan": (
+        "fleetx.planning.command",
+        "find the best strategy for a script on this or another cluster",
+        "Runs your script up to its model and its optimizer, compares all legal plans for them, "
+        "and writes the best one as a strategy file, with a table and pictures.",
     ),
     "verify": (
         "fleetx.evaluate.verify_command",

@@ -2,7 +2,9 @@
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 
@@ -78,6 +80,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # Most tests compare numbers of the CPU; a worker that took a card would compute others.
     if not config.getoption("--gpu"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # What is measured while other tests run is nothing to remember.
+    os.environ["FLEETX_CACHE"] = tempfile.mkdtemp(prefix="fleetx-cache-")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["FLEETX_CACHE"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

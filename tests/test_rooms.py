@@ -13,11 +13,12 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fleetx"
 ROOMS = [
+    "torch_internals",
     *("roles", "launch", "comm", "graph", "ps", "nn"),
     *("plan", "record"),
     *("strategies", "optim"),
     *("config", "auto", "engine", "api"),
-    "checking",
+    *("checking", "planning"),
     *("static", "io"),
     *("data", "metrics", "applications", "evaluate"),
     "compat",

@@ -55,6 +55,9 @@ class Job:
         cross_entropy(model(self.batch[0]), self.batch[1]).backward()
         return getattr(optimizer, verb)(*arguments)
 
+    def plan(self, **changed: Any) -> Any:
+        return fleet.plan(self.plain, sample=self.batch[0], **changed)
+
     def check(self, **changed: Any) -> Any:
         given = {"model": self.plain, "optimizer": self.sgd, "strategy": self.strategy}
         return fleet.check(**{**given, "batches": [self.batch], **changed})
@@ -118,6 +121,12 @@ CALLS: dict[str, tuple[Callable[[Job, Any], Any], str]] = {
         lambda job, w: fleet.distributed_optimizer(job.sgd, grad_clip=w),
         "None",
     ),
+    "plan(model)": (lambda job, w: fleet.plan(w, sample=job.batch[0]), ""),
+    "plan(optimizer)": (lambda job, w: job.plan(optimizer=w), "None"),
+    "plan(criterion)": (lambda job, w: job.plan(criterion=w), "None"),
+    "plan(strategy)": (lambda job, w: job.plan(strategy=w), "None"),
+    "plan(cluster)": (lambda job, w: job.plan(cluster=w), "None text"),
+    "plan(count)": (lambda job, w: job.plan(count=w), ""),
     "DistributedOptimizer(optimizer)": (lambda job, w: fleet.DistributedOptimizer(w), ""),
     "minimize(loss)": (lambda job, w: job.stepped("minimize", w), ""),
     "backward(loss)": (lambda job, w: job.stepped("backward", w), ""),

@@ -5,6 +5,7 @@ import json
 from functools import partial
 from typing import Any
 
+from fleetx.api.same_samples import SameSamples
 from fleetx.engine.engine import Engine
 from fleetx.plan.all_or_none import all_or_none
 from fleetx.plan.error import PlanError
@@ -42,6 +43,7 @@ class Agreement:
 
     def __init__(self, model: int) -> None:
         self._model = model
+        self._samples = SameSamples(model)
         self._updates = 0
         self._numbers: list[Any] = []
         self._changes = hashlib.sha256()
@@ -52,8 +54,15 @@ class Agreement:
         self._notice(engine)
         if self._updates == 1:
             _agree_on_update(engine)
-        elif _is_compared(self._updates) and _is_shared(world("distributed_model")):
+        elif _is_compared(self._updates) and _is_shared(here := world("distributed_model")):
             all_or_none(partial(self._compare, engine))
+            assert here.barrier is not None
+            self._samples.compare(engine, here.barrier, self._updates)
+
+    def look(self, engine: Engine, batch: Any) -> None:
+        """A batch is given, whose samples may be compared when it ends in an update."""
+        if self._updates and _is_compared(self._updates + 1):
+            self._samples.look(engine, batch, self._updates + 1)
 
     def _notice(self, engine: Engine) -> None:
         assert engine.job.optimizer is not None
@@ -72,6 +81,7 @@ class Agreement:
         assert here.barrier is not None
         assert engine.job.optimizer is not None
         topics = (self._updates, _compared_before(self._updates))
+        self._samples.say(engine, here.barrier, *topics)
         now, before = (f"numbers/{self._model}/{_part(engine)}/{update}" for update in topics)
         facts = of_groups(engine.job.optimizer.param_groups)
         own = json.dumps([here.identity.index, facts, self._changes.hexdigest()])

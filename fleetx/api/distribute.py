@@ -16,7 +16,18 @@ from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.api.promised import promised_to
 from fleetx.api.returned_model import give_words
-from fleetx.api.session import Session, begin, begun, current, engine, plan, watched, watches
+from fleetx.api.session import (
+    Given,
+    Session,
+    begin,
+    begun,
+    current,
+    engine,
+    plan,
+    show_session,
+    watched,
+    watches,
+)
 from fleetx.api.wrappers import refuse_wrapped
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.config.transpiler import DistributeTranspilerConfig
@@ -66,14 +77,16 @@ def distributed_model(
     *,
     criterion: Callable[[Any, Any], Tensor] | None = None,
     sample: Any = None,
+    targets: Any = None,
 ) -> Model:
     """Lay the model out over the workers and return it: the same module, with the same names.
 
     Args:
         model: any module; it is moved to this worker's device and starts equal on every worker.
         criterion: outputs and targets -> loss, for ``model.train_batch`` and ``model.eval_batch``.
-        sample: inputs of one small batch, by which a pipeline is balanced when nobody says where
-            to cut.
+        sample: inputs of one worker's batch, by which ``strategy.auto`` compares plans, and by
+            which a pipeline is balanced when nobody says where to cut.
+        targets: those of the sample, so that ``strategy.auto`` counts what the criterion keeps.
     """
     session = current("distributed_model")
     if not isinstance(model, nn.Module):
@@ -84,21 +97,40 @@ def distributed_model(
             "already; use what the first call returned."
         )
     refuse_wrapped(model)
+    given = Given(model, sample, criterion, targets)
     for watch in watches:
-        watch.given(model)
+        watch.given(given)
+    if not all(watch.lays_out for watch in watches):
+        return model
+    look = _decide(session, given)
     coming = promised_to(model)
     names = coming.names if coming else ()
     laid_out = engine(plan(), model, criterion=criterion, sample=sample, promised=names)
+    look(laid_out)
     if coming:
         laid_out.job.together(partial(coming.keep, laid_out))
     session.laid_out.append(weakref.ref(laid_out))
     give_batch_calls(laid_out.job.model, laid_out)
     give_words(laid_out.job.model)
-    for optimizer in [*session.waiting]:
-        if _owns(laid_out, optimizer):
-            optimizer.bind(laid_out)
-            session.waiting.remove(optimizer)
+    _bind_waiting(session, laid_out)
     return laid_out.job.model  # type: ignore[return-value]
+
+
+def _decide(session: Session, given: Given) -> Callable[[Engine], None]:
+    """Let the strategy be chosen, if that is asked for; what to do with the engine then."""
+    if not session.strategy.auto:
+        return lambda engine: None
+    from fleetx.api.automatic import decide  # loads what compares plans
+
+    return decide(session, given)
+
+
+def _bind_waiting(session: Session, engine: Engine) -> None:
+    """Give the model the optimizer that was distributed before it."""
+    for optimizer in [*session.waiting]:
+        if _owns(engine, optimizer):
+            optimizer.bind(engine)
+            session.waiting.remove(optimizer)
 
 
 @overload
@@ -135,8 +167,7 @@ def distributed_optimizer(
         grad_clip: limits gradients before they are used, like the strategy ``clip``.
     """
     session = current("distributed_optimizer")
-    if not isinstance(optimizer, Described):
-        _is_optimizer(optimizer)
+    _show_optimizer(optimizer)
     if grad_clip is not None and not isinstance(grad_clip, GradClip):
         raise TypeError(
             "fleet.distributed_optimizer() takes grad_clip=fleet.ClipGradByGlobalNorm(1.0), "
@@ -160,6 +191,14 @@ def distributed_optimizer(
     return wrapped
 
 
+def _show_optimizer(optimizer: Optimizer | Described) -> None:
+    """Refuse what is none, and let tools see it."""
+    if not isinstance(optimizer, Described):
+        _is_optimizer(optimizer)
+    for watch in watches:
+        watch.optimizer(optimizer)
+
+
 def _owns(engine: Engine, optimizer: DistributedOptimizer) -> bool:
     """Whether some of the parameters are the model's; the engine then names a stray one."""
     return any(parameter in engine.names for parameter in optimizer.parameters)
@@ -172,7 +211,7 @@ def _replace_strategy(
         session.split = given.split()
         given = given.strategy(session.strategy)
     strategy = _is_strategy(call, given)
-    if strategy is session.strategy:
+    if strategy is session.strategy or strategy is session.asked:
         return
     if strategy != session.strategy:
         if _has_models(session):
@@ -188,6 +227,7 @@ def _replace_strategy(
     session.strategy = strategy
     for heed in session.replaced:
         heed(session)
+    show_session(session)
 
 
 def _has_models(session: Session) -> bool:

@@ -65,6 +65,11 @@ class DistributedOptimizer(Optimizer):
         return self._engine is engine
 
     @property
+    def inner(self) -> Optimizer:
+        """The optimizer as it was given, or the one that runs instead of it."""
+        return self._inner
+
+    @property
     def parameters(self) -> list[Tensor]:
         """Every parameter of every group."""
         return [p for group in self._inner.param_groups for p in group["params"]]

@@ -41,6 +41,8 @@ class Session:
     """The optimizer that was distributed last, for ``fleet.minimize``; weakly, like its model."""
     replaced: list[Callable[["Session"], None]] = field(default_factory=list)
     """Called when another strategy takes the place of the one that was given to ``init``."""
+    asked: DistributedStrategy | None = None
+    """The strategy in whose place another one was chosen."""
     portion: Fraction = Fraction(1)
     """The part of a script's batch that a worker takes, so that an update has its samples."""
     merged: int = 1
@@ -73,14 +75,33 @@ class Session:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a script passes to ``distributed_model``."""
+
+    model: nn.Module
+    sample: Any = None
+    criterion: Callable[[Any, Any], Tensor] | None = None
+    targets: Any = None
+
+
+@dataclass(frozen=True)
 class Watch:
     """Callbacks for tools that run a user's script and look at what it does."""
+
+    begins: Callable[[Session], None] = lambda session: None
+    """Called when a job has begun, or got another strategy; it may choose one itself."""
 
     change: Callable[[Request], Request] = lambda request: request
     """What is planned instead of what the script asked for."""
 
-    given: Callable[[nn.Module], None] = lambda model: None
+    given: Callable[[Given], None] = lambda given: None
     """Called with a model before it is laid out."""
+
+    lays_out: bool = True
+    """Whether models are laid out at all."""
+
+    optimizer: Callable[[Any], None] = lambda optimizer: None
+    """Called with an optimizer before it is distributed."""
 
     attached: Callable[[Engine], None] = lambda engine: None
     """Called when a model has its optimizer, before the first update."""
@@ -102,6 +123,13 @@ def begin(strategy: DistributedStrategy) -> None:
     global _session  # noqa: PLW0603
     _session = Session(strategy)
     roles.at_stop(_forget)
+    show_session(_session)
+
+
+def show_session(session: Session) -> None:
+    """Let tools see a job that has begun, or got another strategy."""
+    for watch in watches:
+        watch.begins(session)
 
 
 def _forget() -> None:
@@ -165,7 +193,9 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
     session.say(at_rest(plan))
     engine = Engine(plan, model, device=roles.device(), mesh=mesh(plan), **given)
     session.counted += 1
-    engine.updating.append(Agreement(session.counted))
+    agreement = Agreement(session.counted)
+    engine.given_batch.append(agreement.look)
+    engine.updating.append(agreement)
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
     return engine

@@ -37,8 +37,9 @@ class Probe:
         self._fed: list[str] = [""]
         """What went into each batch on this worker; the last one is open."""
 
-    def given(self, model: nn.Module) -> None:
+    def given(self, given: session.Given) -> None:
         """Compare what the workers bring, before it is made equal."""
+        model = given.model
         own = {name: digest(p) for name, p in model.named_parameters()}
         others = roles.util.all_gather(own)
         self._given[model] = tuple(n for n in own if any(o.get(n) != own[n] for o in others))

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from fleetx.comm import collective_names
+from fleetx.comm import pairwise
 
 Average = Callable[[Tensor], Future[Tensor]]
 """A buffer of this rank -> the same buffer, once it holds the mean of all ranks."""
@@ -20,7 +20,9 @@ def flat(group: dist.ProcessGroup, wire: torch.dtype | None) -> Average:
 
     def average(buffer: Tensor) -> Future[Tensor]:
         sent = _share(buffer, size, wire)
-        return _then(dist.all_reduce(sent, group=group, async_op=True), buffer, sent)
+        work = dist.all_reduce(sent, group=group, async_op=True)
+        assert work is not None
+        return _then(work.get_future(), buffer, sent)
 
     return average
 
@@ -37,10 +39,9 @@ def two_level(
     def average(buffer: Tensor) -> Future[Tensor]:
         sent = _padded(_share(buffer, size, wire), near)
         part = sent.new_empty(sent.numel() // near)
-        collective_names.reduce_scatter_single(part, sent, group=inner)
+        pairwise.reduce_scatter(part, sent, inner)
         dist.all_reduce(part, group=outer)
-        work = collective_names.all_gather_single(sent, part, group=inner, async_op=True)
-        return _then(work, buffer, sent)
+        return _then(pairwise.all_gather(sent, part, inner), buffer, sent)
 
     return average
 
@@ -87,11 +88,8 @@ def _padded(sent: Tensor, multiple: int) -> Tensor:
     return torch.nn.functional.pad(sent, (0, missing)) if missing else sent
 
 
-def _then(work: dist.Work | None, buffer: Tensor, received: Tensor) -> Future[Tensor]:
-    assert work is not None
+def _then(arrives: Future[Any], buffer: Tensor, received: Tensor) -> Future[Tensor]:
     # The function holds what travels until it has arrived. On a GPU torch runs it under streams
     # that wait for the collective, and whoever waits for the future waits for the copy.
-    future: Future[Tensor] = work.get_future().then(
-        lambda done: buffer.copy_(received[: buffer.numel()])
-    )
+    future: Future[Tensor] = arrives.then(lambda done: buffer.copy_(received[: buffer.numel()]))
     return future

@@ -4,11 +4,15 @@ Options of Fleet for which there is no strategy are known by name, so that files
 to anything but their default they are refused, with these words.
 """
 
-_BY_HAND = (
-    "it lets fleetx choose the strategies by itself, which is not built yet. Switch on by hand "
-    "what the job needs, such as strategy.amp, strategy.recompute or strategy.sharding; "
-    "strategy.explain(model, workers=8) shows the plan before anything runs, and "
-    "`fleetx check train.py` tries it."
+_BY_AUTO = (
+    "it lets Paddle choose how tensors are laid out. Here strategy.auto = True chooses all of it."
+)
+
+_CHOSEN_LATE = (
+    "the strategies are chosen by fleet.distributed_model(model, sample=inputs), and this came "
+    "before it or without it. Call it first, or let `fleetx plan train.py` choose beforehand, and "
+    "load the file that it writes. For static programs set the flags by hand: fleet.plan(module, "
+    "...) shows the best ones for the module from which a program is made."
 )
 
 _BUCKETS = "the size of a bucket of gradients is counted in bytes here: set fuse_grad_size_in_MB."
@@ -23,8 +27,10 @@ ADVICE: dict[str, str] = {
     "that moves parameters as you want.",
     "asp": "it prunes weights to a sparse pattern, which is not built; prune with "
     "torch.nn.utils.prune before fleet.distributed_model().",
-    "auto": _BY_HAND,
-    "auto_search": _BY_HAND,
+    "auto": _CHOSEN_LATE,
+    "auto_configs": "it tells strategy.auto what it may choose, and that is off. Set strategy.auto "
+    "= True.",
+    "auto_search": _BY_AUTO,
     "build_strategy": _PROGRAMS + "strategy.compile, which fuses the operators of a module.",
     "calc_comm_same_stream": "torch exchanges gradients on streams of its own, beside backward.",
     "conv_workspace_size_limit": "torch chooses the workspaces of convolutions by itself.",
@@ -48,7 +54,7 @@ ADVICE: dict[str, str] = {
     "and call fleet.init() without is_collective=True; the mode then follows by itself.",
     "qat": "it trains for quantised numbers, which is not built; prepare the model with torchao or "
     "torch.ao.quantization before fleet.distributed_model().",
-    "semi_auto": _BY_HAND,
+    "semi_auto": _BY_AUTO,
     "split_data": "fleet.distributed_loader() deals the data out where the script calls it; to "
     "feed all workers alike, do not call it.",
     "sync_nccl_allreduce": "an update waits for the exchange of its gradients in any case, and "

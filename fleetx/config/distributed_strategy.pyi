@@ -132,6 +132,10 @@ class TensorParallelConfigs(TypedDict, total=False):
     vocabulary: Sequence[str]
     sequence: Sequence[str]
 
+class AutoConfigs(TypedDict, total=False):
+    allow: Sequence[str]
+    cluster: str
+
 class HybridConfigs(TypedDict, total=False):
     dp_degree: int
     mp_degree: int
@@ -249,6 +253,10 @@ class DistributedStrategy:
     def tensor_parallel_configs(self) -> Block: ...
     @tensor_parallel_configs.setter
     def tensor_parallel_configs(self, value: TensorParallelConfigs | Block) -> None: ...
+    @property
+    def auto_configs(self) -> Block: ...
+    @auto_configs.setter
+    def auto_configs(self, value: AutoConfigs | Block) -> None: ...
     @property
     def hybrid_configs(self) -> Block: ...
     @hybrid_configs.setter

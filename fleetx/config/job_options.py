@@ -63,6 +63,18 @@ class HybridConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AutoConfig(Config):
+    """What `strategy.auto` may do, and for which machines."""
+
+    label = "auto_configs"
+    allow: tuple[str, ...] = ()
+    """Strategies that change the mathematics of training and may be chosen all the same, such as
+    localsgd, dgc or fp16_allreduce."""
+    cluster: str = ""
+    """A file that describes the machines; empty: they are measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GradientScaleConfig(Config):
     """How gradients of several workers become one."""
 
@@ -110,6 +122,6 @@ class ExecutionConfig(Config):
 
 BLOCKS: dict[str, type[Config]] = {
     block.label: block
-    for block in (HybridConfig, GradientScaleConfig, BuildConfig, ExecutionConfig)
+    for block in (AutoConfig, HybridConfig, GradientScaleConfig, BuildConfig, ExecutionConfig)
 }
 """Blocks of options without a switch."""

@@ -67,16 +67,18 @@ class Engine:
         self.names.run(self.held())
         if self.job.contexts:
             replace_forward(self.job.model, self._under_contexts)
-        self.job.model.register_forward_pre_hook(BeforeForward(self.begin))
+        self.job.model.register_forward_pre_hook(BeforeForward(self._called), with_kwargs=True)
         self._laid_out = LaidOut(self.job.model)
         self.open = False
         """Whether a batch has begun and not been finished."""
         self.holding = False
         """Whether gradients of earlier batches wait for the batch that ends in an update."""
         self.attached: list[Callable[[Engine], None]] = []
+        self.given_batch: list[Callable[[Engine, Any], None]] = []
         self.updating: list[Callable[[Engine], None]] = []
         self.finished: list[Callable[[Engine, Tensor | None], None]] = []
-        """Callbacks: when there is an optimizer, before every update, after every batch."""
+        """Callbacks: when there is an optimizer, when the model is called or given a whole batch,
+        before every update, after every batch."""
         self.given: OptimizerSpec | None = None
         """The optimizer as the user described it."""
         self.steered_by: Any = None
@@ -84,6 +86,8 @@ class Engine:
         self.updates = 0
         """Batches that ended in an update, a skipped one included: what schedules count."""
         self._due = True
+        self._driving = False
+        """Whether the plan itself calls the model, as often as it likes."""
         self._ready = False
         """Whether the gradients of the open batch are ready for its end."""
         self.shown = False
@@ -154,6 +158,17 @@ class Engine:
         """Whether the plan differentiates something else than the loss itself."""
         return self.step is not None and self.step.scale is not unscaled
 
+    def _called(self, arguments: Any) -> None:
+        """The model is called with gradients on."""
+        if not self._driving and not torch.compiler.is_compiling():
+            self._count_call(arguments)
+        self.begin()
+
+    def _count_call(self, given: Any) -> None:
+        activity.call()
+        for look in self.given_batch:
+            look(self, given)
+
     def begin(self) -> None:
         """Count a batch and arm or hold its reduction; nothing when it has begun already."""
         if self.open:
@@ -174,9 +189,14 @@ class Engine:
         self.begin()
         self.refuse_strays()
         self._resume()
+        self._count_call(batch)
         activity.enter("in forward and backward")
-        with plan_at_work():  # which may take the update with it
-            driven = self.step.drive(self.step, batch)
+        self._driving = True
+        try:
+            with plan_at_work():  # which may take the update with it
+                driven = self.step.drive(self.step, batch)
+        finally:
+            self._driving = False
         self._show()
         return driven
 
@@ -237,7 +257,7 @@ class Engine:
                 self.step.settle(loss)
         for watch in self.finished:
             watch(self, loss)
-        activity.enter(activity.READING)
+        activity.end_batch(self._due)
         return moved
 
     def train_batch(

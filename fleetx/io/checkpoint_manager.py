@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetx import roles
+from fleetx.api import servers, session
 from fleetx.api.global_batch import Beginning, GlobalBatch
 from fleetx.engine.engine import Engine
 from fleetx.expected import FLAG, MAPPING, NUMBER, PATH, WHOLE, expect, takes
@@ -74,11 +75,12 @@ class CheckpointManager:
                 tensor-parallel group) the batch size is meant; by default as many as there are when
                 the run begins.
         """
-        if not roles.identity("CheckpointManager").is_collective:
+        roles.identity("CheckpointManager")  # a sentence without fleet.init()
+        if servers.has_servers() and shares is not None:
             raise PlanError(
-                "fleet.CheckpointManager() saves what workers of a collective job hold, and this "
-                "job has parameter servers, whose workers do not update together; call "
-                "fleetx.io.save_checkpoint() where all of them meet, as after an epoch."
+                f"fleet.CheckpointManager(shares={shares}) keeps the samples of an update on "
+                "another number of workers, and this job has parameter servers, which update with "
+                "what each worker sends; leave shares out."
             )
         self._folder, self._keep, self._steps = Path(folder), keep, steps
         self._seconds = float(leaving.wanted_seconds() or seconds or SECONDS)
@@ -117,6 +119,7 @@ class CheckpointManager:
         Returns:
             The numbers that were saved, and "step", the updates that were made, and "workers".
         """
+        _refuse_own_pace()
         found = None
         if self._goes_on:
             found = load_checkpoint(self._folder, model, optimizer, parts=parts)
@@ -177,7 +180,7 @@ class CheckpointManager:
             parts=loaded.parts,
             numbers=numbers,
             keep=self._keep,
-            wait=wait,
+            wait=wait or servers.has_servers(),
         )
         loaded.saved = loaded.updates
         loaded.moments.saved()
@@ -234,6 +237,17 @@ class _Loaded:
         moved = self.updates > self._seen
         self._seen = self.updates
         return moved
+
+
+def _refuse_own_pace() -> None:
+    """Workers save after the same update, which those of asynchronous jobs never make."""
+    if servers.has_servers() and session.current("CheckpointManager").strategy.a_sync:
+        raise PlanError(
+            "CheckpointManager.load() has to know after which update all workers save, and with "
+            "strategy.a_sync each of them updates the servers at its own pace; set strategy.a_sync "
+            "to False, or call fleetx.io.save_checkpoint() where all workers meet, as after an "
+            "epoch."
+        )
 
 
 def _check(seconds: float, keep: int, **counts: int | None) -> None:

@@ -18,7 +18,7 @@ from fleetx.io.files import Folder
 from fleetx.io.host_copies import HostCopies
 from fleetx.io.old_checkpoints import WEIGHTS
 from fleetx.io.saving import Write, collected, prepared
-from fleetx.io.trained import Model, Mover, Stateful, trained
+from fleetx.io.trained import Model, Mover, Stateful, Trained, trained
 from fleetx.roles import activity
 from fleetx.roles.subgroups import spare_group
 from fleetx.roles.worker_util import util
@@ -85,6 +85,31 @@ def save_checkpoint(
     finish_checkpoints()
     target = checkpoint_folder.target(Path(folder), step)
     found = trained("save_checkpoint", model, optimizer)
+    write = _taken(found, target, step=step, keep=keep, wait=wait, parts=parts, numbers=numbers)
+    known = _reached.setdefault(found.state.optimizer, {})
+
+    def run() -> None:
+        write.run()
+        known[target.parent.resolve()] = step
+
+    if wait:
+        run()
+    else:
+        writing.start(run)
+    return target
+
+
+def _taken(
+    found: Trained,
+    target: Path,
+    *,
+    step: int,
+    keep: int,
+    wait: bool,
+    parts: Mapping[str, Stateful] | None,
+    numbers: Mapping[str, Any],
+) -> Write:
+    """All that this worker has to write, as it is now."""
     mover, tables = found.state.optimizer, server_tables.settled(wait=wait)
     copies = None if wait else _copies.setdefault(mover, HostCopies())
 
@@ -93,28 +118,17 @@ def save_checkpoint(
         states = {name: part.state_dict() for name, part in every.items()}
         return collected(found.state, {"parts": states, "numbers": numbers}, copies)
 
-    home = target.parent.resolve()
-    write = Write(
+    reached = _reached.get(mover, {}).get(target.parent.resolve(), -1)
+    return Write(
         target=target,
         step=step,
         keep=keep,
         worker=roles.worker_index(),
-        after=min(step, _reached.get(mover, {}).get(home, -1)),
+        after=min(step, reached),
         group=spare_group("save_checkpoint"),
         mine=prepared(collect),
         tables=tables,
     )
-    known = _reached.setdefault(mover, {})
-
-    def run() -> None:
-        write.run()
-        known[home] = step
-
-    if wait:
-        run()
-    else:
-        writing.start(run)
-    return target
 
 
 def finish_checkpoints() -> None:

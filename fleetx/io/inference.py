@@ -17,6 +17,7 @@ from fleetx.io.persistables import checked
 from fleetx.io.table_rows import attach, describe, tables_of
 from fleetx.record.error import ProgramError
 from fleetx.record.interception import suspend
+from fleetx.record.recording_state import paused
 from fleetx.record.regions import mark_regions
 from fleetx.record.shapes import FREE
 from fleetx.record.variable import Variable
@@ -73,12 +74,11 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     names = [program.name_of(program.find(target)) for target in targets]
     if format == "onnx" and len(set(names)) < len(names):
         raise ValueError(f"a model of ONNX has an output once, and target_vars has {names}.")
-    module = _graph_module(pruned, [pruned.find(name) for name in names], executor.device)
-    if servers.has_servers() and not _serve(module, Path(dirname), format):
-        return names
-    _export(
-        module, pruned, Path(dirname), executor.device, also_onnx=format == "onnx", outputs=names
-    )
+    onnx = format == "onnx"
+    with paused():  # exporting is no part of a program that is written meanwhile
+        module = _graph_module(pruned, [pruned.find(name) for name in names], executor.device)
+        if not servers.has_servers() or _serve(module, Path(dirname), format):
+            _export(module, pruned, Path(dirname), executor.device, also_onnx=onnx, outputs=names)
     return names
 
 

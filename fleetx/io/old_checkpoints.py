@@ -19,7 +19,7 @@ from fleetx.api.weights import load_whole_state
 from fleetx.comm.local import local
 from fleetx.io.agreement import CheckpointError, together
 from fleetx.io.files import load_tensors
-from fleetx.io.run_state import RunState
+from fleetx.io.run_state import WAITING, RunState
 from fleetx.io.training_state import MARK, PART, STRATEGIES, to_state, tree
 
 WEIGHTS = "model.safetensors"
@@ -94,6 +94,14 @@ class _Old:
                 f"{str(path)!r} has the format of an earlier fleetx, which fits the layout that "
                 f"wrote it alone: {error} {_ALONE.format(str(path))}"
             ) from error
+        if kept.get("amp") and kept.get("sharding", {}).get(WAITING):
+            raise CheckpointError(
+                f"{str(path)!r} has the format of an earlier fleetx and was written between two "
+                "updates, where sharding kept gradients at the scale of amp's loss without saying "
+                "which; load a checkpoint from the end of a group of batches, or its weights "
+                "alone: fleet.load_full_state_dict(model, "
+                f"fleetx.io.checkpoint_weights({str(path)!r}))."
+            )
 
     def take(self) -> None:
         """Take back the state of optimizer and strategies."""

@@ -18,7 +18,9 @@ from fleetx.comm.local import local
 from fleetx.comm.shares import share_of
 from fleetx.engine.engine import Engine
 from fleetx.expected import FLAG, PATH, a, takes
+from fleetx.io.arrangement import Arrangement
 from fleetx.io.files import Folder
+from fleetx.io.stored_names import OnDisk, in_memory
 from fleetx.io.weight_folder import Kind, WeightFolder, Written, size_in_bytes
 
 logger = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ def load_weights(model: nn.Module, folder: Folder, *, strict: bool = True) -> No
         return
     names = _aliases(model)
     with WeightFolder(path) as stored:
-        found = _matched(stored, _tensors(model), names, strict)
+        found = _matched(stored, model, names, strict)
         if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
             given = frozenset(name for name in found)
             promise(model, Promise(given, partial(_load_engine, folder=path, strict=strict)))
@@ -68,7 +70,8 @@ def save_weights(model: nn.Module, folder: Folder, *, max_shard_size: int | str 
     path, limit = Path(folder), size_in_bytes(max_shard_size)
     engine = _engine(model)
     if engine is None:
-        _write(path, _kinds(_first_only(model)), _first_only(model).items(), limit)
+        own = _first_only(model)
+        _write(path, OnDisk(model, _kinds(own)), own.items(), limit)
         _write_config(model, path)
         return
     engine.job.together(partial(_save_engine, engine, path, limit))
@@ -98,38 +101,39 @@ def _load_engine(engine: Engine, folder: Path, strict: bool) -> None:
     names = {name: engine.first_name(name) for name in engine.saved_names}
     held = _tensors(engine.job.model)
     with WeightFolder(folder) as stored:
-        found = _matched(stored, held, names, strict)
+        found = _matched(stored, engine.job.model, names, strict)
         _fill(stored, held, found)
     engine.job.brought(found)
 
 
 def _matched(
-    stored: WeightFolder, held: Mapping[str, Tensor], names: Mapping[str, str], strict: bool
-) -> dict[str, str]:
-    """For each tensor of the model, the name under which the folder has it.
+    stored: WeightFolder, model: nn.Module, names: Mapping[str, str], strict: bool
+) -> dict[str, Arrangement]:
+    """For each tensor of the model, where the folder has it.
 
     Args:
         stored: the folder.
-        held: what this worker has of the model.
+        model: what this worker has of it.
         names: those of all tensors of the whole model -> the first of each, as tied ones have
             several.
         strict: complain of tensors that only one of the two has.
     """
-    have = set(stored.names)
-    by_first: dict[str, str] = {}
+    held = _tensors(model)
+    have = in_memory(model, stored.names, names, stored.shape, strict=strict)
+    by_first: dict[str, Arrangement] = {}
     for name, first in names.items():
         if name in have:
-            by_first.setdefault(first, name)
+            by_first.setdefault(first, have[name])
     found = {name: by_first[first] for name, first in names.items() if first in by_first}
     wanted = [name for name in names if not is_extra(name)]
     _complain(
         stored,
         missing=[n for n in wanted if n not in found and (n in held or n == names[n])],
-        strange=sorted(have - set(names)),
+        strange=sorted(have.keys() - names.keys()),
         strict=strict,
     )
     for name in held.keys() & found.keys():
-        here, there = list(held[name].shape), stored.shape(found[name])
+        here, there = list(held[name].shape), list(found[name].shape)
         if here != there:
             raise ValueError(
                 f"{name!r} has the shape {there} in {str(stored.folder)!r} and {here} in the "
@@ -160,10 +164,12 @@ def _complain(
 
 
 @torch.no_grad()
-def _fill(stored: WeightFolder, held: Mapping[str, Tensor], found: Mapping[str, str]) -> None:
+def _fill(
+    stored: WeightFolder, held: Mapping[str, Tensor], found: Mapping[str, Arrangement]
+) -> None:
     for name, tensor in held.items():
         if name in found:
-            local(tensor).copy_(stored.read(found[name], share_of(tensor)))
+            local(tensor).copy_(found[name].read(stored.read, share_of(tensor)))
 
 
 def _first_only(model: nn.Module) -> dict[str, Tensor]:
@@ -175,13 +181,11 @@ def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, Kind]:
     return {n: (list(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in tensors.items()}
 
 
-def _write(
-    folder: Path, kinds: Mapping[str, Kind], tensors: Iterable[tuple[str, Tensor]], limit: int
-) -> None:
-    with Written(folder, kinds, limit).begin() as files:
+def _write(folder: Path, form: OnDisk, tensors: Iterable[tuple[str, Tensor]], limit: int) -> None:
+    with Written(folder, form.kinds, limit).begin() as files:
         for name, value in tensors:
-            if name in kinds:
-                files.add(name, value)
+            for stored, part in form.parts(name, value):
+                files.add(stored, part)
 
 
 def _write_config(model: nn.Module, folder: Path) -> None:
@@ -205,7 +209,7 @@ def _save_engine(engine: Engine, folder: Path, limit: int) -> None:
     tensors = whole(engine, own)
     try:
         if roles.is_first_worker():
-            _write(folder, kinds, tensors, limit)
+            _write(folder, OnDisk(engine.job.model, kinds), tensors, limit)
             _write_config(engine.job.model, folder)
     finally:
         for _ in tensors:  # others wait for each of them, also where writing failed

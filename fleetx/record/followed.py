@@ -16,7 +16,7 @@ from fleetx.record import interception, module_calls, recorder
 from fleetx.record.error import ProgramError, refusal
 from fleetx.record.liveness import live_nodes
 from fleetx.record.module_recording import record_call
-from fleetx.record.probing import probed
+from fleetx.record.probing import Runs, probed
 from fleetx.record.program_graph import ProgramGraph, T
 from fleetx.record.source_lines import user_line
 from fleetx.record.state import State, own_tensors
@@ -108,6 +108,7 @@ class Followed(ProgramGraph):
         self.state = _Own(model)
         self._leaves: dict[str, fx.Node] = {}
         """Tensors of the inputs by their place in them -> the nodes that give them."""
+        self._probed: Runs = {}
 
     @override
     def record(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -138,7 +139,7 @@ class Followed(ProgramGraph):
     def _layer(self, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
         """A call of a submodule that has submodules."""
         with module_calls.one_operator():
-            found = probed(self.shapes, module, args, kwargs)
+            found = probed(self.shapes, module, path, (args, kwargs), self._probed)
         if found is None:
             return recorder.record_module(self, module, path, args, kwargs)
         # Something inside may draw or count, so it runs whether or not somebody uses the result.

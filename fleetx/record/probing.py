@@ -5,13 +5,14 @@ stays a single call decides by the real sizes whenever it runs, so of it only th
 out matter: it runs on two choices of sizes, and what varies like a size that goes in is that size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fleetx.graph.likeness import PLAIN, likeness
 from fleetx.record.shapes import Shapes
 from fleetx.record.variable import Variable
 from fleetx.torch_internals import (
@@ -29,7 +30,13 @@ Sizes = Mapping[Any, int]
 """Symbol -> the number that stands for it."""
 
 
-def probed(shapes: Shapes, module: nn.Module, args: Any, kwargs: Any) -> Any | None:
+Runs = dict[Hashable, tuple[Any, Any]]
+"""Calls of submodules that are alike -> what they returned for two choices of sizes."""
+
+
+def probed(
+    shapes: Shapes, module: nn.Module, path: str, given: tuple[Any, Any], kept: Runs
+) -> Any | None:
     """What a call returns, as fake tensors of the recording; None where two runs do not tell.
 
     That is so if it fails on tensors of torch's meta device, changes what it is given, returns
@@ -37,13 +44,17 @@ def probed(shapes: Shapes, module: nn.Module, args: Any, kwargs: Any) -> Any | N
     """
     first, second = shapes.hints, _varied(shapes.hints)
     with suppress(Exception):  # whatever it is, the run with symbols then says it better
-        few, many = (_run(shapes, module, (args, kwargs), sizes) for sizes in (first, second))
+        key = likeness(module, path), *(_told(shapes, given, sizes) for sizes in (first, second))
+        if None in key or key not in kept:
+            few, many = (_run(shapes, module, given, sizes) for sizes in (first, second))
+            kept[key] = few, many
+        few, many = kept[key]
         if few is None or many is None:
             return None
         (one, kind), (other, same) = tree_flatten(few), tree_flatten(many)
         if kind != same:
             return None
-        known = _known(shapes, (args, kwargs), first, second)
+        known = _known(shapes, given, first, second)
         leaves = [_joined(shapes, a, b, known) for a, b in zip(one, other, strict=True)]
         return tree_unflatten(leaves, kind)
     return None
@@ -55,6 +66,24 @@ def _varied(hints: Sizes) -> dict[Any, int]:
         symbol: hint - 1 - at if hint > at + 3 else hint + 1 + at
         for at, (symbol, hint) in enumerate(hints.items())
     }
+
+
+def _told(shapes: Shapes, given: Any, sizes: Sizes) -> Hashable | None:
+    """What decides how a call goes; None if something unknown may."""
+    found: list[Hashable] = []
+    leaves, kind = tree_flatten(given)
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            fake = leaf.fake if isinstance(leaf, Variable) else leaf
+            shape = tuple(shapes.number(size, sizes) for size in fake.shape)
+            found.append((shape, fake.dtype, fake.requires_grad))
+        elif isinstance(leaf, torch.SymInt):
+            found.append(shapes.number(leaf, sizes))
+        elif isinstance(leaf, PLAIN):
+            found.append((type(leaf), leaf))
+        else:
+            return None
+    return str(kind), *found
 
 
 def _run(shapes: Shapes, module: nn.Module, given: Any, sizes: Sizes) -> Any | None:

@@ -1,7 +1,8 @@
 """Compile: the forward and its backward run as code that torch.compile makes for this model."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import torch
 from torch import nn
@@ -12,8 +13,14 @@ from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import OneOf
+from fleetx.plan.pace import Pace
+from fleetx.plan.share import Share
 from fleetx.plan.strategy import Strategy
+from fleetx.plan.subject import Subject
 
+FUSED = 0.4
+"""What fusion leaves of the traffic of operators other than products, and of their number. A guess,
+which benchmarks/README.md shows to be wrong for convolutions."""
 _SERVERS = "it fetches from servers while the forward runs, where compiled code cannot wait."
 
 
@@ -46,6 +53,15 @@ class Compile(Strategy, name="compile"):
         """Refuse a forward that cannot be compiled in one piece, instead of cutting it."""
 
     config: Config
+
+    @classmethod
+    @override
+    def alternatives(cls, subject: Subject, ranks: int) -> Sequence[Mapping[str, Any]]:
+        return () if subject.device.type == "cpu" else ({},)
+
+    @override
+    def pace(self, pace: Pace, share: Share) -> Pace:
+        return replace(pace, moved=pace.moved * FUSED, starts=pace.starts * FUSED)
 
     @override
     def remarks(self) -> tuple[str, ...]:

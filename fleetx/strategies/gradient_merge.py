@@ -1,6 +1,6 @@
 """Gradient merge: several batches make one update, and workers exchange once for all of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -15,6 +15,9 @@ from fleetx.plan.run import Run
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
 from fleetx.plan.subject import Subject
+
+_MERGED = (2, 4, 8, 16)
+"""Batches of an update that `strategy.auto` considers."""
 
 
 class GradientMerge(Strategy, name="gradient_merge"):
@@ -74,6 +77,11 @@ class GradientMerge(Strategy, name="gradient_merge"):
     @override
     def running(self, run: Run, subject: Subject, mesh: Mapping[str, int]) -> Run:
         return replace(run, batches=run.batches * self.config.k_steps)
+
+    @classmethod
+    @override
+    def alternatives(cls, subject: Subject, ranks: int) -> Sequence[Mapping[str, Any]]:
+        return tuple({"k_steps": count} for count in _MERGED)
 
     @override
     def batch(self) -> Mapping[str, int]:

@@ -8,6 +8,8 @@ import sys
 from typing import Any
 
 SEED = 0
+_ROUNDS = 10
+"""So often what is kept out of searches grows before all of it is searched, which is dear."""
 
 
 class Reset:
@@ -21,18 +23,22 @@ class Reset:
         self._environment = dict(os.environ)
         self._folder = os.getcwd()
         self._threads = torch.get_num_threads()
-        self._loaded = 0
+        self._loaded = len(sys.modules)  # those from birth are kept out by the fork server
+        self._rounds = 0
         self()
 
     def settle(self) -> None:
         """Before a call: keep modules that were loaded out of every later search for garbage.
 
         Not right after a call, of which something may still be held that shall be found later.
-        What was held when the last modules were loaded gets its chance here, too: a group among
-        it would keep its threads for good.
+        What was held when modules were loaded gets its chance at some rounds: a group among it
+        would keep its threads for good. Not at each of them: that search goes through all of torch,
+        whose pages the rank would no longer share with the others.
         """
         if len(sys.modules) > self._loaded:
-            gc.unfreeze()
+            self._rounds += 1
+            if self._rounds % _ROUNDS == 0:
+                gc.unfreeze()
             gc.collect()
             gc.freeze()
             self._loaded = len(sys.modules)

@@ -1,6 +1,5 @@
 """An option that nothing obeys is refused by its name, with its value and what to do instead."""
 
-import re
 from typing import Any
 
 import pytest
@@ -30,6 +29,8 @@ def another(annotation: Any, normal: Any) -> Any:
             return next(word for word in limit.words if word != normal)
     if plain_type(annotation) is bool:
         return not normal
+    if isinstance(normal, tuple):
+        return ("somewhere",)
     return "somewhere" if plain_type(annotation) is str else normal + 1
 
 
@@ -72,13 +73,14 @@ def test_all_keys_that_are_not_obeyed_are_named_at_once() -> None:
     assert words.endswith("Leave them at False, 0.")
 
 
-def test_auto_says_what_it_would_be_and_what_to_set_by_hand() -> None:
+def test_auto_says_who_chooses_and_when() -> None:
     strategy = fleet.DistributedStrategy()
     strategy.auto = True
     words = refusal(strategy)
-    assert re.search("choose the strategies by itself, which is not built yet", words)
-    assert "Switch on by hand" in words
-    assert "strategy.explain(model, workers=8)" in words
+    assert "chosen by fleet.distributed_model(model, sample=inputs)" in words
+    assert "`fleetx plan train.py`" in words
+    strategy.auto, strategy.auto_configs = False, {"allow": ["localsgd"]}
+    assert "strategy.auto_configs['allow'] = ('localsgd',) cannot be in force" in refusal(strategy)
 
 
 def test_advice_speaks_of_options_that_exist() -> None:

@@ -17,6 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
         ("data", []),
         ("metrics", []),
         ("applications", []),
+        ("auto", []),
         ("large_models", []),
         ("testing", ["-m", "pytest", "-q"]),
     ],
@@ -26,6 +27,6 @@ def test_examples_run(page: str, runner: list[str], tmp_path: Path) -> None:
     file = tmp_path / "test_example.py"
     file.write_text("\n".join(blocks))
     done = subprocess.run(
-        [python(), *runner, str(file)], capture_output=True, text=True, check=False
+        [python(), *runner, str(file)], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -155,6 +155,21 @@ def test_a_rank_holds_its_share_alone() -> None:
             assert rank.afterwards < 0.1, layout
 
 
+@world(2)
+@pytest.mark.parametrize("settings", [{"dgc": True}, {"fp16_allreduce": True}], ids=str)
+def test_a_model_whose_gradients_are_encoded_is_freed(settings: dict[str, Any]) -> None:
+    """DDP holds what encodes them where Python finds no cycles."""
+    start(**settings)
+    model = fleet.distributed_model(stack(), criterion=F.mse_loss)
+    rule = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    fleet.distributed_optimizer(rule)
+    step(model)
+    gone = weakref.ref(model)
+    del model, rule
+    gc.collect()
+    assert gone() is None
+
+
 MEMORY = """
 import gc
 import sys

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +16,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import fleetx as fleet
-from fleetx import roles
+from fleetx import roles, static
 from fleetx.io import finish_checkpoints, save_moments
 from fleetx.plan.error import PlanError
 from fleetx.roles.leaving import Left
 from fleetx.testing import world
+from tests.io.programs import started
 
 SAMPLES, WORDS, LENGTH = 60, 31, 6
 
@@ -70,23 +71,49 @@ class Run:
     """A loop as people write it, with what an update saw."""
 
     def __init__(
-        self, folder: Path, batch: int, merge: int = 1, foreign: bool = False, **options: Any
+        self, folder: Path, batch: int, merge: int = 1, kind: str = "", **options: Any
     ) -> None:
         strategy = fleet.DistributedStrategy()
         strategy.gradient_merge = merge > 1
         strategy.gradient_merge_configs = {"k_steps": merge}
         fleet.init(is_collective=True, strategy=strategy)
         self.manager = fleet.CheckpointManager(folder, **options)
-        self.model: Any = fleet.distributed_model(gpt2() if foreign else Small())
-        self.optimizer = fleet.distributed_optimizer(
-            torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        )
+        plain_model = gpt2() if "gpt2" in kind else Small()
+        if "program" in kind:
+            self._record(plain_model)
+        else:
+            self.model = fleet.distributed_model(plain_model)
+            adam = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+            self.optimizer = fleet.distributed_optimizer(adam)
+            self.update = self._eager
         order = torch.Generator().manual_seed(3)
         plain = DataLoader(Sentences(), batch_size=batch, shuffle=True, generator=order)
         self.loader = fleet.distributed_loader(plain)
         self.found = self.manager.load(self.model, self.optimizer, parts={"loader": self.loader})
         self.seen: list[Any] = []
         self.batches = 0
+
+    model: Any
+    optimizer: Any
+    update: Callable[[torch.Tensor], float]
+    """Of a batch; its loss."""
+
+    def _eager(self, words: torch.Tensor) -> float:
+        loss = self.model(words, labels=words).loss
+        self.optimizer.minimize(loss)
+        return float(loss.item())
+
+    def _record(self, plain_model: Any) -> None:
+        """The same as a program, with its executor."""
+        static.reset()
+        words = static.data("words", [None, LENGTH], "int64")
+        loss = plain_model(words, labels=words).loss
+        adam = static.Optimizer(torch.optim.AdamW, lr=0.01)
+        fleet.distributed_optimizer(adam).minimize(loss)
+        self.model, self.optimizer = static.default_main_program(), started()
+        self.update = lambda batch: float(
+            self.optimizer.run(self.model, {"words": batch.numpy()}, [loss])[0]
+        )
 
     def train(self, until: int) -> list[Any]:
         """Of each update: its number, its samples, and their mean loss."""
@@ -95,9 +122,7 @@ class Run:
         before = self.manager.updates
         while True:
             for words, indices in self.loader:
-                loss = self.model(words, labels=words).loss
-                self.optimizer.minimize(loss)
-                losses.append(loss.item())
+                losses.append(self.update(words))
                 samples += indices.tolist()
                 self.batches += 1
                 if self.manager.updates > before:
@@ -112,23 +137,23 @@ class Run:
                     return self.seen
 
 
-def trained(folder: Path, until: int, batch: int, merge: int, foreign: bool) -> list[Any]:
-    run = Run(folder, batch, merge, foreign)
+def trained(folder: Path, until: int, batch: int, merge: int, kind: str) -> list[Any]:
+    run = Run(folder, batch, merge, kind)
     seen = run.train(until)
     run.manager.save(wait=True)
     return seen
 
 
 def moved(
-    folder: Path, crews: Sequence[int], batch: int, merge: int = 1, *, foreign: bool = False
+    folder: Path, crews: Sequence[int], batch: int, merge: int = 1, *, kind: str = ""
 ) -> None:
     """Two updates on each crew in turn must be what they are without a change."""
     until = 2 * len(crews)
-    straight = world(crews[0]).run(trained, folder / "straight", until, batch, merge, foreign)[0]
+    straight = world(crews[0]).run(trained, folder / "straight", until, batch, merge, kind)[0]
     found: list[Any] = []
     for number, crew in enumerate(crews):
         until = 2 * number + 2
-        found += world(crew).run(trained, folder / "moved", until, batch, merge, foreign)[0]
+        found += world(crew).run(trained, folder / "moved", until, batch, merge, kind)[0]
     assert [(update, samples) for update, samples, _ in found] == [
         (update, samples) for update, samples, _ in straight
     ]
@@ -150,7 +175,16 @@ def test_an_update_has_its_samples_on_many_numbers_of_workers(tmp_path: Path) ->
 
 @pytest.mark.rare
 def test_gpt2_goes_on_on_fewer_and_more_workers(tmp_path: Path) -> None:
-    moved(tmp_path, (2, 1, 2), batch=12, foreign=True)
+    moved(tmp_path, (2, 1, 2), batch=12, kind="gpt2")
+
+
+def test_a_program_goes_on(tmp_path: Path) -> None:
+    moved(tmp_path, (1, 1), batch=12, kind="program")
+
+
+@pytest.mark.rare
+def test_a_program_of_gpt2_goes_on_on_fewer_and_more_workers(tmp_path: Path) -> None:
+    moved(tmp_path, (2, 1, 4), batch=12, kind="program of gpt2")
 
 
 def uneven(folder: Path) -> list[str]:

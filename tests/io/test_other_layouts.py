@@ -1,5 +1,6 @@
 """Checkpoints of one layout under another; states of optimizers fit their own layout alone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fleetx as fleet
+from fleetx.comm.local import local
 from fleetx.io import checkpoint_weights, load_checkpoint, save_checkpoint
-from fleetx.io.old_checkpoints import WEIGHTS
+from fleetx.io.old_checkpoints import STATE, WEIGHTS
+from fleetx.io.random_state import random_state
+from fleetx.io.training_state import MARK, leaves, to_tensors
 from fleetx.testing import world
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -221,6 +225,32 @@ def test_weights_of_another_library_are_no_checkpoint(tmp_path: Path, checkpoint
     for said in world(2).run(foreign_folder, tmp_path):
         assert "is no checkpoint of fleetx: it has a model.safetensors" in said
         assert "fleet.load_full_state_dict(model, safetensors.torch.load_file(" in said
+
+
+def written_before(folder: Path, batches: int) -> str:
+    """A checkpoint in the first format, which nobody writes any more."""
+    merge = {"gradient_merge": True, "gradient_merge_configs": {"k_steps": 2}}
+    scaled = {"amp": True, "amp_configs": {"dtype": "float16", "init_loss_scaling": 8.0}}
+    model, optimizer = begun({**LAYOUTS["stage1"], **merge, **scaled})
+    train(model, 0, batches)
+    weights, state = fleet.full_state_dict(model, everywhere=True), optimizer.state_dict()
+    at = folder / "checkpoint-1"
+    at.mkdir(exist_ok=True)
+    extra = {"layout": json.dumps(state["layout"]), "parts": {}, "numbers": {"step": 1}}
+    mine = to_tensors(state, [name for name, _ in model.named_parameters()])
+    mine |= dict(leaves(f"{MARK}run", {**extra, "random": random_state(torch.device("cpu"))}))
+    mine = {name: local(value).contiguous() for name, value in mine.items()}
+    save_file(mine, at / STATE.format(fleet.worker_index()))
+    save_file(weights, at / WEIGHTS)
+    fleet.util.barrier()
+    return _refused(lambda: load_checkpoint(folder, model, optimizer))
+
+
+@pytest.mark.rare
+def test_gradients_of_an_unknown_scale_are_refused(tmp_path: Path) -> None:
+    for said in world(2).run(written_before, tmp_path, 1):
+        assert "sharding kept gradients at the scale of amp's loss without saying which" in said
+    assert world(2).run(written_before, tmp_path, 2) == ["", ""], "at the end of a group none wait"
 
 
 def beside(folder: Path) -> Any:

@@ -11,9 +11,18 @@ from torch import Tensor, nn
 
 import fleetx as fleet
 from fleetx.testing import world
-from tests.graph.test_first_values import MODELS
+from tests.graph.test_first_values import MODELS  # brings transformers, which is loaded by then
 from tests.layouts.test_layouts import Layout, strategy
 from tests.layouts.test_meta_device import ONE, Transformer
+
+# isort: split
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
+from transformers.core_model_loading import MergeModulelist, Transpose, WeightConverter
+
+ONE_FILE = "model.safetensors"
 
 
 def laid_out(layout: Layout, kind: str) -> fleet.DistributedStrategy:
@@ -80,7 +89,7 @@ def compare(layout: Layout, kind: str, order: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("axis", "kind", "order"),
     [
-        ("sharding", "gpt2", ORDERS[0]),
+        ("sharding", "mixtral", ORDERS[0]),
         ("tp", "llama", ORDERS[1]),
         ("pp", "own", ORDERS[0]),
     ],
@@ -94,12 +103,48 @@ def test_two_workers(axis: str, kind: str, order: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("axis", "kind"),
     [
-        *(("pp", "own"), ("dp", "gpt2"), ("sharding", "llama"), ("sharding", "bert")),
-        *(("tp", "own"), ("tp", "gpt2"), ("none", "gpt2"), ("none", "bert")),
+        *(("dp", "gpt2"), ("sharding", "llama"), ("sharding", "bert")),
+        *(("sharding", "gpt2"), ("sharding", "mixtral"), ("none", "mixtral"), ("pp", "own")),
+        *(("tp", "own"), ("tp", "gpt2"), ("none", "gpt2"), ("none", "bert"), ("sharding", "vit")),
     ],
 )
 def test_every_order(axis: str, kind: str, order: str, tmp_path: Path) -> None:
     compare(ONE if axis == "none" else ONE | {axis: 2}, kind, order, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["vit", "mixtral"])
+def test_folders_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    """It stores a ViT under older names, and each expert of Mixtral by itself."""
+    torch.manual_seed(3)
+    model: Any = made(kind, meta=False)
+    model.save_pretrained(tmp_path / "theirs")
+    again = made(kind, meta=False)
+    fleet.load_weights(again, tmp_path / "theirs")
+    expected = model.state_dict()
+    assert all(torch.equal(again.state_dict()[name], expected[name]) for name in expected)
+    fleet.save_weights(again, tmp_path / "ours")
+    theirs, ours = (load_file(tmp_path / who / ONE_FILE) for who in ("theirs", "ours"))
+    assert theirs.keys() == ours.keys()
+    assert theirs.keys() != expected.keys()
+    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
+
+
+def test_tensors_of_which_transformers_moves_the_numbers(tmp_path: Path) -> None:
+    model: Any = made("mixtral", meta=False)
+    model.save_pretrained(tmp_path)
+    turned = WeightConverter(
+        [".experts.*.w2.weight"], ".experts.down_proj", [MergeModulelist(0), Transpose(1, 2)]
+    )
+    known = get_checkpoint_conversion_mapping("mixtral")
+    register_checkpoint_conversion_mapping("mixtral", [*known[:2], turned], overwrite=True)
+    try:
+        with pytest.raises(
+            ValueError, match=r"makes 'model.*down_proj' of .* of 4 in all, .*Transpose moves"
+        ):
+            fleet.load_weights(model, tmp_path)
+        fleet.load_weights(model, tmp_path, strict=False)
+    finally:
+        register_checkpoint_conversion_mapping("mixtral", known, overwrite=True)
 
 
 def test_files_are_those_of_safetensors(tmp_path: Path) -> None:

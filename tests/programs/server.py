@@ -14,6 +14,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Mapping
@@ -69,10 +70,7 @@ class Server:
 
     def _begin(self, client: socket.socket) -> None:
         try:
-            head, files, _, _ = socket.recv_fds(client, 8, 250)
-            text = b""
-            while len(text) < int.from_bytes(head, "big"):
-                text += client.recv(1 << 20)
+            files, text = _request(client)
         except OSError:
             client.close()  # it was killed before it had asked
             return
@@ -106,14 +104,33 @@ class Server:
             return
         self._files.unregister(self._clients[pid])
         self._clients.pop(pid).close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
+        _kill(pid)
         os.waitpid(pid, 0)
 
     def _end_all(self) -> None:
+        signal.set_wakeup_fd(-1)  # the socket goes before the last of them has ended
         for pid in self._clients:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+            _kill(pid)
+
+
+def _request(client: socket.socket) -> tuple[list[int], bytes]:
+    head, files, _, _ = socket.recv_fds(client, 8, 250)
+    text, part = b"", head
+    while part and len(text) < int.from_bytes(head, "big"):
+        part = client.recv(1 << 20)
+        text += part
+    if not part:
+        for number in files:
+            os.close(number)
+        raise ConnectionResetError("it has ended in the middle")
+    return files, text
+
+
+def _kill(pid: int) -> None:
+    """A program with all that it has started; one that is just forked has no group of its own."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
 
 
 def become(request: dict[str, Any], files: list[int], path: list[str], executable: str) -> NoReturn:
@@ -210,6 +227,7 @@ def _forget_the_past(environment: dict[str, str]) -> None:
 
     random.seed()
     np.random.seed()
+    tempfile.tempdir = None  # importing torch has looked for one already
     threads = environment.get("OMP_NUM_THREADS")
     torch.set_num_threads(int(threads) if threads else os.cpu_count() or 1)
 

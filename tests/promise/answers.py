@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 AUTO = object()
@@ -63,6 +64,10 @@ PIPELINE = {
 BALANCED = {"pipeline": True, "pipeline_configs": {"accumulate_steps": 4}}
 CUT = {"column": ("fc1",), "row": ("fc2",)}
 TENSORS = {"tensor_parallel": True, "tensor_parallel_configs": CUT}
+CLUSTER = str(Path(__file__).parent.parent / "auto" / "two_cpus.yaml")
+KEPT = dict.fromkeys(["pipeline", "tensor_parallel", "gradient_merge"], False)
+"""Leaves batches as they are."""
+AUTOMATIC = {"auto_configs": {"cluster": CLUSTER}, **KEPT}
 MERGED = {"gradient_merge_configs": {"k_steps": 2}}
 OVERFLOW = {"amp_configs": {"init_loss_scaling": 2.0**100}}
 SPARSE = {"dgc_configs": {"sparsity": (0.5,)}}
@@ -91,7 +96,7 @@ SWITCHES: dict[str, Answer | Always] = {
 JOB: dict[str, Answer | Always] = {
     "mode": NOBODY,
     "elastic": NOBODY,
-    "auto": NOBODY,
+    "auto": changes("said", AUTOMATIC, against={}),
     "sync_nccl_allreduce": NOBODY,
     "nccl_comm_num": changes("groups", {"fuse_all_reduce_ops": False}),
     "use_hierarchical_allreduce": changes(
@@ -126,6 +131,8 @@ JOB: dict[str, Answer | Always] = {
     "hybrid_configs.pp_degree": changes("held", BALANCED, workers=4),
     "hybrid_configs.sharding_degree": changes("held", {"sharding": True}, workers=4),
     "hybrid_configs.sep_degree": NOBODY,
+    "auto_configs.allow": refused("Set strategy.auto = True", value=("localsgd",)),
+    "auto_configs.cluster": refused("Set strategy.auto = True", value=CLUSTER),
     "gradient_scale_configs.scale_strategy": NOBODY,
     "gradient_scale_configs.scale_gradient": NOBODY,
 }

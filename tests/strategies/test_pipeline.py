@@ -12,6 +12,7 @@ from fleetx.api import session
 from fleetx.plan.mesh import data_place
 from fleetx.testing import world
 from tests.layouts import transformer
+from tests.pairs import SCATTER, Pairs
 from tests.rotation import rotating
 
 FOUR = ["layers.1", "layers.2", "layers.3"]
@@ -133,35 +134,12 @@ def test_zero_next_to_it_reduces_as_often_as_it_is_told() -> None:
         sharding = {"stage": stage, "pp_allreduce_in_optimize": once, "segment_broadcast_MB": 0.01}
         start({"pp": 2}, {"sharding": True, "sharding_configs": sharding})
         model = begin(transformer.build(tied=True))
-        with counted("reduce_scatter") as seen:
+        seen: list[str] = []
+        with Pairs(lambda name, whole, seen=seen: seen.append(name)):  # type: ignore[misc]
             losses = train(model)
         check(losses, fleet.full_state_dict(model), tied=True)
-        counts[stage, once] = len(seen)
+        counts[stage, once] = seen.count(SCATTER)
     assert counts[3, False] == counts[2, False] == 4 * counts[3, True] == 4 * counts[1, False] > 0
-
-
-def counted(name: str) -> Any:
-    """Calls of collectives whose name begins so."""
-    from contextlib import contextmanager
-
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    calls: list[str] = []
-
-    class Count(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if name in str(func):
-                calls.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    @contextmanager
-    def counting() -> Any:
-        with Count():  # type: ignore[no-untyped-call]
-            yield calls
-
-    return counting()
 
 
 @world(2)

@@ -112,6 +112,16 @@ def test_next_to_sharding_and_tensor_parallel() -> None:
         train_and_compare(name, 2, extras, split=cut(name, 2))
 
 
+@pytest.mark.rare
+@world(4)
+def test_a_head_with_the_bias_of_its_cut_layer_next_to_tensor_parallel() -> None:
+    extras = {
+        "tensor_parallel": True,
+        "tensor_parallel_configs": {"plan": "transformer", "tensor_parallel_degree": 2},
+    }
+    train_and_compare("bert", 2, extras, split=cut("bert", 2))
+
+
 def half_precision(name: str, stages: int) -> list[float]:
     """Losses with amp and recompute; on one stage two workers share the batch."""
     first = STRANGERS[name].blocks[0]

@@ -1,6 +1,7 @@
 """Sharding: ranks train as one process does; what each keeps and sends is counted."""
 
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,6 +26,7 @@ from fleetx.plan.plain_step import plain_step
 from fleetx.strategies.sharding import Sharding
 from fleetx.testing import world
 from tests.layouts import transformer
+from tests.pairs import GATHER, SCATTER, Pairs
 from tests.rotation import rotating
 from tests.strategies.paddle import golden, optimizer_of
 
@@ -248,12 +250,12 @@ def test_whole_gradients_that_wait_do_not_become_parts() -> None:
 
 
 def counted(run: Callable[[], Any]) -> dict[str, int]:
-    with CommDebugMode() as mode:
+    found: Counter[str] = Counter()
+    with CommDebugMode() as mode, Pairs(lambda name, whole: found.update([name])):
         run()
-    return {str(op).split(".")[-1]: count for op, count in mode.get_comm_counts().items() if count}
-
-
-GATHER, SCATTER = "_allgather_base_", "_reduce_scatter_base_"
+    for op, count in mode.get_comm_counts().items():
+        found[str(op).split(".")[-1]] += count
+    return {name: count for name, count in found.items() if count}
 
 
 def traffic(model: nn.Module, optimizer: Any, number: int) -> list[dict[str, int]]:
@@ -331,6 +333,16 @@ class Spy(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[tuple[str, torch.dtype]] = []
+        self._pairs = Pairs(lambda name, whole: self.seen.append((name, whole.dtype)))
+
+    def __enter__(self) -> "Spy":
+        self._pairs.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._pairs.__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":

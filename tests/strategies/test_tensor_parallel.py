@@ -695,6 +695,26 @@ def test_a_shared_weight_is_cut_in_one_way() -> None:
         fleet.distributed_model(GPT())
 
 
+class Biased(Perceptron):
+    """Has the bias of a cut layer, too, and computes with it, as heads of BERT may."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self.inner = self.body[0].bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner: Any = self.inner
+        weights = torch.linspace(0, 1, inner.numel())
+        return super().forward(x) * (1 + (inner * weights).sum())
+
+
+@world(2)
+def test_a_parameter_of_a_cut_layer_is_whole_elsewhere() -> None:
+    start({"plan": "mlp"})
+    model, _ = train(Biased(seed=dist.get_rank()), adam)
+    close(model, plain(Biased(), adam))
+
+
 @world(2)
 def test_modules_elsewhere_are_known_but_not_cut() -> None:
     mesh = init_device_mesh("cpu", (1, 1, 1, 2), mesh_dim_names=("pp", "dp", "sharding", "tp"))

@@ -74,13 +74,32 @@ def sparse_embedding(
             learning rate of its own; the program's optimizer if None.
     """
     start = one_of(param_attr=param_attr, weight_attr=weight_attr)
-    counted: dict[str, Tensor] = {}
     if has_servers():
-        if isinstance(entry, ShowClickEntry):
-            counted = _counted(entry, input)
-        module = _served(size[1], padding_idx, entry, start, name, wire, rule)
-    else:
-        module = _local(size, padding_idx, _unserved(entry, start, wire, rule), name)
+        return served_embedding(
+            input, size[1], padding_idx, is_test, entry, start, name, wire, rule
+        )
+    module = _local(size, padding_idx, _unserved(entry, start, wire, rule), name)
+    return _rows(module, input, is_test)
+
+
+def served_embedding(  # noqa: PLR0917
+    input: Tensor,
+    width: int,
+    padding_idx: int | None = None,
+    is_test: bool = False,
+    entry: Entry | None = None,
+    start: Attr | Rows = None,
+    name: str | None = None,
+    wire: str | None = None,
+    rule: Rule | None = None,
+) -> Variable:
+    """Rows of a table that lives on servers, which may be met after the program is written."""
+    counted = _counted(entry, input) if isinstance(entry, ShowClickEntry) else {}
+    module = _served(width, padding_idx, entry, start, name, wire, rule)
+    return _rows(module, input, is_test, **counted)
+
+
+def _rows(module: nn.Module, input: Tensor, is_test: bool, **counted: Tensor) -> Variable:
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_test):
         return as_variable(module(input, **counted), "a layer")
 

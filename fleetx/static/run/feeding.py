@@ -78,8 +78,10 @@ def _check_one(name: str, tensor: Tensor, node: fx.Node) -> None:
             f"feed[{name!r}] is {tensor.dtype}, but static.data({name!r}) was declared as {dtype}; "
             f"convert it, with numpy: .astype({str(dtype).removeprefix('torch.')!r})."
         )
+    loose = not node.meta.get("binding", True)
     fits = len(shape) == tensor.dim() and all(
-        size in FREE or size == real for size, real in zip(shape, tensor.shape, strict=True)
+        loose or size in FREE or size == real
+        for size, real in zip(shape, tensor.shape, strict=True)
     )
     if not fits:
         raise ProgramError(

@@ -1,7 +1,7 @@
 """Mixed precision: the model computes in 16 bits, its weights and their update keep 32."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -193,6 +193,11 @@ class Amp(Strategy, name="amp"):
             return job.step.unless(overflow, step.update)
 
         return update
+
+    @classmethod
+    @override
+    def alternatives(cls, subject: Subject, ranks: int) -> Sequence[Mapping[str, Any]]:
+        return ({"dtype": "bfloat16"},)
 
     @override
     def running(self, run: Run, subject: Subject, mesh: Mapping[str, int]) -> Run:

@@ -1,7 +1,7 @@
 """CUDA graph: a whole step runs as one piece, so that the GPU does not wait for the host."""
 
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -19,8 +19,11 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.option import AtLeast
+from fleetx.plan.pace import Pace
+from fleetx.plan.share import Share
 from fleetx.plan.step import Driven, Step
 from fleetx.plan.strategy import Plan, Strategy
+from fleetx.plan.subject import Subject
 from fleetx.torch_internals import TreeSpec, buffers_of, tree_flatten, tree_unflatten
 
 logger = logging.getLogger(__name__)
@@ -52,6 +55,15 @@ class CudaGraph(Strategy, name="cuda_graph"):
         """Kinds of batches (shapes, and places in a group of merged ones) that are captured."""
 
     config: Config
+
+    @classmethod
+    @override
+    def alternatives(cls, subject: Subject, ranks: int) -> Sequence[Mapping[str, Any]]:
+        return () if subject.device.type == "cpu" else ({},)
+
+    @override
+    def pace(self, pace: Pace, share: Share) -> Pace:
+        return replace(pace, starts=0.0)
 
     @override
     def examine(self, plan: Plan) -> None:

@@ -1,5 +1,6 @@
 """The model behind torch's DDP, which averages gradients while a backward goes on."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -97,6 +98,7 @@ def during_backward(
     # Copied after each update instead; with an optimizer that is not distributed, by each forward.
     replica.broadcast_buffers = False
     if reduce is not None:
+        vars(replica)["_reduce"] = reduce
         replica.register_comm_hook(None, _as_hook(reduce))
 
     def sync(armed: bool) -> None:
@@ -120,8 +122,14 @@ def during_backward(
 
 
 def _as_hook(reduce: Reduce) -> Callable[[Any, GradBucket], Future[Tensor]]:
+    # The replica holds it. DDP's reducer holds its hook where no search for garbage looks, and what
+    # reduces knows the job: model, groups and their threads would stay for good.
+    kept = weakref.ref(reduce)
+
     # DDP checks the names and annotations of a hook's arguments.
     def hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        reduce = kept()
+        assert reduce is not None, "the replica, whose backward this is, is gone"
         return reduce(bucket)
 
     return hook

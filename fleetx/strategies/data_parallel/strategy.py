@@ -125,5 +125,6 @@ class DataParallel(Strategy, name="data_parallel"):
             wide_bytes=ring_bytes(wide, ranks),
             moved_bytes=size_of(share.gradients),
             axis="dp",
+            beside=share.mesh["pp"] * share.mesh["tp"] == 1,
         )
         return (*known, gradients, *statistics(share, "dp"))

@@ -2,10 +2,11 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from math import inf
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
@@ -13,11 +14,13 @@ from torch.fx import Graph, Node
 from torch.utils.flop_counter import FlopCounterMode
 from typing_extensions import override
 
+from fleetx.graph.likeness import inputs_alike, likeness
 from fleetx.strategies.pipeline.cut_points import torn_by_cuts
 from fleetx.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
+    as_if_compiling,
     parameters_of,
     storage_number,
     tree_leaves,
@@ -46,14 +49,22 @@ def costs(
         if missing:
             raise ValueError(f"the forward needs {missing}, and the sample holds {sorted(args)}.")
         args = [args[name] for name in names]
+    if graph in _COUNTED:  # for a graph that is cut into several numbers of parts
+        return _COUNTED[graph]
     device = next((t.device for t in _tensors(list(args)) if not t.is_meta), torch.device("cpu"))
     count = _Count(model, graph, device)
     try:
-        with torch.no_grad(), count.fakes, count.operations:
+        # As it was recorded: code that has another way for compilers, without numbers, takes it.
+        with torch.no_grad(), count.fakes, count.operations, as_if_compiling():
             count.run(*tree_map(count.fake, list(args)), enable_io_processing=False)
     except (DataDependentOutputException, DynamicOutputShapeException):
         return sizes(model, graph)
+    _COUNTED[graph] = count.costs
     return count.costs
+
+
+_COUNTED = WeakKeyDictionary[Graph, dict[str, float]]()
+"""What the nodes of a graph cost on the sample for which it was recorded."""
 
 
 def sizes(model: nn.Module, graph: Graph) -> dict[str, float]:
@@ -88,6 +99,9 @@ class _Count(fx.Interpreter):
         self.operations = FlopCounterMode(display=False)
         self.costs: dict[str, float] = {}
         self._model, self._seen = model, set[nn.Parameter]()
+        self._known: dict[Hashable, tuple[Any, int]] = {}
+        """Calls of submodules -> what they returned, and how many operations they took."""
+        self._repeated = 0
 
     def fake(self, value: Any) -> Any:
         """A tensor without its numbers; anything else as it is.
@@ -111,15 +125,27 @@ class _Count(fx.Interpreter):
     @override
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         module = self._model.get_submodule(str(target))
+        key = likeness(module, str(target)), inputs_alike(tree_leaves((args, kwargs)))
+        if key in self._known:
+            returned, self._repeated = self._known[key]
+            return tree_map(_another, returned)
+        before = self.operations.get_total_flops()
+        returned = self._called(module, args, kwargs)
+        given = {storage_number(tensor) for tensor in _tensors((args, kwargs))}
+        if None not in key and given.isdisjoint(map(storage_number, _tensors(returned))):
+            self._known[key] = returned, self.operations.get_total_flops() - before
+        return returned
+
+    def _called(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         held = (*module.named_parameters(), *module.named_buffers())
         state = {name: self.fake(tensor) for name, tensor in held}  # so that none is written
         return torch.func.functional_call(module, state, args, kwargs)
 
     @override
     def run_node(self, n: Node) -> Any:
-        before = self.operations.get_total_flops()
+        before, self._repeated = self.operations.get_total_flops(), 0
         result = super().run_node(n)
-        operations = self.operations.get_total_flops() - before
+        operations = self.operations.get_total_flops() - before + self._repeated
         self.costs[n.name] = operations + OPERATIONS_PER_BYTE * self._bytes(n, result)
         return result
 
@@ -134,6 +160,11 @@ class _Count(fx.Interpreter):
         return sum(tensor.numel() * tensor.element_size() for tensor in moved)
 
 
+def _another(leaf: Any) -> Any:
+    """A tensor of the same shape in memory of its own."""
+    return torch.empty_like(leaf) if isinstance(leaf, Tensor) else leaf
+
+
 def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
@@ -146,24 +177,24 @@ def points(graph: Graph, costs: Mapping[str, float], parts: int) -> list[str]:
     Raises:
         ValueError: There are fewer such submodules than parts.
     """
-    layers = _layers(graph)
-    if len(layers) < parts:
+    begins = layers(graph)
+    if len(begins) < parts:
         raise ValueError(
-            f"the model has {len(layers)} layers that could begin a stage, and the pipeline has "
-            f"{parts} stages; set pp_degree to at most {len(layers)}, or give the model more "
+            f"the model has {len(begins)} layers that could begin a stage, and the pipeline has "
+            f"{parts} stages; set pp_degree to at most {len(begins)}, or give the model more "
             "submodules that run once."
         )
     nodes = list(graph.nodes)
     position = {node: at for at, node in enumerate(nodes)}
-    begins = [0, *(position[layer] for layer in layers[1:])]
+    borders = [0, *(position[layer] for layer in begins[1:]), len(nodes)]
     weights = [
         sum(costs.get(node.name, 0.0) for node in nodes[begin:end])
-        for begin, end in zip(begins, [*begins[1:], len(nodes)], strict=True)
+        for begin, end in pairwise(borders)
     ]
-    return [str(layers[at].target) for at in _even(weights, parts)]
+    return [str(begins[at].target) for at in _even(weights, parts)]
 
 
-def _layers(graph: Graph) -> list[Node]:
+def layers(graph: Graph) -> list[Node]:
     """The calls of submodules that may begin a part; the first one begins the model."""
     times = Counter(node.target for node in graph.nodes if node.op == "call_module")
     torn = torn_by_cuts(graph)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from fleetx.graph.part import Part
@@ -14,7 +15,7 @@ from fleetx.plan.run import Run
 from fleetx.plan.share import Share, Waiting, kept_bytes
 from fleetx.plan.subject import Subject
 from fleetx.plan.trace import Sent, Tracing
-from fleetx.strategies.pipeline import cutting, parts
+from fleetx.strategies.pipeline import cutting, generation_cache, parts
 from fleetx.strategies.pipeline.accepted_inputs import Accepted
 from fleetx.strategies.pipeline.in_flight import Counts, most_in_flight
 from fleetx.strategies.pipeline.micro_batches import bound
@@ -36,11 +37,16 @@ class Costs:
     def __init__(self, subject: Subject, ranks: int, config: Any) -> None:
         self._subject, self._ranks, self._config = subject, ranks, config
         self._running: Part | None = None
-        self._homes: dict[int, Homes] = {}
+        where = ranks, config.chunks, config.split  # the same with other micro-batches
+        self._homes: dict[int, Homes] = subject.once(("homes", where), dict)
+        self._held: dict[int, tuple[set[str], set[str]]] = subject.once(("held", where), dict)
         self._cut: cutting.Cut | None = None
         self._trouble = ""
+        key = "cut of the pipeline", ranks * config.chunks, config.split
         try:
-            self._cut = self._made()
+            if key not in subject.kept:  # plans with other micro-batches cut in the same places
+                subject.kept[key] = self._made()
+            self._cut = subject.kept[key]
         except PlanError as error:
             if subject.sample is not None:
                 raise
@@ -57,11 +63,12 @@ class Costs:
             accepted=Accepted(model, named),
             device=self._subject.traced_on,
             agreed=lambda costs: costs,
+            kept=self._subject.kept.setdefault("followed for a pipeline", {}),
         )
 
     def running(self, run: Run) -> Run:
         """Let the parts run one after the other, each through the model's own call."""
-        key = (*run.key, "pipeline", self._ranks, self._config)
+        key = (*run.key, "pipeline", self._ranks * self._config.chunks, self._config.split)
         return replace(run, forward=self._forward, changes=(*run.changes, self._one), key=key)
 
     def _one(self, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +84,8 @@ class Costs:
         found = self._cut.parts[model.training]
         for number, part in enumerate(found):
             self._running = part
-            sent = model(*received, **{name: given[name] for name in part.inputs})
+            with generation_cache.switched_off(generation_cache.switches(model)):
+                sent = model(*received, **{name: given[name] for name in part.inputs})
             if number == len(found) - 1:
                 return sent
             received = tracing.next_part(sent)
@@ -91,12 +99,13 @@ class Costs:
                 f"those of the whole model, because {self._trouble}"
             )
         homes = self._home(share.at("pp"))
-        here = {first for name, first in self._firsts().items() if homes.keeps(name)}
-        trains = {name for name, p in self._subject.shape.named_parameters() if p.requires_grad}
+        here, trains = self._here(share.at("pp"))
 
         def kept(pieces: Pieces) -> Pieces:
             return {
-                name: replace(piece, trained=piece.trained and name in trains)
+                name: replace(piece, trained=False)
+                if piece.trained and name not in trains
+                else piece
                 for name, piece in pieces.items()
                 if name in here
             }
@@ -118,11 +127,24 @@ class Costs:
             self._homes[rank] = Homes(self._subject.shape, held, rank)
         return self._homes[rank]
 
+    def _here(self, rank: int) -> tuple[set[str], set[str]]:
+        """Parameters that a rank holds, and those that are trained on some rank."""
+        if rank not in self._held:
+            homes, shape = self._home(rank), self._subject.shape
+            here = {first for name, first in self._firsts().items() if homes.keeps(name)}
+            trains = {name for name, p in shape.named_parameters() if p.requires_grad}
+            self._held[rank] = here, trains
+        return self._held[rank]
+
     def _firsts(self) -> dict[str, str]:
         """Every name of a parameter -> its first one."""
-        first: dict[nn.Parameter, str] = {}
-        named = self._subject.shape.named_parameters(remove_duplicate=False)
-        return {name: first.setdefault(parameter, name) for name, parameter in named}
+
+        def found() -> dict[str, str]:
+            first: dict[nn.Parameter, str] = {}
+            named = self._subject.shape.named_parameters(remove_duplicate=False)
+            return {name: first.setdefault(parameter, name) for name, parameter in named}
+
+        return self._subject.once("first names", found)
 
     def _stages(self, share: Share) -> range:
         return range(share.at("pp"), self._ranks * self._config.chunks, self._ranks)
@@ -136,18 +158,24 @@ class Costs:
             ranks=self._ranks,
             chunks=self._config.chunks,
             count=share.run.micro_batches,
+            splits=self._config.splits,
         )
 
         def waiting(counts: Counts) -> tuple[Waiting, ...]:
             times = dict(zip(stages, counts, strict=True))
             return tuple(
-                one if trace.values[one.value].given else replace(one, times=times[one.part])
+                one
+                if trace.values[one.value].given or (count := times[one.part]) == one.times
+                else Waiting(one.value, one.path, one.part, one.size, count)
                 for one in share.waiting
                 if one.part in times
             )
 
         most = max((waiting(counts) for counts in moments), key=kept_bytes)
-        share = replace(share, waiting=most, parts=tuple(stages))
+        work = share.work
+        if work is not None:
+            work = work.where(np.isin(work.part, stages))
+        share = replace(share, waiting=most, parts=tuple(stages), work=work)
         return share.with_memory(self._buffers(share, moments[0]))
 
     def _buffers(self, share: Share, counts: Counts) -> Memory:
@@ -185,6 +213,7 @@ class Costs:
                 collective="send",
                 what=what,
                 when="for every micro-batch",
+                beside=True,
                 sent_bytes=size,
                 moved_bytes=size,
                 times=times,

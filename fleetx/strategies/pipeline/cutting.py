@@ -12,7 +12,7 @@ from torch import nn
 from fleetx.graph.meta import said
 from fleetx.graph.part import Part
 from fleetx.plan.error import PlanError
-from fleetx.strategies.pipeline import balance, parts, trace
+from fleetx.strategies.pipeline import balance, generation_cache, parts, trace, unevenness
 from fleetx.strategies.pipeline.accepted_inputs import Accepted
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ class Cut:
     """For training and for evaluation."""
     opened: frozenset[str] = frozenset()
     """Submodules whose own forward never runs, because what is inside was dealt out."""
+    remark: str = ""
+    """What there is to say about it."""
 
 
 def brought(model: nn.Module, wanted: int, split: Points) -> Cut | None:
@@ -65,6 +67,7 @@ def cut(
     accepted: Accepted,
     device: torch.device,
     agreed: Agreed,
+    kept: dict[Any, trace.Forward] | None = None,
 ) -> Cut:
     """The parts that its forward falls into, where the options say or where costs are even.
 
@@ -75,17 +78,24 @@ def cut(
         accepted: what its forward is given.
         device: where it will run.
         agreed: what this rank counted -> what all ranks cut by.
+        kept: forwards that were followed, for whoever cuts one model into several numbers of parts.
     """
     sample, given = accepted.sample, accepted.given
     way = trace.way_of(model, sample, given, fixed=accepted.fixes, device=device)
+    keeping, points, remark = generation_cache.switches(model), split, ""
+    if kept is not None:
+        way = trace.remembering(way, model, kept)
     try:
-        points = split or balanced(model, wanted, sample, agreed, way)
-        found, opened = parts_between(model, points, way)
+        generation_cache.check_not_asked_for(keeping, sample)
+        with generation_cache.switched_off(keeping):
+            if not split:
+                points, remark = balanced(model, wanted, sample, agreed, way)
+            found, opened = parts_between(model, points, way)
     except ValueError as error:
         hint = _HINT if isinstance(error, trace.TraceError) and sample is None else ""
         raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}{hint}") from error
     around = {name for name, _ in model.named_modules() if is_around(name, points)}
-    return Cut(found, frozenset(around | opened))
+    return Cut(found, frozenset(around | opened), remark)
 
 
 def parts_between(
@@ -121,8 +131,10 @@ def balanced(
     sample: Mapping[str, Any] | None,
     agreed: Agreed,
     way: trace.Way,
-) -> Points:
+) -> tuple[Points, str]:
     """Where to cut so that the dearest part is as cheap as possible, alike on all ranks.
+
+    With it comes what there is to say: that one part is much dearer than others, and why.
 
     Args:
         model: what is cut.
@@ -131,15 +143,18 @@ def balanced(
         agreed: what this rank counted -> what all ranks cut by.
         way: how it is followed.
     """
-    graph = way(trace.open_up(model, wanted, way=way)).graph
+    opened = trace.open_up(model, wanted, way=way)
+    graph = opened.graph
     if sample is None:
-        found = tuple(balance.points(graph, balance.sizes(model, graph), wanted))
+        costs, counted = balance.sizes(model, graph), "parameters"
+    else:
+        here = balance.costs(model, graph, sample)
+        costs, counted = dict(zip(here, agreed(list(here.values())), strict=True)), "counted work"
+    found = tuple(balance.points(graph, costs, wanted))
+    if sample is None:
         logger.info(
             "pipeline: stages begin at %s, balanced by numbers of parameters; call "
             "fleet.distributed_model(model, sample=inputs) to balance them by counted operations",
             ", ".join(found),
         )
-        return found
-    counted = balance.costs(model, graph, sample)
-    costs = dict(zip(counted, agreed(list(counted.values())), strict=True))
-    return tuple(balance.points(graph, costs, wanted))
+    return found, unevenness.remark(graph, costs, found, opened.refused, counted)

@@ -6,7 +6,9 @@ Counts = tuple[int, ...]
 """For each stage of a rank, how many micro-batches wait for their backward there."""
 
 
-def most_in_flight(mode: str, *, rank: int, ranks: int, chunks: int, count: int) -> list[Counts]:
+def most_in_flight(
+    mode: str, *, rank: int, ranks: int, chunks: int, count: int, splits: bool
+) -> list[Counts]:
     """The moments at which a rank keeps the most, one of which takes the most memory.
 
     Args:
@@ -15,6 +17,7 @@ def most_in_flight(mode: str, *, rank: int, ranks: int, chunks: int, count: int)
         ranks: how many there are.
         chunks: stages on each of them.
         count: micro-batches in a batch.
+        splits: whether "zero-bubble" parts gradients of weights from those of activations.
     """
     if mode == "F-then-B":
         return [(count,) * chunks]
@@ -27,7 +30,7 @@ def most_in_flight(mode: str, *, rank: int, ranks: int, chunks: int, count: int)
     else:
         # Gradients of weights come later than those of activations, and so does what they need;
         # torch lets go of a backward in two pieces with the next one.
-        ahead, late = (chunks - 1) * group + ranks - 1 - rank, rank + 1 if rank else 0
+        ahead, late = (chunks - 1) * group + ranks - 1 - rank, rank + 1 if rank and splits else 0
     return list(_moments(chunks, count, group, min(ahead, chunks * count), late))
 
 

@@ -12,6 +12,7 @@ from torch.distributed import pipelining
 from fleetx.graph.part import Part
 from fleetx.roles import activity
 from fleetx.roles.messages import Described, broadcast_json, broadcast_tree, describe, described
+from fleetx.strategies.pipeline import generation_cache
 from fleetx.strategies.pipeline.joined_outputs import grows, joined
 from fleetx.strategies.pipeline.parts import run
 from fleetx.strategies.pipeline.stage import PREFIX, Criterion, Stage
@@ -38,6 +39,7 @@ class Stages:
         shared: bool = False,
     ) -> None:
         self._model, self._parts, self._schedule = model, parts, schedule
+        self._keeping = generation_cache.switches(model)
         self.splits_backward = schedule == "zero-bubble"
         self.group, self.device, self.shared = group, device, shared
         self._runners: dict[Any, _Runner] = {}
@@ -101,8 +103,9 @@ class Stages:
         before_backward: Callable[[bool], None],
     ) -> Tensor:
         """Forward and backward of one batch in ``count`` parts; the mean loss on every rank."""
-        runner = self._runner(inputs, count, backward=True)
-        losses = runner.step(inputs, criterion, before_backward)
+        with generation_cache.switched_off(self._keeping):  # for replays in backward, too
+            runner = self._runner(inputs, count, backward=True)
+            losses = runner.step(inputs, criterion, before_backward)
         # Only the last stage knows the type of the loss, so one is agreed for all.
         mean = torch.zeros((), device=self.device, dtype=torch.float32)
         if losses:
@@ -135,8 +138,9 @@ class Stages:
         It runs in ``count`` parts if the outputs of those make up the outputs of the batch, and as
         a whole otherwise.
         """
-        parts = count if count > 1 and self._divides(inputs, count) else 1
-        outputs = self._outputs(self._runner(inputs, parts, backward=False), inputs)
+        with generation_cache.switched_off(self._keeping):
+            parts = count if count > 1 and self._divides(inputs, count) else 1
+            outputs = self._outputs(self._runner(inputs, parts, backward=False), inputs)
         found = joined(outputs) if outputs else None
         return broadcast_tree(found, source=self._last, group=self.group, device=self.device)
 

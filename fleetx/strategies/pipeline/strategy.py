@@ -1,6 +1,7 @@
 """Pipeline: consecutive layers live on different ranks, and a batch flows through in parts."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from fleetx.plan.exchange import Exchange
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast, OneOf
+from fleetx.plan.pace import Pace
 from fleetx.plan.run import Run
 from fleetx.plan.share import Share
 from fleetx.plan.step import Step, largest_over
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from fleetx.strategies.pipeline.stages import Stages
     from fleetx.strategies.pipeline.tied_weights import Homes
 
+logger = logging.getLogger(__name__)
 Count = Annotated[int, AtLeast(1)]
 SCHEDULES = ("1F1B", "F-then-B", "interleaved", "zero-bubble")
 
@@ -87,6 +90,15 @@ class Pipeline(Strategy, name="pipeline"):
             doubled = self.schedule_mode == "interleaved" and self.stages_per_rank == 1
             return 2 if doubled else self.stages_per_rank
 
+        @property
+        def splits(self) -> bool:
+            """Whether gradients of weights are computed apart from those of activations."""
+            if self.schedule_mode != "zero-bubble":
+                return False
+            from fleetx.strategies.pipeline.stage import SPLITS_BACKWARD  # loads torch's pipelining
+
+            return SPLITS_BACKWARD
+
         def micro_batches(self, samples: int) -> int:
             """Into how many parts a batch of that many samples is cut."""
             return micro_batches(samples, self.micro_batch_size, self.accumulate_steps)
@@ -102,11 +114,7 @@ class Pipeline(Strategy, name="pipeline"):
 
     @override
     def rests(self) -> Mapping[str, str]:
-        if self.config.schedule_mode != "zero-bubble":
-            return {}
-        from fleetx.strategies.pipeline.stage import SPLITS_BACKWARD  # loads torch's pipelining
-
-        if SPLITS_BACKWARD:
+        if self.config.schedule_mode != "zero-bubble" or self.config.splits:
             return {}
         why = (
             f"torch {torch.__version__} gives wrong gradients to weights that a stage uses twice "
@@ -167,6 +175,8 @@ class Pipeline(Strategy, name="pipeline"):
             device=job.device,
             agreed=partial(cutting.alike, device=job.device),
         )
+        if cut.remark and job.mesh.get_rank() == 0:
+            logger.warning(cut.remark)
         job.opened |= {model.get_submodule(name) for name in cut.opened}
         self._stages = Stages(
             model,
@@ -242,10 +252,23 @@ class Pipeline(Strategy, name="pipeline"):
         if subject.model is None or subject.sample is None:
             return run
         count = self.config.micro_batches(subject.samples())
-        run = replace(run, micro_batches=count, key=(*run.key, count))
+        run = replace(run, micro_batches=count)
         if mesh["pp"] == 1:
             return run
         return self._costs(subject, mesh["pp"]).running(run)
+
+    @classmethod
+    @override
+    def alternatives(cls, subject: Subject, ranks: int) -> Sequence[Mapping[str, Any]]:
+        return tuple({"accumulate_steps": ranks * times} for times in (1, 2, 4, 8, 16))
+
+    @override
+    def pace(self, pace: Pace, share: Share) -> Pace:
+        ranks, count = share.mesh["pp"], share.run.micro_batches
+        # Zero-bubble fills most of what 1F1B leaves with gradients of weights, which nobody
+        # waits for: about a third of the work. What is left is not measured.
+        left = 1 / 3 if self.config.splits else 1.0
+        return replace(pace, idle=pace.idle + left * (ranks - 1) / (count * self.config.chunks))
 
     @override
     def share(self, share: Share) -> Share:

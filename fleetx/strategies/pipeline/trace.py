@@ -18,7 +18,17 @@ from fleetx.strategies.pipeline.side_effects import unchanged
 from fleetx.strategies.pipeline.tracer import Follower, Whole, stays_whole
 from fleetx.torch_internals import has_forward_hooks
 
-__all__ = ["Forward", "TraceError", "Way", "Whole", "follow", "open_up", "record", "way_of"]
+__all__ = [
+    "Forward",
+    "Opened",
+    "TraceError",
+    "Way",
+    "Whole",
+    "follow",
+    "open_up",
+    "record",
+    "way_of",
+]
 
 _LOOPS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder)
 
@@ -35,6 +45,16 @@ class Forward:
     """Refuses inputs for which it might be another."""
     opened: frozenset[str] = frozenset()
     """Submodules that had to be followed through, though nobody asked for it."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model whose heavy submodules were followed through."""
+
+    whole: Whole
+    graph: fx.Graph
+    refused: Mapping[str, str]
+    """Submodules that were meant to be followed through -> why they are single calls."""
 
 
 Way = Callable[[Whole], Forward]
@@ -79,6 +99,20 @@ def way_of(
             raise error from None
 
     return by_structure if sample is None else by_sample
+
+
+def remembering(way: Way, model: nn.Module, kept: dict[Any, Forward]) -> Way:
+    """The same way, which goes once for each choice of submodules; what it found is kept."""
+
+    def once(whole: Whole) -> Forward:
+        named = model.named_modules()
+        opened = frozenset(name for name, module in named if name and not whole(name, module))
+        key = model.training, opened
+        if key not in kept:
+            kept[key] = way(whole)
+        return kept[key]
+
+    return once
 
 
 def record(model: nn.Module, whole: Whole, sample: Mapping[str, Any]) -> Forward:
@@ -163,34 +197,40 @@ def _check(model: nn.Module) -> None:
 
 def open_up(
     model: nn.Module, parts: int, given: Collection[str] = (), way: Way | None = None
-) -> Whole:
-    """Which modules to follow through when nobody said where to cut.
+) -> Opened:
+    """Which modules to follow through when nobody said where to cut, and the graph of that.
 
-    The model itself, and in turn each submodule that holds more than ``1 / (2 * parts)`` of all
+    The model itself, and each submodule that holds more than ``1 / (2 * parts)`` of all
     parameters, if its code can be followed; of torch.nn's own modules the containers alone.
     """
-    opened, refused = {""}, set[str]()
+    opened = {""}
 
     def whole(name: str, module: nn.Module) -> bool:
         return name not in opened
 
     way = way or way_of(model, None, given)
     limit = _weight(model) / (2 * parts)
-    graph = way(whole).graph
-    while True:
-        names = {str(node.target) for node in graph.nodes if node.op == "call_module"} - refused
-        heavy = (name for name in sorted(names) if _weight(model.get_submodule(name)) > limit)
-        name = next((name for name in heavy if _may_open(model.get_submodule(name))), None)
-        if name is None:
-            return whole
-        opened.add(name)
+    heavy = [name for name, module in model.named_modules() if _weight(module) > limit]
+    opened |= {name for name in heavy if _may_open(model.get_submodule(name))}
+    try:
+        return Opened(whole, way(whole).graph, {})
+    except TraceError:
+        pass  # one of them, or the model itself, cannot be followed
+    wanted, opened = sorted(opened - {""}), {""}
+    graph, refused = way(whole).graph, dict[str, str]()
+    while found := [name for name in wanted if name in _called(graph)]:
+        wanted.remove(found[0])
+        opened.add(found[0])
         try:
             graph = way(whole).graph
-        except TraceError:
-            opened.remove(name)
-            refused.add(name)
-        else:
-            refused.add(name)
+        except TraceError as error:
+            opened.remove(found[0])
+            refused[found[0]] = str(error).rstrip(".")
+    return Opened(whole, graph, refused)
+
+
+def _called(graph: fx.Graph) -> set[str]:
+    return {str(node.target) for node in graph.nodes if node.op == "call_module"}
 
 
 def _weight(module: nn.Module) -> int:

@@ -1,7 +1,7 @@
 """Recompute: activations inside named submodules are not kept but computed again in backward."""
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -16,15 +16,18 @@ from typing_extensions import override
 from fleetx.graph.layer_kinds import runs
 from fleetx.graph.meta import said
 from fleetx.graph.recording import recording
+from fleetx.graph.repeated_blocks import repeated_blocks
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
-from fleetx.plan.share import Share
+from fleetx.plan.pace import Pace
+from fleetx.plan.share import Share, kept_bytes
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
-from fleetx.strategies.recompute.costs import kept_inputs
+from fleetx.plan.subject import Subject
+from fleetx.strategies.recompute.costs import kept_inputs, let_go
 from fleetx.strategies.recompute.host_copies import Bundle, HostCopies
 from fleetx.strategies.recompute.random_draws import Draws, States
 from fleetx.strategies.recompute.replayed_buffers import Buffers, as_before, buffers
@@ -95,13 +98,38 @@ class Recompute(Strategy, name="recompute"):
             "runs twice (recompute_configs).",
         )
 
+    @classmethod
+    @override
+    def alternatives(cls, subject: Subject, ranks: int) -> Sequence[Mapping[str, Any]]:
+        blocks = repeated_blocks(subject.shape)
+        if not blocks:
+            return ()
+        plain = [{"checkpoints": blocks}, {"checkpoints": blocks[::2]}]
+        offloaded = [{"checkpoints": blocks, "enable_offload": True}]
+        return (*plain, *(offloaded if subject.device.type != "cpu" else []))
+
+    @override
+    def pace(self, pace: Pace, share: Share) -> Pace:
+        forwards = share.run.micro_batches * share.run.batches
+        carried = 2 * kept_bytes(replace(one, times=1) for one in share.waiting_on_host)
+        to_host = pace.to_host + carried * forwards
+        if (trace := share.trace) is None:
+            return replace(pace, to_host=to_host)
+        key = "let go", trace.form, share.parts, self.config.checkpoints, share.opened
+        gone = share.subject.once(key, lambda: let_go(share, trace))
+        return replace(pace, to_host=to_host, replays=pace.replays + gone)
+
     @override
     def share(self, share: Share) -> Share:
         if share.trace is None:
             return share
-        model = share.subject.shape
-        opened = {model.get_submodule(path) for path in share.opened}
-        paths = segments(model, self.config.checkpoints, opened)
+        checkpoints, model = self.config.checkpoints, share.subject.shape
+
+        def found() -> tuple[str, ...]:
+            opened = {model.get_submodule(path) for path in share.opened}
+            return tuple(segments(model, checkpoints, opened))
+
+        paths = share.subject.once(("segments", checkpoints, share.opened), found)
         return kept_inputs(share, paths, on_host=self.config.enable_offload)
 
     @override

@@ -5,11 +5,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import torch
-from torch import nn
 
 from fleetx.plan.exchange import Exchange, Memory, half_ring_bytes, ring_bytes
 from fleetx.plan.pieces import Piece, Pieces, size_of
-from fleetx.plan.share import Share, statistics
+from fleetx.plan.share import Share, statistics, upwards
 from fleetx.strategies.sharding.fully_sharded import units_of
 
 
@@ -55,23 +54,30 @@ def _rows(share: Share, pieces: Pieces) -> Pieces:
 
 def _unit_sizes(share: Share, entries: Sequence[str], megabytes: float) -> list[int]:
     """What is gathered together, in its order; at the end what belongs to the model itself."""
+    here = frozenset(share.parameters)
+    key = "units", tuple(entries), megabytes, share.opened, here
+    units = share.subject.once(key, lambda: _units(share, entries, megabytes))
+    every = {name: piece.size for name, piece in share.parameters.items()}
+    sizes = [sum(every[name] for name in unit) for unit in units]
+    return [*sizes, sum(every.values()) - sum(sizes)]
+
+
+def _units(share: Share, entries: Sequence[str], megabytes: float) -> list[list[str]]:
+    """The first names of parameters that are gathered together."""
     model = share.subject.shape
     opened = {model.get_submodule(path) for path in share.opened}
-    away = {m for path, m in model.named_modules() if path and not _has_some(m, path, share)}
+    named = model.named_parameters(remove_duplicate=False)
+    every = {above for name, _ in named for above in upwards(name)}
+    here = {above for name in share.parameters for above in upwards(name)}
+    apart = every - here
+    away = {module for path, module in model.named_modules() if path in apart}
     firsts = {parameter: name for name, parameter in model.named_parameters()}
-    left = dict(share.parameters)
-    sizes = []
+    left, found = {*share.parameters}, []
     for unit in units_of(model, (away, opened), entries, megabytes):
-        parameters = {p for module in unit.modules for p in module.parameters()}
-        found = [left.pop(firsts[p]) for p in parameters if firsts[p] in left]
-        sizes.append(sum(piece.size for piece in found))
-    return [*sizes, sum(piece.size for piece in left.values())]
-
-
-def _has_some(module: nn.Module, path: str, share: Share) -> bool:
-    """Whether a module has a parameter that this rank holds, or none at all."""
-    names = [f"{path}.{name}" for name, _ in module.named_parameters()]
-    return not names or any(name in share.parameters for name in names)
+        names = {firsts[p] for module in unit.modules for p in module.parameters()} & left
+        left -= names
+        found.append(sorted(names))
+    return found
 
 
 def traffic(share: Share, *, stage: int, at_updates: bool) -> tuple[Exchange, ...]:
@@ -99,6 +105,7 @@ def traffic(share: Share, *, stage: int, at_updates: bool) -> tuple[Exchange, ..
         times=forwards,
         decided_by=decided,
         axis="sharding",
+        beside=True,
     )
     size, wide = _sizes(trained)
     scattered = Exchange(
@@ -111,6 +118,7 @@ def traffic(share: Share, *, stage: int, at_updates: bool) -> tuple[Exchange, ..
         times=1 if at_updates else forwards,
         decided_by=decided,
         axis="sharding",
+        beside=True,
     )
     summed = replace(
         scattered,

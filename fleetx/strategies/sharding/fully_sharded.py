@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from fleetx.comm.pairwise import is_gloo
 from fleetx.graph.meta import said
 from fleetx.plan import option
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.strategies.sharding.failures import weights_read
+from fleetx.strategies.sharding.through_gloo import at_full_speed
 from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, without_shared
 
 _UNGATHERED = (
@@ -76,6 +78,8 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
     fully_shard(model, mp_policy=rest, ignored_params=done, **common)
     left = [name for name, p in model.named_parameters() if not _is_spread(p)]
     assert not left, f"{left} would be neither spread nor exchanged"
+    if is_gloo(job.device, job.mesh["sharding"].get_group()):
+        at_full_speed(model)
     if again:
         replace_forward(model, partial(_explained, model))
 

@@ -1,7 +1,7 @@
 """Sharding: parameters, gradients and optimizer state are spread over ranks (ZeRO 1 to 3)."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -17,9 +17,12 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.job import Job
 from fleetx.plan.option import Above, AtLeast, Below, OneOf, Unset
+from fleetx.plan.pace import Pace
+from fleetx.plan.pieces import size_of
 from fleetx.plan.share import Share
 from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Plan, Strategy
+from fleetx.plan.subject import Subject
 from fleetx.roles.subgroups import data_group
 from fleetx.strategies.sharding.costs import spread, traffic
 from fleetx.strategies.sharding.fully_sharded import shard, units_of
@@ -201,6 +204,20 @@ class Sharding(Strategy, name="sharding"):
         for name, record in records(self._job.model):
             if name in state["gradients"]:
                 record.unsharded_accumulated_grad = state["gradients"][name].to(self._job.device)
+
+    @classmethod
+    @override
+    def alternatives(cls, subject: Subject, ranks: int) -> Sequence[Mapping[str, Any]]:
+        stages = tuple({"stage": stage} for stage in (1, 2, 3))
+        if subject.device.type == "cpu":
+            return stages
+        return (*stages, {"stage": 3, "optimize_offload": True})
+
+    @override
+    def pace(self, pace: Pace, share: Share) -> Pace:
+        if not share.state_on_host:
+            return pace
+        return replace(pace, to_host=pace.to_host + 2 * size_of(share.held))
 
     @override
     def share(self, share: Share) -> Share:

@@ -1,9 +1,10 @@
 """What a rank holds and sends when layers are cut over ranks, by a trace of the whole forward."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import nn
 
 from fleetx.graph import layer_kinds
@@ -14,6 +15,7 @@ from fleetx.plan.share import Share, Waiting, inside
 
 if TYPE_CHECKING:
     from fleetx.plan.trace import Call, Trace
+    from fleetx.plan.work import Mask
 
 Sum = Callable[[int, int], int]
 """Bytes of a tensor and ranks -> what one rank sends."""
@@ -43,9 +45,32 @@ def spread(share: Share, dims: Mapping[str, int | None], cuts: Cuts) -> Share:
     )
     if share.trace is None:
         return share
-    layers = _Layers(share, cuts, dims)
-    cut = layers.spread_values(share.trace)
-    return replace(share, waiting=tuple(layers.kept(one, cut, ranks) for one in share.waiting))
+    layers, trace = _layers(share, cuts, dims), share.trace
+    cut = layers.spread_values(trace)
+    waiting = tuple(layers.kept(one, cut, ranks) for one in share.waiting)
+    work = share.work
+    if work is not None:
+        here = np.isin(trace.part_of_each, share.parts)
+        work = work.divided(layers.read_parts(trace)[here], ranks)
+    return replace(share, waiting=waiting, work=work)
+
+
+def _layers(share: Share, cuts: Cuts, dims: Mapping[str, int | None]) -> "_Layers":
+    """Of one way to cut, which is looked at once."""
+    subject = share.subject
+    paths = subject.once("paths", lambda: layer_kinds.paths_of(subject.shape))
+    how = frozenset((paths[module], kind) for module, kind in cuts.items())
+    key = "layers that are cut", how, share.opened
+    return subject.once(key, lambda: _Layers(share, cuts, dims))
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """Memory of which a rank has a part."""
+
+    values: set[int]
+    copies: set[int]
+    """What was made of weights alone, whether in parts or not."""
 
 
 class _Layers:
@@ -53,8 +78,7 @@ class _Layers:
 
     def __init__(self, share: Share, cuts: Cuts, dims: Mapping[str, int | None]) -> None:
         self._cut = {name for name, dim in dims.items() if dim is not None}
-        self._copies: set[int] = set()
-        """What was made of weights alone."""
+        self._once, self._inside = share.subject.once, dict[str, bool]()
         model = share.subject.shape
         opened = {model.get_submodule(path) for path in share.opened}
         paths = layer_kinds.paths_of(model)
@@ -68,25 +92,39 @@ class _Layers:
         """Whether what leaves a row layer is cut by position."""
         return _within(path, self.between)
 
-    def spread_values(self, trace: "Trace") -> set[int]:
+    def spread_values(self, trace: "Trace") -> "_Spread":
         """The memory of which a rank has a part.
 
         It begins with what column layers make, and goes on with all that is computed from it,
         until row layers make sums.
         """
-        found: set[int] = set()
+        return self._once(("spread", self, trace.form), lambda: self._spread_values(trace))
+
+    def _spread_values(self, trace: "Trace") -> "_Spread":
+        found, copies = set[int](), set[int]()
         cut = {number for number, name in trace.own.items() if name in self._cut}
         for operation in trace.operations:
             reads = set(operation.reads)
             if reads <= trace.own.keys():  # such as a weight in another number format
-                self._copies.update(operation.makes)
+                copies.update(operation.makes)
                 is_spread = not reads.isdisjoint(cut)
             else:
-                weights = reads & (cut | self._copies & found)
-                is_spread = self._spreads(operation.path, bool(weights), bool(reads & found))
+                weights = not reads.isdisjoint(cut) or not found.isdisjoint(reads & copies)
+                is_spread = self._spreads(operation.path, weights, not reads.isdisjoint(found))
             if is_spread:
                 found.update(operation.makes)
-        return found
+        return _Spread(found, copies)
+
+    def read_parts(self, trace: "Trace") -> "Mask":
+        """Which operators a rank computes for its part alone: they read or make what is spread."""
+        return self._once(("in parts", self, trace.form), lambda: self._read_parts(trace))
+
+    def _read_parts(self, trace: "Trace") -> "Mask":
+        parts = self.spread_values(trace).values | {
+            number for number, name in trace.own.items() if name in self._cut
+        }
+        touched = (parts.isdisjoint((*one.reads, *one.makes)) for one in trace.operations)
+        return np.array([not apart for apart in touched], np.bool_)
 
     def _spreads(self, path: str, reads_weights: bool, reads_spread: bool) -> bool:
         kind = self.kinds.get(path)
@@ -94,18 +132,20 @@ class _Layers:
             return True
         if kind is not None and reads_weights:
             return kind == "column" or (kind == "row" and self.by_position(path))
-        if _within(path, self.alone) or not _within(path, self.regions):
+        if not reads_spread:
             return False
-        return reads_spread
+        if path not in self._inside:
+            self._inside[path] = not _within(path, self.alone) and _within(path, self.regions)
+        return self._inside[path]
 
-    def kept(self, one: Waiting, spread: set[int], ranks: int) -> Waiting:
+    def kept(self, one: Waiting, spread: "_Spread", ranks: int) -> Waiting:
         """What of a saved value waits on a rank; column layers read whole positions."""
-        if one.value not in spread:
+        if one.value not in spread.values:
             return one
-        reads = self.kinds.get(one.path) == "column" and one.value not in self._copies
+        reads = self.kinds.get(one.path) == "column" and one.value not in spread.copies
         if reads and self.by_position(one.path):
             return replace(one, value=-one.value)
-        return replace(one, size=one.size // ranks)
+        return Waiting(one.value, one.path, one.part, one.size // ranks, one.times)
 
 
 def _paths(modules: Iterable[nn.Module], paths: Mapping[nn.Module, str]) -> set[str]:
@@ -122,7 +162,7 @@ def traffic(
     """The exchanges of a micro-batch, for the layers that run on a rank."""
     trace, ranks = share.trace, share.mesh["tp"]
     assert trace is not None
-    layers = _Layers(share, cuts, dims)
+    layers = _layers(share, cuts, dims)
     sums = _Sums(share, trace, ranks)
     for call in trace.calls:
         kind = layers.kinds.get(call.path)
@@ -189,7 +229,7 @@ class _Sums:
         Each rank has a part of the gradients of their weights, and of the gradients of whole
         values that they read.
         """
-        spread, weights, whole = layers.spread_values(self._trace), set[int](), 0
+        spread, weights, whole = layers.spread_values(self._trace).values, set[int](), 0
         for operation in self._trace.operations:
             made = [n for n in operation.makes if n in spread]
             if not made or operation.part not in self._share.parts:

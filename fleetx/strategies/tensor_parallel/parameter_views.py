@@ -17,7 +17,7 @@ Show = Callable[[Any], Tensor | None]
 
 
 def plain_parameters(owners: Iterable[nn.Module]) -> Change:
-    """Let a forward outside of regions see parameters as plain tensors, if each rank has all."""
+    """Let a forward outside of regions see parameters as plain, whole tensors."""
     return partial(_showing, owners=_with_parameters(owners), show=_plain)
 
 
@@ -37,8 +37,11 @@ def _with_parameters(owners: Iterable[nn.Module]) -> list[nn.Module]:
 def _plain(parameter: Any) -> Tensor | None:
     if not isinstance(parameter, DTensor):
         return None
-    whole = all(placement.is_replicate() for placement in parameter.placements)
-    return parameter.to_local() if whole else None
+    if all(placement.is_replicate() for placement in parameter.placements):
+        return parameter.to_local()
+    # One of a cut layer, of which this module has it, too. What is sharded in addition lies on
+    # a mesh of more dimensions, until whoever shards it has gathered it.
+    return parameter.full_tensor() if parameter.device_mesh.ndim == 1 else None
 
 
 def _settled(parameter: Any) -> Tensor | None:

@@ -1,7 +1,7 @@
 """Tensor parallel: the weights of single layers are cut, and ranks compute parts of each layer."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ from fleetx.plan.option import AtLeast, OneOf
 from fleetx.plan.share import Share
 from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Strategy
+from fleetx.plan.subject import Subject
 from fleetx.roles.subgroups import carries
 from fleetx.strategies.tensor_parallel.costs import spread, traffic
 from fleetx.strategies.tensor_parallel.shared_randomness import SharedRandomness, common_seed
@@ -107,6 +108,15 @@ class TensorParallel(Strategy, name="tensor_parallel"):
 
         return replace(step, agree=largest_over(step.agree, group))
 
+    @classmethod
+    @override
+    def alternatives(cls, subject: Subject, ranks: int) -> Sequence[Mapping[str, Any]]:
+        try:
+            chosen(subject.shape, cls.Config(plan="transformer"), ranks)
+        except PlanError:  # its layers have other names, or do not divide
+            return ()
+        return ({"plan": "transformer"},)
+
     @override
     def share(self, share: Share) -> Share:
         if share.mesh["tp"] == 1 or share.subject.model is None:
@@ -115,10 +125,14 @@ class TensorParallel(Strategy, name="tensor_parallel"):
 
     def _dims(self, share: Share) -> tuple[dict[str, int | None], Cuts]:
         """How parameters are cut, by their first names, and layers."""
-        model = share.subject.shape
-        cuts = chosen(model, self.config, share.mesh["tp"])
-        places = layer_kinds.places_of_parameters(model)
-        return {name: _cut_dim(model, found, cuts) for name, found in places.items()}, cuts
+        model, ranks = share.subject.shape, share.mesh["tp"]
+
+        def found() -> tuple[dict[str, int | None], Cuts]:
+            cuts = chosen(model, self.config, ranks)
+            places = layer_kinds.places_of_parameters(model)
+            return {name: _cut_dim(model, where, cuts) for name, where in places.items()}, cuts
+
+        return share.subject.once(("cut over ranks", self.config, ranks), found)
 
     @override
     def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
@@ -237,7 +251,13 @@ def _spread(model: nn.Module, here: Collection[nn.Module], cuts: Cuts, job: Job)
 
 
 def _cut_dim(model: nn.Module, places: list[tuple[nn.Module, str]], cuts: Cuts) -> int | None:
-    wanted = {layer_kinds.cut_dim(cuts.get(owner), name) for owner, name in places}
+    """The dimension that all layers with that parameter are cut along.
+
+    A module of another kind that has it, too, such as a head with the bias of its last layer, has
+    no say: where it computes with it, it sees the whole.
+    """
+    layers = [(m, n) for m, n in places if m in cuts or isinstance(m, nn.Linear | nn.Embedding)]
+    wanted = {layer_kinds.cut_dim(cuts.get(owner), name) for owner, name in layers} or {None}
     if len(wanted) > 1:
         paths = layer_kinds.paths_of(model)
         names = " and ".join(repr(".".join(filter(None, (paths[m], n)))) for m, n in places)

@@ -65,7 +65,7 @@ def _sizes(**more: Any) -> dict[str, Any]:
 
 
 def _decoder(**more: Any) -> dict[str, Any]:
-    return _sizes(num_key_value_heads=2, use_cache=False, bos_token_id=1, eos_token_id=2, **more)
+    return _sizes(num_key_value_heads=2, bos_token_id=1, eos_token_id=2, **more)
 
 
 _STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -75,12 +75,12 @@ def _gpt2() -> nn.Module:
     sizes: dict[str, Any] = {"n_embd": WIDTH, "n_layer": 4, "n_head": 2, "n_positions": 64}
     still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     words = {"vocab_size": WORDS, "bos_token_id": 1, "eos_token_id": 2}
-    return hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, **still, **words, use_cache=False))
+    return hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, **still, **words))
 
 
 def _t5() -> nn.Module:
     sizes = {"d_model": WIDTH, "d_kv": 16, "d_ff": 48, "num_heads": 2, "vocab_size": WORDS}
-    more = {"dropout_rate": 0.0, "use_cache": False, "decoder_start_token_id": 0}
+    more = {"dropout_rate": 0.0, "decoder_start_token_id": 0}
     return hf.T5ForConditionalGeneration(
         hf.T5Config(**sizes, **more, num_layers=2, num_decoder_layers=2)
     )
@@ -100,7 +100,6 @@ def _whisper() -> nn.Module:
         num_mel_bins=8,
         dropout=0.0,
         decoder_start_token_id=1,
-        use_cache=False,
     )
     return hf.WhisperForConditionalGeneration(config)
 

@@ -126,7 +126,7 @@ def test_equal_blocks_give_equal_stages_every_time(stages: int, with_sample: boo
     found = set()
     for _ in range(2):
         way = trace.way_of(model, sample if with_sample else None)
-        graph = way(trace.open_up(model, stages, way=way)).graph
+        graph = trace.open_up(model, stages, way=way).graph
         counted = balance.sizes(model, graph)
         if with_sample:
             counted = balance.costs(model, graph, sample)
@@ -162,8 +162,8 @@ def test_from_a_model_to_its_stages(stages: int) -> None:
     gpt, resnet = GPT(), ResNet()
     text = {"ids": torch.randint(0, 11, (2, 5)), "mask": torch.randn(5, 5)}
     for model, inputs in ((gpt, text), (resnet, {"x": torch.randn(4, 3, 8, 8)})):
-        whole = trace.open_up(model, stages)
-        graph = trace.follow(model, whole)
+        opened = trace.open_up(model, stages)
+        whole, graph = opened.whole, opened.graph
         points = balance.points(graph, balance.costs(model, graph, inputs), stages)
         assert len(check(model, inputs, points, whole)) == stages
 

@@ -194,17 +194,30 @@ class Half(nn.Module):
 def test_heavy_modules_are_opened_where_they_can_be_followed() -> None:
     model = Wide()
     left = [f"body.left.layers.{number}" for number in range(6)]
-    assert calls(trace.follow(model, trace.open_up(model, 4))) == [*left, "body.right", "torchs"]
+    assert calls(trace.open_up(model, 4).graph) == [*left, "body.right", "torchs"]
     halves = ["body.left", "body.right", "torchs"]
-    assert calls(trace.follow(model, trace.open_up(model, 1))) == halves
+    assert calls(trace.open_up(model, 1).graph) == halves
 
 
 def test_blocks_stay_whole_when_there_are_enough() -> None:
     model = GPT(depth=8)
-    whole = trace.open_up(model, 2)
+    opened = trace.open_up(model, 2)
+    whole, graph = opened.whole, opened.graph
     names = ["embed", *(f"blocks.{number}" for number in range(8)), "norm"]
-    assert calls(trace.follow(model, whole)) == names
-    assert not trace.open_up(GPT(depth=2), 2)("blocks.0", Block(4))
+    assert calls(graph) == calls(trace.follow(model, whole)) == names
+    assert not trace.open_up(GPT(depth=2), 2).whole("blocks.0", Block(4))
+
+
+def test_a_model_is_followed_once_to_be_opened() -> None:
+    ways = list[trace.Forward]()
+
+    def way(whole: trace.Whole) -> trace.Forward:
+        ways.append(trace.Forward(trace.follow(model, whole)))
+        return ways[-1]
+
+    model = GPT(depth=8)
+    trace.open_up(model, 8, way=way)
+    assert len(ways) == 1
 
 
 def test_a_model_whose_own_code_cannot_be_followed() -> None:
@@ -273,6 +286,6 @@ def test_the_layers_of_torchs_own_stacks_can_be_cut(masks: str, training: bool) 
 
 def test_torchs_own_stacks_are_opened() -> None:
     model = Stacks()
-    names = calls(trace.follow(model, trace.open_up(model, 4)))
+    names = calls(trace.open_up(model, 4).graph)
     layers = [f"{side}.layers.{number}" for side in ("encoder", "decoder") for number in range(3)]
     assert names == [*layers[:3], "encoder.norm", *layers[3:]]

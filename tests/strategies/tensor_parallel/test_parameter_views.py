@@ -57,17 +57,21 @@ def test_parameters_are_plain_for_the_time_of_a_call() -> None:
 @world(2)
 def test_cut_parameters_and_recurrent_layers() -> None:
     mesh, layer, memory = tp(), nn.Linear(2, 4), nn.GRU(2, 2)
-    layer.weight = nn.Parameter(distribute_tensor(layer.weight.detach(), mesh, [Shard(0)]))
+    weight = torch.arange(8.0).view(4, 2)
+    layer.weight = nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)]))
     for name, p in list(memory.named_parameters()):
         setattr(memory, name, nn.Parameter(distribute_tensor(p.detach(), mesh, [Replicate()])))
 
     def forward(x: Tensor) -> Tensor:
-        assert isinstance(layer.weight, DTensor), "a part alone means nothing outside of regions"
-        return memory(x)[0]
+        assert type(layer.weight) is not DTensor
+        assert layer.weight.equal(weight), "a part alone means nothing outside of regions"
+        return memory(x)[0] * (layer.weight * weight).sum()
 
     plain_parameters([layer, memory])(forward)(numbers(1, 2)).sum().backward()
     assert all(isinstance(weight, DTensor) for weight in memory._flat_weights)
     assert isinstance(memory.weight_hh_l0.grad, DTensor)
+    assert isinstance(layer.weight.grad, DTensor)
+    assert layer.weight.grad.placements == (Shard(0),)
 
 
 @world(2)
