@@ -15,15 +15,17 @@ keeps what was measured, and the next run with the same --json goes on from ther
 
 import argparse
 import json
+import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -31,7 +33,7 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.auto.choose import subject_of
 from fleetx.auto.clock import OperatorClock
-from fleetx.auto.cluster import Cluster, read
+from fleetx.auto.cluster import Cluster
 from fleetx.auto.probe import probe
 from fleetx.auto.report import switched_on
 from fleetx.auto.search import Planned, Search
@@ -39,6 +41,7 @@ from fleetx.testing import world
 
 WARM, UPDATES, ROUNDS = 1, 3, 2
 CPU = torch.device("cpu")
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -123,16 +126,12 @@ JOBS = {
 }
 
 
-def measured_cluster(workers: int) -> dict[str, Any]:
-    """What the workers have, measured by all of them."""
-    return asdict(probe(CPU, workers_here=workers))
-
-
 def took(name: str, settings: Mapping[str, Any], batch: int, merged: int) -> float:
     """Seconds of an update under a plan, on one of its workers."""
     job, strategy = JOBS[name], fleet.DistributedStrategy()
     for flag, value in settings.items():
         setattr(strategy, flag, value)
+    logging.getLogger("fleetx").setLevel(logging.WARNING)
     fleet.init(is_collective=True, strategy=strategy)
     torch.manual_seed(0)
     sample = job.inputs(batch)
@@ -149,8 +148,13 @@ def took(name: str, settings: Mapping[str, Any], batch: int, merged: int) -> flo
     return min(times[WARM:])
 
 
-def expected(name: str, cluster: Cluster) -> tuple[Search, list[Planned]]:
-    """All legal plans, those that are expected to be fastest first."""
+def expected(name: str, workers: int) -> list[Row]:
+    """All legal plans, those that are expected to be fastest first; the first worker says it."""
+    found = probe(CPU, workers_here=workers)
+    return _plans(name, found) if dist.get_rank() == 0 else []
+
+
+def _plans(name: str, cluster: Cluster) -> list[Row]:
     job = JOBS[name]
     model = job.model()
     subject = subject_of(
@@ -159,20 +163,15 @@ def expected(name: str, cluster: Cluster) -> tuple[Search, list[Planned]]:
         optimizer=torch.optim.AdamW(model.parameters()),
         criterion=job.criterion,
         targets=job.targets(job.samples),
-        clock=OperatorClock(CPU),
+        clock=OperatorClock(CPU, cluster.device),
     )
     search = Search(subject=subject, cluster=cluster, given=fleet.DistributedStrategy())
-    return search, search.best(1_000_000)
-
-
-Row = dict[str, Any]
+    return [_row(name, cluster.workers, search, planned) for planned in search.best(1_000_000)]
 
 
 def rows_of(name: str, workers: int, most: int | None) -> list[Row]:
     """What is expected of each plan; of very many, some that are evenly chosen."""
-    cluster = read(world(workers).run(measured_cluster, workers)[0], "the probe")
-    search, plans = expected(name, cluster)
-    rows = [_row(name, workers, search, planned) for planned in plans]
+    rows = world(workers, timeout=600).run(expected, name, workers)[0]
     rows[0]["chosen"] = True
     if most is None or len(rows) <= most:
         return rows

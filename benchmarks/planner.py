@@ -139,7 +139,7 @@ def expected(
         targets=case.targets(),
         criterion=case.criterion,
         device=device,
-        clock=CLOCKS.setdefault(device, OperatorClock(device)),
+        clock=CLOCKS.setdefault(device, OperatorClock(device, cluster.device)),
     )
     found = estimate(Accounts(compose(strategy.request(), 1), subject), cluster)
     return found.seconds, found.memory

@@ -66,9 +66,10 @@ def decide(session: Session, shown: Given) -> Callable[[Engine], None]:
         criterion=shown.criterion,
         targets=shown.targets,
         device=roles.device(),
-        clock=None if given.auto_configs["cluster"] else OperatorClock(roles.device()),
     )
     machines = machines_at_hand(given)
+    if not given.auto_configs["cluster"]:
+        subject.clock = OperatorClock(roles.device(), machines.device)
     open_to = given if shown.criterion is not None else _without_drives(given)
     found = _of_first(
         lambda: _decision(choose(subject, machines, open_to, count=1, explained=False))

@@ -35,6 +35,7 @@ from fleetx.engine.engine import Engine
 from fleetx.expected import CRITERION, takes
 from fleetx.plan.compose import Request
 from fleetx.plan.error import PlanError
+from fleetx.roles.freed_memory import return_freed_memory
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=nn.Module)
@@ -106,6 +107,7 @@ def distributed_model(
     coming = promised_to(model)
     names = coming.names if coming else ()
     laid_out = engine(plan(), model, criterion=criterion, sample=sample, promised=names)
+    return_freed_memory()  # of the whole model, where this worker holds a part of it
     look(laid_out)
     if coming:
         laid_out.job.together(partial(coming.keep, laid_out))

@@ -65,7 +65,7 @@ def plan(
         criterion=criterion,
         targets=targets,
         device=device,
-        clock=OperatorClock(device) if here else None,
+        clock=OperatorClock(device, machines.device) if here else None,
     )
     return choose(subject, machines, given, count=count)
 
@@ -73,12 +73,25 @@ def plan(
 def _machines(given: Any, strategy: DistributedStrategy) -> tuple[Cluster, bool]:
     """The cluster, and whether its devices are here."""
     if isinstance(given, Cluster):
-        return given, False
+        return given, _is_here(given)
     if given is not None:
         return load(given), False
     if session.begun():
         return machines_at_hand(strategy), True
     return this_machine(1), True
+
+
+def _is_here(cluster: Cluster) -> bool:
+    """Whether it is what was measured on this machine."""
+    device = _device()
+    if device.type != cluster.device.kind:
+        return False
+    here = {"workers_here": cluster.devices_per_node, "nodes": cluster.nodes}
+    return last_remembered(device, **here) == cluster
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def this_machine(workers: int) -> Cluster:
@@ -87,7 +100,7 @@ def this_machine(workers: int) -> Cluster:
     Raises:
         PlanError: several workers were never measured here, which only they can do.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = _device()
     known = last_remembered(device, workers_here=workers, nodes=1)
     if known is not None:
         return known

@@ -4,30 +4,44 @@ Shapes decide how much of a device an operator reaches, so that no figure for al
 convolutions is right for a model. A model has a few hundred kinds of calls, which take a second.
 """
 
+import inspect
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fleetx.auto.cluster import Device
 from fleetx.plan.operators import Blank, Signature
+from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.trace import Operation
 from fleetx.torch_internals import is_mutable, tree_leaves, tree_map
 
 ROUNDS = 5
 WARM_UP = 2
+PARAMETERS = 8
+SMALL_AND_LARGE = (16, 1 << 19)
+"""Parameters by which an update is measured, and the numbers that each of them has."""
+LARGE, CACHES, MOST_COPIES = 1 << 20, 1 << 26, 16
+"""Bytes that stay in the caches of one core from one operator to the next, and that all caches of a
+machine have; copies of arguments that are made at most to get around them."""
 
 
 class OperatorClock:
     """Calls operators again on tensors of the same shapes, and keeps what they took.
 
+    It calls them while other workers wait, and tells what they take while all compute.
+
     Args:
         device: where; it must be here.
+        worker: what one worker has of it.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, worker: Device) -> None:
+        self._device, self._worker = device, worker
         self._known: dict[Any, tuple[float, float]] = {}
 
     def __call__(self, one: Operation, wanted: Collection[int]) -> tuple[float, float]:
@@ -37,16 +51,60 @@ class OperatorClock:
         wanted = {place for place, number in enumerate(one.reads) if number in wanted}
         key = _key(one.signature, wanted)
         if key not in self._known:
-            self._known[key] = self._measured(one.signature, wanted)
+            with _threads(self._worker.threads):
+                forward, backward = self._measured(one.signature, wanted)
+            crowding = self._worker.crowding
+            self._known[key] = forward * crowding, backward * crowding
         return self._known[key]
+
+    def update(self, rule: OptimizerSpec) -> tuple[float, float]:
+        """Seconds for each parameter, and for each number in it."""
+        key = rule.cls, repr(rule.defaults)
+        if key not in self._known:
+            with _threads(self._worker.threads):
+                each, number = self._updated(rule)
+            crowding = self._worker.crowding
+            self._known[key] = each * crowding, number * crowding
+        return self._known[key]
+
+    def _updated(self, rule: OptimizerSpec) -> tuple[float, float]:
+        try:
+            few, many = (self._step(rule, numbers) for numbers in SMALL_AND_LARGE)
+        except Exception:  # a rule that wants more than parameters and its options: it is reckoned
+            return float("nan"), float("nan")
+        difference = SMALL_AND_LARGE[1] - SMALL_AND_LARGE[0]
+        return few / PARAMETERS, max(many - few, 0.0) / (PARAMETERS * difference)
+
+    def _step(self, rule: OptimizerSpec, numbers: int) -> float:
+        made = [nn.Parameter(torch.zeros(numbers, device=self._device)) for _ in range(PARAMETERS)]
+        for parameter in made:
+            parameter.grad = torch.ones_like(parameter)
+        options = inspect.signature(rule.cls).parameters
+        kept = {key: value for key, value in rule.defaults.items() if key in options}
+        return self._seconds(rule.cls(made, **kept).step)
 
     def _measured(self, called: Signature, wanted: Collection[int]) -> tuple[float, float]:
         try:
-            args, kwargs = tree_map(self._maker(wanted), (called.args, called.kwargs))
-            forward = self._seconds(lambda: _without_gradients(called.operator, args, kwargs))
-            return forward, self._backward(called.operator, args, kwargs)
+            copies = [self._arguments(called, wanted) for _ in range(self._copies(called))]
+            turns = cycle(copies)
+            forward = self._seconds(
+                lambda: _without_gradients(called.operator, *next(turns)), len(copies)
+            )
+            return forward, self._backward(called.operator, copies)
         except Exception:  # an operator that wants certain numbers: it is reckoned instead
             return float("nan"), float("nan")
+
+    def _copies(self, called: Signature) -> int:
+        """So many that a CPU finds none of large ones in its caches, as in a step of training."""
+        leaves = tree_leaves((called.args, called.kwargs))
+        size = sum(leaf.size for leaf in leaves if isinstance(leaf, Blank))
+        if self._device.type != "cpu" or size < LARGE:
+            return 1
+        return max(2, min(MOST_COPIES, -(-CACHES // size)))
+
+    def _arguments(self, called: Signature, wanted: Collection[int]) -> tuple[Any, Any]:
+        made: tuple[Any, Any] = tree_map(self._maker(wanted), (called.args, called.kwargs))
+        return made
 
     def _maker(self, wanted: Collection[int]) -> Callable[[Any], Any]:
         def make(leaf: Any) -> Any:
@@ -65,23 +123,23 @@ class OperatorClock:
 
         return make
 
-    def _backward(self, operator: Any, args: Any, kwargs: Any) -> float:
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        inputs = [tensor for tensor in given if tensor.requires_grad]
-        if not inputs or is_mutable(operator):
+    def _backward(self, operator: Any, copies: Sequence[tuple[Any, Any]]) -> float:
+        if is_mutable(operator):
             return 0.0
-        made = operator(*args, **kwargs)
-        outputs = [leaf for leaf in tree_leaves(made) if _has_gradient(leaf)][:1]
-        if not outputs:
+        calls = [_gradients_of(operator, *copy) for copy in copies]
+        if None in calls:
             return 0.0
-        ones = [torch.ones_like(output) for output in outputs]
-        return self._seconds(
-            lambda: torch.autograd.grad(outputs, inputs, ones, retain_graph=True, allow_unused=True)
-        )
+        turns = cycle(calls)
+        return self._seconds(lambda: next(turns)(), len(calls))  # noqa: PLW0108  (another each time)
 
-    def _seconds(self, call: Callable[[], object]) -> float:
-        """Of the device alone: on a card the host has started all before the first begins."""
-        for _ in range(WARM_UP):
+    def _seconds(self, call: Callable[[], object], kinds: int = 1) -> float:
+        """Of the device alone: on a card the host has started all before the first begins.
+
+        Args:
+            call: what is measured.
+            kinds: after how many calls it begins anew.
+        """
+        for _ in range(max(WARM_UP, kinds)):
             call()
         return self._on_card(call) if self._device.type == "cuda" else _on_cpu(call)
 
@@ -98,6 +156,18 @@ class OperatorClock:
         return float(first.elapsed_time(last)) / ROUNDS / 1e3
 
 
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Computes with as many as a worker has; 0 leaves it at those of this process."""
+    before = torch.get_num_threads()
+    if number:
+        torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _on_cpu(call: Callable[[], object]) -> float:
     """The least of some rounds: what others do at the same time only adds."""
     found = []
@@ -111,6 +181,20 @@ def _on_cpu(call: Callable[[], object]) -> float:
 def _without_gradients(operator: Any, args: Any, kwargs: Any) -> Any:
     with torch.no_grad():
         return operator(*args, **kwargs)
+
+
+def _gradients_of(operator: Any, args: Any, kwargs: Any) -> Callable[[], object] | None:
+    """A backward that can be run again and again; None where there is none."""
+    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    inputs = [tensor for tensor in given if tensor.requires_grad]
+    if not inputs:
+        return None
+    made = operator(*args, **kwargs)
+    outputs = [leaf for leaf in tree_leaves(made) if _has_gradient(leaf)][:1]
+    if not outputs:
+        return None
+    ones = [torch.ones_like(output) for output in outputs]
+    return lambda: torch.autograd.grad(outputs, inputs, ones, retain_graph=True, allow_unused=True)
 
 
 def _has_gradient(leaf: Any) -> bool:

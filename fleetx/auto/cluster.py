@@ -51,6 +51,11 @@ class Device:
     the operators that run again."""
     host_gigabytes_per_second: float = 0.0
     """To the memory of the host, where what is offloaded waits; 0: it is the same memory."""
+    threads: int = 0
+    """With how many of them a worker computes on a CPU; 0: nobody looked."""
+    crowding: float = 1.0
+    """How much longer an operator takes while all workers of the machine compute than while one
+    does; more than 1 where they share cores. All other figures are those of a full machine."""
 
     def rate(self, kind: str, bits: int) -> float:
         """Operations in a second; a kind that is not known is as fast as a product."""
@@ -213,6 +218,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "microseconds_per_module": (0, 1e6),
     "microseconds_per_replay": (0, 1e7),
     "host_gigabytes_per_second": (0, 1e6),
+    "threads": (0, 4096),
+    "crowding": (1, 4096),
     "gigabytes_per_second": (1e-6, 1e5),
     "microseconds": (0, 1e8),
     "busy": (0, 1),

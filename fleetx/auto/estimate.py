@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, prod
+from math import ceil, isnan, prod
 
 import numpy as np
 
@@ -102,14 +102,13 @@ def estimate(accounts: Accounts, cluster: Cluster, *, correction: float = 1.0) -
     timed = [_computing(share, accounts, cluster.device, correction) for share in shares]
     slowest = max(range(len(ranks)), key=lambda at: sum(timed[at]))
     forward, backward = timed[slowest]
-    pace = _pace(accounts, shares[slowest])
+    pace, device = _pace(accounts, shares[slowest]), cluster.device
     exchange, exposed = _exchanges(needs, accounts, cluster, backward)
-    device = cluster.device
     held = max(map(_held, needs, shares), key=lambda parts: sum(parts.values()))
     return Estimate(
         forward=forward,
         backward=backward,
-        waiting=pace.idle * (forward + backward),
+        waiting=_waiting(pace, forward + backward, device),
         exchange=exchange,
         exposed=exposed,
         update=max(_update(one, share, device) for one, share in zip(needs, shares, strict=True)),
@@ -190,15 +189,25 @@ def _with_host(kernels: Column, starts: Column | Sequence[float], device: Device
     return max(computing, host) if device.runs_ahead else computing + host
 
 
+def _waiting(pace: Pace, computing: float, device: Device) -> float:
+    """Where workers share cores, those that wait leave theirs to the others."""
+    return max(0.0, (1 + pace.idle) * computing / device.crowding - computing)
+
+
 def _update(needs: Needs, share: Share, device: Device) -> float:
-    """Parameters, gradients and state are read, the first and the last written."""
+    """As measured; else parameters, gradients and state are read, the first and last written."""
+    trained = [piece for piece in share.held.values() if piece.trained]
+    clock = share.subject.clock
+    if clock is not None and share.rule is not None:
+        each, number = clock.update(share.rule)
+        if not isnan(each):
+            return len(trained) * each + sum(piece.numbers for piece in trained) * number
     state = needs.state or 0
     moved = 2 * needs.parameters + needs.gradients + 2 * state
     seconds = moved / (device.memory_gigabytes_per_second * 1e9)
     if device.runs_ahead:
         return seconds
-    trained = sum(1 for piece in share.held.values() if piece.trained)
-    return seconds + trained * KERNELS_OF_A_RULE * device.microseconds_per_kernel * 1e-6
+    return seconds + len(trained) * KERNELS_OF_A_RULE * device.microseconds_per_kernel * 1e-6
 
 
 def _to_host(pace: Pace, device: Device) -> float:

@@ -37,8 +37,7 @@ def probe(device: torch.device, *, workers_here: int = 1, nodes: int = 1) -> Clu
         nodes: machines.
     """
     found = _device(device, workers_here)
-    met = dist.is_initialized() and dist.get_world_size() > 1
-    link = _link(device) if met else Link(gigabytes_per_second=1e4, microseconds=0)
+    link = _link(device) if _is_met() else Link(gigabytes_per_second=1e4, microseconds=0)
     return Cluster(
         nodes=nodes,
         devices_per_node=workers_here,
@@ -47,6 +46,10 @@ def probe(device: torch.device, *, workers_here: int = 1, nodes: int = 1) -> Clu
         outside=link,
         name=f"{socket.gethostname()}: {_name(device)}",
     )
+
+
+def _is_met() -> bool:
+    return dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _name(device: torch.device) -> str:
@@ -61,6 +64,8 @@ def _device(device: torch.device, workers_here: int) -> Device:
         rates[f"attention {bits}"] = _attention(device, dtype)
     return Device(
         kind=device.type,
+        threads=torch.get_num_threads() if device.type == "cpu" else 0,
+        crowding=_crowding(device),
         memory_gigabytes=_memory(device, workers_here),
         teraflops={name: rate / 1e12 for name, rate in rates.items()},
         memory_gigabytes_per_second=_bandwidth(device) / 1e9,
@@ -73,6 +78,21 @@ def _product(device: torch.device, dtype: torch.dtype) -> float:
     n = 4096 if device.type == "cuda" else 512
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     return 2 * n**3 / _seconds(lambda: a @ b, device)
+
+
+def _crowding(device: torch.device) -> float:
+    """How much longer a product takes while all workers compute than while the first one does."""
+    if device.type != "cpu" or not _is_met():
+        return 1.0
+    dist.barrier()
+    together = 1 / _product(device, torch.float32)
+    alone = torch.zeros(1)
+    if dist.get_rank() == 0:
+        alone += 1 / _product(device, torch.float32)
+    dist.broadcast(alone, src=0)  # until it is there, the others wait
+    slowest = torch.tensor([together])
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return max(1.0, float(slowest / alone))
 
 
 def _convolution(device: torch.device, dtype: torch.dtype) -> float:

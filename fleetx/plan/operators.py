@@ -44,6 +44,11 @@ class Blank:
     place: int
     """Its memory is this one of those that the operator reads."""
 
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return prod(self.shape) * self.dtype.itemsize
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:

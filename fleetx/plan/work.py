@@ -3,9 +3,9 @@
 Columns, because whoever compares hundreds of plans adds up thousands of operators for each.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fleetx.plan.operators import KINDS, Kind
 
 if TYPE_CHECKING:
+    from fleetx.plan.optimizer_spec import OptimizerSpec
     from fleetx.plan.trace import Operation, Trace
 
 _MOST: dict[Kind, float] = {"product": 2, "convolution": 2, "attention": 2.5, "other": 1}
@@ -68,8 +69,14 @@ class Work:
         return [(name, getattr(self, name)) for name in self.__dataclass_fields__]
 
 
-Clock = Callable[["Operation", Collection[int]], tuple[float, float]]
-"""An operator and the memory that wants gradients -> seconds of its forward and its backward."""
+class Clock(Protocol):
+    """Measures on a device that is here; what it cannot measure is not a number."""
+
+    def __call__(self, one: "Operation", wanted: Collection[int], /) -> tuple[float, float]:
+        """An operator and the memory that wants gradients -> seconds forward and backward."""
+
+    def update(self, rule: "OptimizerSpec") -> tuple[float, float]:
+        """Seconds of an update for each parameter, and for each number in it."""
 
 
 def work_of(trace: "Trace", trained: Collection[str], clock: Clock | None = None) -> Work:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from fleetx.roles import activity, logs
 from fleetx.roles.detection import PaddleCloudRoleMaker
 from fleetx.roles.environment import Environment
+from fleetx.roles.freed_memory import keep_freed_memory
 from fleetx.roles.idle_threads import wait_for_idle_threads
 from fleetx.roles.role import Identity, RoleMaker
 from fleetx.roles.world import World, close_world, group_identity, open_world
@@ -60,6 +61,8 @@ def start(role_maker: RoleMaker | None = None, *, is_collective: bool = False) -
         logs.detach(handler)
         raise
     _running.append(_Session(claimed, world, handler))
+    if world.identity.is_worker and world.device.type == "cpu":
+        keep_freed_memory()
     atexit.register(stop)
     _announce(world)
     return world.identity

@@ -1,5 +1,6 @@
 """Operators of models of others are called again on their own shapes, each kind once."""
 
+from dataclasses import replace
 from math import isnan
 from typing import Any
 
@@ -19,6 +20,13 @@ from fleetx.plan.work import Work
 from tests.libraries import torchvision
 
 CPU = torch.device("cpu")
+WORKER = Device(
+    kind="cpu",
+    memory_gigabytes=1,
+    teraflops={"product 32": 0.01},
+    memory_gigabytes_per_second=1,
+    microseconds_per_kernel=1,
+)
 
 
 def subject(model: nn.Module, sample: Any, timed: OperatorClock | None) -> Subject:
@@ -31,7 +39,7 @@ def accounts(model: nn.Module, sample: Any, timed: OperatorClock | None = None) 
 
 
 def work(model: nn.Module, sample: Any) -> Work:
-    found = accounts(model, sample, OperatorClock(CPU)).share(0).work
+    found = accounts(model, sample, OperatorClock(CPU, WORKER)).share(0).work
     assert found is not None
     return found
 
@@ -73,18 +81,30 @@ def test_what_cannot_be_called_again_is_reckoned(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("an index out of range")
 
     monkeypatch.setattr(clock, "_on_cpu", fails)
-    told = accounts(nn.Linear(4, 4), torch.ones(2, 4), OperatorClock(CPU))
+    told = accounts(nn.Linear(4, 4), torch.ones(2, 4), OperatorClock(CPU, WORKER))
     found = told.share(0).work
     assert found is not None
     assert all(isnan(seconds) for seconds in found.forward_seconds[found.moved > 0])
-    device = Device(
-        kind="cpu",
-        memory_gigabytes=1,
-        teraflops={"product 32": 0.01},
-        memory_gigabytes_per_second=1,
-        microseconds_per_kernel=1,
-    )
     link = Link(gigabytes_per_second=1, microseconds=1)
-    cluster = Cluster(nodes=1, devices_per_node=1, device=device, inside=link, outside=link)
+    cluster = Cluster(nodes=1, devices_per_node=1, device=WORKER, inside=link, outside=link)
     plain = estimate(accounts(nn.Linear(4, 4), torch.ones(2, 4)), cluster)
     assert estimate(told, cluster).seconds == plain.seconds > 0
+
+
+def test_operators_take_what_they_take_beside_the_other_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+
+    def counted(call: Any) -> float:
+        threads.append(torch.get_num_threads())
+        return 1.0
+
+    monkeypatch.setattr(clock, "_on_cpu", counted)
+    before = torch.get_num_threads()
+    crowded = OperatorClock(CPU, replace(WORKER, threads=before + 1, crowding=2.5))
+    found = accounts(nn.Linear(4, 4), torch.ones(2, 4), crowded).share(0).work
+    assert found is not None
+    assert (found.forward_seconds[found.moved > 0] == 2.5).all()
+    assert set(threads) == {before + 1}
+    assert torch.get_num_threads() == before

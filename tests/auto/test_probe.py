@@ -74,3 +74,17 @@ def test_two_workers_measure_the_link_between_them() -> None:
         assert 0 < inside.gigabytes_per_second < 1e3
         assert inside.microseconds > 0
         assert 0 <= inside.busy <= 1
+
+
+def crowding() -> float:
+    with quick():
+        return probing._crowding(CPU)
+
+
+def test_workers_agree_on_how_much_they_slow_each_other_down() -> None:
+    first, second = world(2).run(crowding)
+    assert first == second >= 1
+
+
+def test_a_worker_alone_is_slowed_down_by_nobody() -> None:
+    assert crowding() == 1
