@@ -126,8 +126,8 @@ class OperatorClock:
     def _backward(self, operator: Any, copies: Sequence[tuple[Any, Any]]) -> float:
         if is_mutable(operator):
             return 0.0
-        calls = [_gradients_of(operator, *copy) for copy in copies]
-        if None in calls:
+        calls = [call for copy in copies if (call := _gradients_of(operator, *copy)) is not None]
+        if not calls:
             return 0.0
         turns = cycle(calls)
         return self._seconds(lambda: next(turns)(), len(calls))  # noqa: PLW0108  (another each time)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil, isnan, prod
 
 import numpy as np
@@ -111,7 +112,7 @@ def estimate(accounts: Accounts, cluster: Cluster, *, correction: float = 1.0) -
         waiting=_waiting(pace, forward + backward, device),
         exchange=exchange,
         exposed=exposed,
-        update=max(_update(one, share, device) for one, share in zip(needs, shares, strict=True)),
+        update=max(map(partial(_update, device, pace), needs, shares)),
         to_host=_to_host(pace, device),
         samples=_samples(accounts),
         memory=sum(held.values()),
@@ -158,13 +159,15 @@ def _computing(
     back += work.joined * fused / (device.memory_gigabytes_per_second * 1e9)
     runs = share.run.micro_batches * share.run.batches
     python = work.calls * device.microseconds_per_module
-    starts = (device.microseconds_per_kernel + python) * 1e-6 * pace.starts
+    dispatched = work.dispatched * device.microseconds_per_dispatch
+    starts = (device.microseconds_per_kernel + python + dispatched) * 1e-6 * pace.starts
     forward = _with_host(once, starts, device)
     again = work.forwards > 1
     checkpoints = pace.replays * device.microseconds_per_replay * 1e-6 * pace.starts
     replays = _with_host(once[again], [*starts[again], checkpoints], device)
     gradient = device.microseconds_per_gradient or device.microseconds_per_kernel
-    backward = _with_host(back, gradient * 1e-6 * pace.starts * work.backwards, device) + replays
+    ends = (gradient + dispatched) * 1e-6 * pace.starts * work.backwards
+    backward = _with_host(back, ends, device) + replays
     return forward * runs * correction, backward * runs * correction
 
 
@@ -194,20 +197,29 @@ def _waiting(pace: Pace, computing: float, device: Device) -> float:
     return max(0.0, (1 + pace.idle) * computing / device.crowding - computing)
 
 
-def _update(needs: Needs, share: Share, device: Device) -> float:
+def _update(device: Device, pace: Pace, needs: Needs, share: Share) -> float:
     """As measured; else parameters, gradients and state are read, the first and last written."""
     trained = [piece for piece in share.held.values() if piece.trained]
     clock = share.subject.clock
     if clock is not None and share.rule is not None:
         each, number = clock.update(share.rule)
         if not isnan(each):
-            return len(trained) * each + sum(piece.numbers for piece in trained) * number
+            numbers = sum(piece.numbers for piece in trained)
+            return len(trained) * each + numbers * number + _dispatches(pace, device)
     state = needs.state or 0
     moved = 2 * needs.parameters + needs.gradients + 2 * state
     seconds = moved / (device.memory_gigabytes_per_second * 1e9)
     if device.runs_ahead:
         return seconds
-    return seconds + len(trained) * KERNELS_OF_A_RULE * device.microseconds_per_kernel * 1e-6
+    starts = len(trained) * KERNELS_OF_A_RULE * device.microseconds_per_kernel * 1e-6
+    return seconds + starts + _dispatches(pace, device)
+
+
+def _dispatches(pace: Pace, device: Device) -> float:
+    """What DTensors add to an update; a card has enough to do meanwhile."""
+    if device.runs_ahead:
+        return 0.0
+    return pace.dispatched_updates * KERNELS_OF_A_RULE * device.microseconds_per_dispatch * 1e-6
 
 
 def _to_host(pace: Pace, device: Device) -> float:

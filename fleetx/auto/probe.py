@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
@@ -125,6 +127,7 @@ def _host(device: torch.device) -> dict[str, float]:
         "gradient": _gradient(device, start),
         "module": max(0.0, _module(device, start)),
         "replay": max(0.0, _replay(device)),
+        "dispatch": max(0.0, _dispatch(device)),
     }
     return {f"microseconds_per_{name}": seconds * 1e6 for name, seconds in found.items()}
 
@@ -189,6 +192,17 @@ def _replay(device: torch.device) -> float:
     bare = _seconds(lambda: torch.autograd.grad(bent(a), a, ones), device)
     once = _seconds(lambda: bent(a), device)
     return (_seconds(lambda: torch.autograd.grad(kept(), a, ones), device) - bare - once) / CHAIN
+
+
+def _dispatch(device: torch.device) -> float:
+    """Seconds that an operator takes longer on a DTensor; all workers have a part of it."""
+    if not _is_met():
+        return 0.0
+    mesh = DeviceMesh(device.type, range(dist.get_world_size()))
+    plain = torch.zeros(16, device=device)
+    spread = DTensor.from_local(plain, mesh, [Shard(0)], run_check=False)
+    longer = _seconds(lambda: _chain(spread), device) - _seconds(lambda: _chain(plain), device)
+    return longer / CHAIN
 
 
 def _to_host(device: torch.device) -> float:

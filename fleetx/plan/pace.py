@@ -11,6 +11,8 @@ class Pace:
     """What a rank waits for ranks before and after it, in times of what it computes."""
     starts: float = 1.0
     """What is left of the host's time for starting kernels and running Python."""
+    dispatched_updates: int = 0
+    """Parameters that are DTensors, whose update takes the host longer."""
     replays: float = 0.0
     """Tensors that are not kept for the backward of a micro-batch but computed once more."""
     moved: float = 1.0

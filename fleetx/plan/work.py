@@ -41,6 +41,8 @@ class Work:
     """Calls of submodules that ended after it and before the next one."""
     kernels: Column
     """1 for what starts a kernel, 0 for a view."""
+    dispatched: Column
+    """1 for what torch's DTensor deals out to ranks, which takes the host longer."""
     forwards: Column
     """How often it runs forward for each backward."""
     backwards: Column
@@ -59,7 +61,8 @@ class Work:
         """With some operators computed by several ranks together."""
         rest = np.where(mask, 1 / ranks, 1.0)
         columns = ("operations", "moved", "joined", "forward_seconds", "backward_seconds")
-        return replace(self, **{name: getattr(self, name) * rest for name in columns})
+        parts = {name: getattr(self, name) * rest for name in columns}
+        return replace(self, dispatched=np.maximum(self.dispatched, mask), **parts)
 
     def replayed(self, mask: Mask) -> "Work":
         """With some operators run forward once more."""
@@ -99,6 +102,7 @@ def work_of(trace: "Trace", trained: Collection[str], clock: Clock | None = None
         moved=np.array([count.moved for count in counts], np.float64),
         calls=_calls(trace),
         kernels=np.array([float(count.moved > 0) for count in counts], np.float64),
+        dispatched=np.zeros(len(counts)),
         forwards=np.ones(len(counts)),
         backwards=np.array(backwards, np.float64),
         joined=np.array(_joined(trace, wanted), np.float64),

@@ -15,10 +15,13 @@ from fleetx.plan.subject import Subject
 from tests.auto.test_search import cluster, subject
 
 KIND = "cuda"
-BLOCKS = {"recompute": True, "recompute_configs": {"checkpoints": ["transformer.h.*"]}}
+BLOCKS: dict[str, Any] = {
+    "recompute": True,
+    "recompute_configs": {"checkpoints": ["transformer.h.*"]},
+}
 
 
-def told(on: Cluster, **flags: Any) -> tuple[Estimate, Accounts]:
+def told(on: Cluster, workers: int = 1, **flags: Any) -> tuple[Estimate, Accounts]:
     strategy = fleet.DistributedStrategy()
     for name, value in flags.items():
         setattr(strategy, name, value)
@@ -26,7 +29,7 @@ def told(on: Cluster, **flags: Any) -> tuple[Estimate, Accounts]:
     found = Subject(
         model=plain.model, optimizer=plain.optimizer, sample=plain.sample, device=torch.device(KIND)
     )
-    accounts = Accounts(compose(strategy.request(), 1), found)
+    accounts = Accounts(compose(strategy.request(), workers), found)
     return estimate(accounts, on), accounts
 
 
@@ -74,3 +77,47 @@ def test_operators_of_a_backward_have_a_number_of_their_own() -> None:
     assert work is not None
     assert found.forward == plain.forward
     assert found.backward == pytest.approx(25e-6 * work.backwards.sum(), rel=0.01)
+
+
+CUT: dict[str, Any] = {
+    "tensor_parallel": True,
+    "tensor_parallel_configs": {"plan": "transformer"},
+    "hybrid_configs": {"mp_degree": 2},
+}
+
+
+def test_layers_that_are_cut_take_longer_to_start_and_to_update() -> None:
+    plain, accounts = told(slow_host(), 2, **CUT)
+    found, _ = told(slow_host(microseconds_per_dispatch=40.0), 2, **CUT)
+    work = accounts.share(0).work
+    assert work is not None
+    assert 0 < work.dispatched.sum() < len(work.dispatched), "norms are not cut"
+    assert found.forward - plain.forward == pytest.approx(40e-6 * work.dispatched.sum())
+    longer = 40e-6 * (work.dispatched * work.backwards).sum()
+    assert found.backward - plain.backward == pytest.approx(longer)
+    assert found.update == plain.update, "a card has other things to do meanwhile"
+
+
+def test_an_update_of_sharded_parameters_takes_a_cpu_longer() -> None:
+    before = cluster(devices_per_node=2)
+    after = replace(before, device=replace(before.device, microseconds_per_dispatch=40.0))
+    flags: dict[str, Any] = {"sharding": True, "hybrid_configs": {"sharding_degree": 2}}
+    plain, accounts = told(before, 2, **flags)
+    found, _ = told(after, 2, **flags)
+    assert found.update - plain.update == pytest.approx(40e-6 * 8 * len(accounts.share(0).held))
+    assert found.forward == plain.forward, "layers compute with whole parameters"
+
+
+def test_workers_that_share_cores_wait_less_for_each_other() -> None:
+    flags: dict[str, Any] = {
+        "pipeline": True,
+        "pipeline_configs": {"accumulate_steps": 2, "split": ["transformer.h.1"]},
+        "hybrid_configs": {"pp_degree": 2},
+    }
+    on = cluster(devices_per_node=2)
+    free, _ = told(on, 2, **flags)
+    assert free.bubble == pytest.approx(1 / 3)
+    crowded, _ = told(replace(on, device=replace(on.device, crowding=1.2)), 2, **flags)
+    assert crowded.waiting == pytest.approx(free.waiting - free.waiting * 0.5, rel=0.01)
+    full, _ = told(replace(on, device=replace(on.device, crowding=2.0)), 2, **flags)
+    assert full.waiting == 0, "while one stage waits, the other has its core"

@@ -215,6 +215,9 @@ class Sharding(Strategy, name="sharding"):
 
     @override
     def pace(self, pace: Pace, share: Share) -> Pace:
+        if share.mesh["dp"] * share.mesh["sharding"] > 1:
+            trained = sum(1 for piece in share.held.values() if piece.trained)
+            pace = replace(pace, dispatched_updates=trained)
         if not share.state_on_host:
             return pace
         return replace(pace, to_host=pace.to_host + 2 * size_of(share.held))

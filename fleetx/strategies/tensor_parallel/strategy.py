@@ -19,6 +19,7 @@ from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast, OneOf
+from fleetx.plan.pace import Pace
 from fleetx.plan.share import Share
 from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Strategy
@@ -122,6 +123,14 @@ class TensorParallel(Strategy, name="tensor_parallel"):
         if share.mesh["tp"] == 1 or share.subject.model is None:
             return share
         return spread(share, *self._dims(share))
+
+    @override
+    def pace(self, pace: Pace, share: Share) -> Pace:
+        if share.mesh["tp"] == 1 or share.subject.model is None:
+            return pace
+        dims, _ = self._dims(share)
+        cut = sum(1 for name in share.held if dims[name] is not None)
+        return replace(pace, dispatched_updates=max(pace.dispatched_updates, cut))
 
     def _dims(self, share: Share) -> tuple[dict[str, int | None], Cuts]:
         """How parameters are cut, by their first names, and layers."""
