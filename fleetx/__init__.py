@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fleetx.api.distribute import distributed_model, distributed_optimizer, init
+    from fleetx.api.distributed_model import DistributedModel
     from fleetx.api.grad_clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
     from fleetx.api.layout import (
         data_index,
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
         full_state_dict,
         load_full_state_dict,
     )
+    from fleetx.api.notebooks import launch
     from fleetx.api.optimizer import DistributedOptimizer
     from fleetx.api.planning import plan
+    from fleetx.api.seeds import seed
     from fleetx.api.servers import (
         init_server,
         init_worker,
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
         all_reduce,
         barrier_worker,
         device,
+        first_worker_first,
         is_coordinator,
         is_first_worker,
         is_server,
@@ -75,6 +79,7 @@ if TYPE_CHECKING:
     )
     from fleetx.static.record.program import Program
     from fleetx.static.run.distributed import minimize
+    from fleetx.tracking.log import log
 
     main_program: Program
     startup_program: Program
@@ -90,6 +95,7 @@ __all__ = [
     "ClipGradByValue",
     "DistributeTranspilerConfig",
     "DistributedLoader",
+    "DistributedModel",
     "DistributedOptimizer",
     "DistributedStrategy",
     "ExecutionStrategy",
@@ -116,6 +122,7 @@ __all__ = [
     "distributed_loader",
     "distributed_model",
     "distributed_optimizer",
+    "first_worker_first",
     "full_state_dict",
     "gather_for_metrics",
     "init",
@@ -125,6 +132,7 @@ __all__ = [
     "is_first_worker",
     "is_server",
     "is_worker",
+    "launch",
     "load_full_state_dict",
     "load_inference_model",
     "load_persistables",
@@ -132,6 +140,7 @@ __all__ = [
     "load_weights",
     "local_device_ids",
     "local_rank",
+    "log",
     "mesh",
     "metrics",
     "minimize",
@@ -144,6 +153,7 @@ __all__ = [
     "save_inference_model",
     "save_persistables",
     "save_weights",
+    "seed",
     "server_endpoints",
     "server_index",
     "server_num",
@@ -181,6 +191,7 @@ _HOMES = {
     "ClipGradByGlobalNorm": "fleetx.api.grad_clip",
     "ClipGradByNorm": "fleetx.api.grad_clip",
     "ClipGradByValue": "fleetx.api.grad_clip",
+    "DistributedModel": "fleetx.api.distributed_model",
     "DistributedOptimizer": "fleetx.api.optimizer",
     "data_index": "fleetx.api.layout",
     "data_num": "fleetx.api.layout",
@@ -197,6 +208,8 @@ _HOMES = {
     "full_state_dict": "fleetx.api.layout",
     "gather_for_metrics": "fleetx.metrics.gathering",
     "init": "fleetx.api.distribute",
+    "log": "fleetx.tracking.log",
+    "seed": "fleetx.api.seeds",
     "load_full_state_dict": "fleetx.api.layout",
     "minimize": "fleetx.static.run.distributed",
     "load_inference_model": "fleetx.io",
@@ -219,7 +232,7 @@ _PROGRAMS = {
 }
 
 
-_ROOMS = {"applications", "metrics", "plan", "static", "utils"}
+_ROOMS = {"applications", "launch", "metrics", "plan", "static", "utils"}
 """What is public as a whole."""
 
 

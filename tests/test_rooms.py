@@ -17,7 +17,7 @@ ROOMS = [
     *("roles", "launch", "comm", "graph", "ps", "nn"),
     *("plan", "record"),
     *("strategies", "optim"),
-    *("config", "auto", "engine", "api"),
+    *("config", "auto", "engine", "tracking", "api"),
     *("checking", "planning"),
     *("static", "io"),
     *("data", "metrics", "applications", "evaluate"),

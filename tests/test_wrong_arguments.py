@@ -107,6 +107,20 @@ CALLS: dict[str, tuple[Callable[[Job, Any], Any], str]] = {
     "init(role_maker)": (lambda job, w: fleet.init(w, is_collective=True), "None"),
     "init(is_collective)": (lambda job, w: fleet.init(is_collective=w), ""),
     "init(strategy)": (lambda job, w: fleet.init(is_collective=True, strategy=w), "None"),
+    "init(trackers)": (lambda job, w: fleet.init(is_collective=True, trackers=w), "list"),
+    "init(log_every)": (lambda job, w: fleet.init(is_collective=True, log_every=w), ""),
+    "init(on_nan)": (lambda job, w: fleet.init(is_collective=True, on_nan=w), "None"),
+    "log(values)": (lambda job, w: fleet.log(w), ""),
+    "log(step)": (lambda job, w: fleet.log({}, step=w), "None"),
+    "seed(number)": (lambda job, w: fleet.seed(w), ""),
+    "seed(per_worker)": (lambda job, w: fleet.seed(1, per_worker=w), ""),
+    "first_worker_first(per_machine)": (
+        lambda job, w: fleet.first_worker_first(per_machine=w).__enter__(),
+        "",
+    ),
+    "launch(function)": (lambda job, w: fleet.launch(w), ""),
+    "launch(workers)": (lambda job, w: fleet.launch(print, workers=w), ""),
+    "launch(gpus)": (lambda job, w: fleet.launch(print, gpus=w), "None text"),
     "distributed_model(model)": (lambda job, w: fleet.distributed_model(w), ""),
     "distributed_model(criterion)": (
         lambda job, w: fleet.distributed_model(job.plain, criterion=w),
@@ -328,6 +342,7 @@ def test_a_wrong_argument_is_named(call: str, tmp_path: Path) -> None:
 
 
 EXEMPT = {
+    "DistributedModel": "a type for annotations, of which nobody makes an object",
     "MultiSlotDataGenerator": "takes nothing; what its methods return is judged line by line",
     "PlanError": "an exception",
     "NotInitializedError": "an exception",

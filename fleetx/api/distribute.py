@@ -3,16 +3,18 @@
 import gc
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from fleetx import roles
 from fleetx.api.batches import give_batch_calls
+from fleetx.api.distributed_model import DistributedModel, Model
 from fleetx.api.grad_clip import GradClip
+from fleetx.api.not_finite import STOP
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.api.promised import promised_to
 from fleetx.api.returned_model import give_words
@@ -32,13 +34,16 @@ from fleetx.api.wrappers import refuse_wrapped
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.config.transpiler import DistributeTranspilerConfig
 from fleetx.engine.engine import Engine
-from fleetx.expected import CRITERION, takes
+from fleetx.expected import CRITERION, WHOLE, Kind, expect, takes
 from fleetx.plan.compose import Request
 from fleetx.plan.error import PlanError
 from fleetx.roles.freed_memory import return_freed_memory
+from fleetx.tracking.log import begin_trackers, checked_trackers
+from fleetx.tracking.tracker import Tracker
 
 logger = logging.getLogger(__name__)
-Model = TypeVar("Model", bound=nn.Module)
+_EVERY = Kind("a whole number above 0", lambda value: WHOLE.fits(value) and value > 0)
+_ON_NAN = Kind('"stop", or None', lambda value: value is None or value == STOP)
 
 
 @runtime_checkable
@@ -53,6 +58,10 @@ def init(
     role_maker: roles.RoleMaker | None = None,
     is_collective: bool = False,
     strategy: DistributedStrategy | None = None,
+    *,
+    trackers: Sequence[str | Tracker] = (),
+    log_every: int = 10,
+    on_nan: Literal["stop"] | None = None,
 ) -> None:
     """Learn who this process is, meet the other workers, and keep the strategy for what follows.
 
@@ -60,9 +69,17 @@ def init(
         role_maker: who is who; found in the environment when it is None.
         is_collective: train with collectives between workers, without parameter servers.
         strategy: which optimisations to switch on; none of them when it is None.
+        trackers: where ``fleet.log`` writes: "tensorboard", "wandb", "mlflow", or objects with a
+            method ``log(values, step)``.
+        log_every: updates between two reports of what is logged by itself (docs/trackers.md).
+        on_nan: "stop" ends the job, on all workers and before the update, when a loss or a
+            gradient is not finite, and names it; costs one exchanged number for each update.
     """
     if strategy is not None:
         _is_strategy("init", strategy)
+    opened = checked_trackers(trackers)
+    expect("fleet.init", "log_every", log_every, _EVERY)
+    expect("fleet.init", "on_nan", on_nan, _ON_NAN)
     again = roles.started()
     roles.start(role_maker, is_collective=is_collective)
     if not again or not begun():
@@ -70,16 +87,44 @@ def init(
     elif strategy is not None:
         # A second call changes nothing but the strategy, if no model has been laid out under one.
         _replace_strategy(current("init"), strategy, "init")
+    _track(current("init"), opened, log_every)
+    current("init").stops_at_nan |= on_nan is not None
+
+
+def _track(session: Session, trackers: list[Any], every: int) -> None:
+    """Begin the trackers; tools that run a script again and again look at it themselves."""
+    if session.tracked or not trackers or watches:
+        return
+    session.tracked = True
+    follow = begin_trackers(trackers, every)
+    if follow is not None:
+        session.follows.append(follow)
+
+
+@overload
+def distributed_model(
+    model: Model, *, criterion: None = None, sample: Any = None, targets: Any = None
+) -> Model: ...
+
+
+@overload
+def distributed_model(
+    model: Model,
+    *,
+    criterion: Callable[[Any, Any], Tensor],
+    sample: Any = None,
+    targets: Any = None,
+) -> DistributedModel[Model]: ...
 
 
 @takes("fleet.distributed_model", criterion=CRITERION | None)
 def distributed_model(
-    model: Model,
+    model: nn.Module,
     *,
     criterion: Callable[[Any, Any], Tensor] | None = None,
     sample: Any = None,
     targets: Any = None,
-) -> Model:
+) -> Any:
     """Lay the model out over the workers and return it: the same module, with the same names.
 
     Args:
@@ -115,7 +160,7 @@ def distributed_model(
     give_batch_calls(laid_out.job.model, laid_out)
     give_words(laid_out.job.model)
     _bind_waiting(session, laid_out)
-    return laid_out.job.model  # type: ignore[return-value]
+    return laid_out.job.model
 
 
 def _decide(session: Session, given: Given) -> Callable[[Engine], None]:

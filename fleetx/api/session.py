@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from fleetx import roles
 from fleetx.api.agreement import Agreement, agree_on_plan
+from fleetx.api.not_finite import stop_at_nan
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.config.degrees import degrees_of_cuts
 from fleetx.config.distributed_strategy import DistributedStrategy
@@ -53,6 +54,18 @@ class Session:
     """Into how many stages the last program was cut."""
     unbegun: list[Callable[[], Engine | None]] = field(default_factory=list)
     """What begins programs, whose engines are made when they first train, or returns None."""
+
+    follows: list[Callable[[Plan, nn.Module, Any, Any], Callable[[Engine], None]]] = field(
+        default_factory=list
+    )
+    """Called with a plan, a model before it is laid out, its sample and its criterion; what they
+    return is called with the engine."""
+
+    tracked: bool = False
+    """Whether trackers were named."""
+
+    stops_at_nan: bool = False
+    """Whether the job ends where something is not finite."""
 
     programs: Any = None
     """What the last ``minimize`` of a static program made."""
@@ -191,6 +204,8 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
     session.strategy.lock()
     agree_on_plan(plan)
     session.say(at_rest(plan))
+    shown = plan, model, given.get("sample"), given.get("criterion")
+    joins = [follow(*shown) for follow in session.follows]
     engine = Engine(plan, model, device=roles.device(), mesh=mesh(plan), **given)
     session.counted += 1
     agreement = Agreement(session.counted)
@@ -198,6 +213,10 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
     engine.updating.append(agreement)
     engine.attached += [watch.attached for watch in watches]
     engine.finished += [watch.finished for watch in watches]
+    if session.stops_at_nan:
+        engine.updating.append(stop_at_nan)
+    for join in joins:
+        join(engine)
     return engine
 
 

@@ -275,7 +275,7 @@ def _usable(strategy: Any) -> Any:
     """A strategy whose degrees have their switches on, as scripts of Paddle leave out."""
     if not isinstance(strategy, DistributedStrategy):
         return strategy
-    degrees = strategy.hybrid_configs
+    degrees: Any = strategy.hybrid_configs
     for name, switch in (("pp_degree", "pipeline"), ("sharding_degree", "sharding")):
         if degrees[name] > 1 and not getattr(strategy, switch):
             setattr(strategy, switch, True)

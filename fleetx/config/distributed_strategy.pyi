@@ -7,11 +7,27 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fleetx.config.block import Block, BuildStrategy, ExecutionStrategy
+from fleetx.config.block import BuildStrategy, ExecutionStrategy
 from fleetx.plan.compose import Request
 from fleetx.plan.explain import Explanation
 
 class AmpConfigs(TypedDict, total=False):
+    init_loss_scaling: float
+    incr_every_n_steps: int
+    decr_every_n_nan_or_inf: int
+    incr_ratio: float
+    decr_ratio: float
+    use_dynamic_loss_scaling: bool
+    custom_white_list: Sequence[str]
+    custom_black_list: Sequence[str]
+    custom_black_varnames: Sequence[str]
+    use_pure_fp16: bool
+    use_fp16_guard: bool
+    use_optimizer_fp16: bool
+    use_pure_bf16: bool
+    dtype: Literal["float16", "bfloat16"]
+
+class AllAmpConfigs(TypedDict):
     init_loss_scaling: float
     incr_every_n_steps: int
     decr_every_n_nan_or_inf: int
@@ -32,7 +48,18 @@ class ClipConfigs(TypedDict, total=False):
     limit: float
     lowest: float
 
+class AllClipConfigs(TypedDict):
+    by: Literal["global_norm", "norm", "value"]
+    limit: float
+    lowest: float
+
 class CompileConfigs(TypedDict, total=False):
+    backend: str
+    mode: Literal["default", "max-autotune-no-cudagraphs"]
+    dynamic: bool
+    fullgraph: bool
+
+class AllCompileConfigs(TypedDict):
     backend: str
     mode: Literal["default", "max-autotune-no-cudagraphs"]
     dynamic: bool
@@ -42,7 +69,17 @@ class CudaGraphConfigs(TypedDict, total=False):
     warmup: int
     max_graphs: int
 
+class AllCudaGraphConfigs(TypedDict):
+    warmup: int
+    max_graphs: int
+
 class DgcConfigs(TypedDict, total=False):
+    rampup_begin_step: int
+    rampup_step: int
+    sparsity: Sequence[float]
+    local_grad_clip_norm: float
+
+class AllDgcConfigs(TypedDict):
     rampup_begin_step: int
     rampup_step: int
     sparsity: Sequence[float]
@@ -52,7 +89,15 @@ class GradientMergeConfigs(TypedDict, total=False):
     k_steps: int
     avg: bool
 
+class AllGradientMergeConfigs(TypedDict):
+    k_steps: int
+    avg: bool
+
 class LambConfigs(TypedDict, total=False):
+    lamb_weight_decay: float
+    exclude_from_weight_decay: Sequence[str]
+
+class AllLambConfigs(TypedDict):
     lamb_weight_decay: float
     exclude_from_weight_decay: Sequence[str]
 
@@ -62,7 +107,17 @@ class LarsConfigs(TypedDict, total=False):
     epsilon: float
     exclude_from_weight_decay: Sequence[str]
 
+class AllLarsConfigs(TypedDict):
+    lars_coeff: float
+    lars_weight_decay: float
+    epsilon: float
+    exclude_from_weight_decay: Sequence[str]
+
 class AdaptiveLocalsgdConfigs(TypedDict, total=False):
+    init_k_steps: int
+    begin_step: int
+
+class AllAdaptiveLocalsgdConfigs(TypedDict):
     init_k_steps: int
     begin_step: int
 
@@ -70,7 +125,32 @@ class LocalsgdConfigs(TypedDict, total=False):
     k_steps: int
     begin_step: int
 
+class AllLocalsgdConfigs(TypedDict):
+    k_steps: int
+    begin_step: int
+
 class ASyncConfigs(TypedDict, total=False):
+    k_steps: int
+    half_async: bool
+    max_staleness: int
+    max_unsent: int
+    max_merge_var_num: int
+    send_queue_size: int
+    independent_recv_thread: bool
+    min_send_grad_num_before_recv: int
+    thread_pool_size: int
+    send_wait_times: int
+    runtime_split_send_recv: bool
+    launch_barrier: bool
+    heter_worker_device_guard: str
+    lr_decay_steps: int
+    lr_decay_rate: float
+    use_ps_gpu: int
+    split_method: Literal["RoundRobin", "HashName"]
+    slice_var_up: bool
+    min_block_size: int
+
+class AllASyncConfigs(TypedDict):
     k_steps: int
     half_async: bool
     max_staleness: int
@@ -100,13 +180,45 @@ class PipelineConfigs(TypedDict, total=False):
     split: Sequence[str]
     stages_per_rank: int
 
+class AllPipelineConfigs(TypedDict):
+    micro_batch_size: int
+    accumulate_steps: int
+    schedule_mode: Literal["1F1B", "F-then-B", "interleaved", "zero-bubble"]
+    p2p_cache_shape: bool
+    enable_partial_send_recv: bool
+    split: Sequence[str]
+    stages_per_rank: int
+
 class RecomputeConfigs(TypedDict, total=False):
     checkpoints: Sequence[str]
     enable_offload: bool
     checkpoint_shape: Sequence[int]
     enable_tuning: bool
 
+class AllRecomputeConfigs(TypedDict):
+    checkpoints: Sequence[str]
+    enable_offload: bool
+    checkpoint_shape: Sequence[int]
+    enable_tuning: bool
+
 class ShardingConfigs(TypedDict, total=False):
+    sharding_segment_strategy: Literal["segment_broadcast_MB", "segment_anchors"]
+    segment_broadcast_MB: float
+    segment_anchors: Sequence[str]
+    sharding_degree: int
+    mp_degree: int
+    dp_degree: int
+    hybrid_dp: bool
+    gradient_merge_acc_step: int
+    optimize_offload: bool
+    pp_allreduce_in_optimize: bool
+    pp_degree: int
+    optimize_cast: bool
+    stage: int
+    enable_tuning: bool
+    use_calc_stream: bool
+
+class AllShardingConfigs(TypedDict):
     sharding_segment_strategy: Literal["segment_broadcast_MB", "segment_anchors"]
     segment_broadcast_MB: float
     segment_anchors: Sequence[str]
@@ -132,7 +244,20 @@ class TensorParallelConfigs(TypedDict, total=False):
     vocabulary: Sequence[str]
     sequence: Sequence[str]
 
+class AllTensorParallelConfigs(TypedDict):
+    tensor_parallel_degree: int
+    tensor_init_seed: int
+    plan: Literal["", "mlp", "transformer"]
+    column: Sequence[str]
+    row: Sequence[str]
+    vocabulary: Sequence[str]
+    sequence: Sequence[str]
+
 class AutoConfigs(TypedDict, total=False):
+    allow: Sequence[str]
+    cluster: str
+
+class AllAutoConfigs(TypedDict):
     allow: Sequence[str]
     cluster: str
 
@@ -143,7 +268,18 @@ class HybridConfigs(TypedDict, total=False):
     sharding_degree: int
     sep_degree: int
 
+class AllHybridConfigs(TypedDict):
+    dp_degree: int
+    mp_degree: int
+    pp_degree: int
+    sharding_degree: int
+    sep_degree: int
+
 class GradientScaleConfigs(TypedDict, total=False):
+    scale_strategy: Literal["avg", "sum", "customized"]
+    scale_gradient: bool
+
+class AllGradientScaleConfigs(TypedDict):
     scale_strategy: Literal["avg", "sum", "customized"]
     scale_gradient: bool
 
@@ -194,77 +330,77 @@ class DistributedStrategy:
     qat: bool
     split_data: bool
     @property
-    def amp_configs(self) -> Block: ...
+    def amp_configs(self) -> AllAmpConfigs: ...
     @amp_configs.setter
-    def amp_configs(self, value: AmpConfigs | Block) -> None: ...
+    def amp_configs(self, value: AmpConfigs | AllAmpConfigs) -> None: ...
     @property
-    def clip_configs(self) -> Block: ...
+    def clip_configs(self) -> AllClipConfigs: ...
     @clip_configs.setter
-    def clip_configs(self, value: ClipConfigs | Block) -> None: ...
+    def clip_configs(self, value: ClipConfigs | AllClipConfigs) -> None: ...
     @property
-    def compile_configs(self) -> Block: ...
+    def compile_configs(self) -> AllCompileConfigs: ...
     @compile_configs.setter
-    def compile_configs(self, value: CompileConfigs | Block) -> None: ...
+    def compile_configs(self, value: CompileConfigs | AllCompileConfigs) -> None: ...
     @property
-    def cuda_graph_configs(self) -> Block: ...
+    def cuda_graph_configs(self) -> AllCudaGraphConfigs: ...
     @cuda_graph_configs.setter
-    def cuda_graph_configs(self, value: CudaGraphConfigs | Block) -> None: ...
+    def cuda_graph_configs(self, value: CudaGraphConfigs | AllCudaGraphConfigs) -> None: ...
     @property
-    def dgc_configs(self) -> Block: ...
+    def dgc_configs(self) -> AllDgcConfigs: ...
     @dgc_configs.setter
-    def dgc_configs(self, value: DgcConfigs | Block) -> None: ...
+    def dgc_configs(self, value: DgcConfigs | AllDgcConfigs) -> None: ...
     @property
-    def gradient_merge_configs(self) -> Block: ...
+    def gradient_merge_configs(self) -> AllGradientMergeConfigs: ...
     @gradient_merge_configs.setter
-    def gradient_merge_configs(self, value: GradientMergeConfigs | Block) -> None: ...
+    def gradient_merge_configs(self, value: GradientMergeConfigs | AllGradientMergeConfigs) -> None: ...
     @property
-    def lamb_configs(self) -> Block: ...
+    def lamb_configs(self) -> AllLambConfigs: ...
     @lamb_configs.setter
-    def lamb_configs(self, value: LambConfigs | Block) -> None: ...
+    def lamb_configs(self, value: LambConfigs | AllLambConfigs) -> None: ...
     @property
-    def lars_configs(self) -> Block: ...
+    def lars_configs(self) -> AllLarsConfigs: ...
     @lars_configs.setter
-    def lars_configs(self, value: LarsConfigs | Block) -> None: ...
+    def lars_configs(self, value: LarsConfigs | AllLarsConfigs) -> None: ...
     @property
-    def adaptive_localsgd_configs(self) -> Block: ...
+    def adaptive_localsgd_configs(self) -> AllAdaptiveLocalsgdConfigs: ...
     @adaptive_localsgd_configs.setter
-    def adaptive_localsgd_configs(self, value: AdaptiveLocalsgdConfigs | Block) -> None: ...
+    def adaptive_localsgd_configs(self, value: AdaptiveLocalsgdConfigs | AllAdaptiveLocalsgdConfigs) -> None: ...
     @property
-    def localsgd_configs(self) -> Block: ...
+    def localsgd_configs(self) -> AllLocalsgdConfigs: ...
     @localsgd_configs.setter
-    def localsgd_configs(self, value: LocalsgdConfigs | Block) -> None: ...
+    def localsgd_configs(self, value: LocalsgdConfigs | AllLocalsgdConfigs) -> None: ...
     @property
-    def a_sync_configs(self) -> Block: ...
+    def a_sync_configs(self) -> AllASyncConfigs: ...
     @a_sync_configs.setter
-    def a_sync_configs(self, value: ASyncConfigs | Block) -> None: ...
+    def a_sync_configs(self, value: ASyncConfigs | AllASyncConfigs) -> None: ...
     @property
-    def pipeline_configs(self) -> Block: ...
+    def pipeline_configs(self) -> AllPipelineConfigs: ...
     @pipeline_configs.setter
-    def pipeline_configs(self, value: PipelineConfigs | Block) -> None: ...
+    def pipeline_configs(self, value: PipelineConfigs | AllPipelineConfigs) -> None: ...
     @property
-    def recompute_configs(self) -> Block: ...
+    def recompute_configs(self) -> AllRecomputeConfigs: ...
     @recompute_configs.setter
-    def recompute_configs(self, value: RecomputeConfigs | Block) -> None: ...
+    def recompute_configs(self, value: RecomputeConfigs | AllRecomputeConfigs) -> None: ...
     @property
-    def sharding_configs(self) -> Block: ...
+    def sharding_configs(self) -> AllShardingConfigs: ...
     @sharding_configs.setter
-    def sharding_configs(self, value: ShardingConfigs | Block) -> None: ...
+    def sharding_configs(self, value: ShardingConfigs | AllShardingConfigs) -> None: ...
     @property
-    def tensor_parallel_configs(self) -> Block: ...
+    def tensor_parallel_configs(self) -> AllTensorParallelConfigs: ...
     @tensor_parallel_configs.setter
-    def tensor_parallel_configs(self, value: TensorParallelConfigs | Block) -> None: ...
+    def tensor_parallel_configs(self, value: TensorParallelConfigs | AllTensorParallelConfigs) -> None: ...
     @property
-    def auto_configs(self) -> Block: ...
+    def auto_configs(self) -> AllAutoConfigs: ...
     @auto_configs.setter
-    def auto_configs(self, value: AutoConfigs | Block) -> None: ...
+    def auto_configs(self, value: AutoConfigs | AllAutoConfigs) -> None: ...
     @property
-    def hybrid_configs(self) -> Block: ...
+    def hybrid_configs(self) -> AllHybridConfigs: ...
     @hybrid_configs.setter
-    def hybrid_configs(self, value: HybridConfigs | Block) -> None: ...
+    def hybrid_configs(self, value: HybridConfigs | AllHybridConfigs) -> None: ...
     @property
-    def gradient_scale_configs(self) -> Block: ...
+    def gradient_scale_configs(self) -> AllGradientScaleConfigs: ...
     @gradient_scale_configs.setter
-    def gradient_scale_configs(self, value: GradientScaleConfigs | Block) -> None: ...
+    def gradient_scale_configs(self, value: GradientScaleConfigs | AllGradientScaleConfigs) -> None: ...
     @property
     def build_strategy(self) -> BuildStrategy: ...
     @build_strategy.setter

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fleetx.config.block import Block, BuildStrategy, ExecutionStrategy
+from fleetx.config.block import BuildStrategy, ExecutionStrategy
 from fleetx.plan.compose import Request
 from fleetx.plan.explain import Explanation
 """
@@ -52,14 +52,17 @@ _METHODS = """\
 def text() -> str:
     """The whole stub."""
     dicts = [name for name in blocks() if name not in ("build_strategy", "execution_strategy")]
-    parts = [_HEAD, *(_typed_dict(name, blocks()[name]) for name in dicts), _strategy(dicts)]
+    written = [_typed_dict(name, blocks()[name]) for name in dicts]
+    parts = [_HEAD, *written, _strategy(dicts)]
     return "\n".join(parts)
 
 
 def _typed_dict(name: str, config: type[Config]) -> str:
-    lines = [f"class {_class_name(name)}(TypedDict, total=False):"]
-    lines += [f"    {key}: {_type(kind)}" for key, kind in annotations(config).items()]
-    return "\n".join(lines) + "\n"
+    """Some options, which may be set together, and all of them, as they are read."""
+    options = [f"    {key}: {_type(kind)}" for key, kind in annotations(config).items()]
+    kind = _class_name(name)
+    lines = [f"class {kind}(TypedDict, total=False):", *options, ""]
+    return "\n".join([*lines, f"class All{kind}(TypedDict):", *options]) + "\n"
 
 
 def _strategy(dicts: list[str]) -> str:
@@ -79,12 +82,12 @@ def _strategy(dicts: list[str]) -> str:
 
 
 def _property(name: str, kind: str) -> list[str]:
-    """Reading gives a live block, writing takes a plain dict with the known keys."""
+    """Reading gives a live block with all keys, writing takes a dict with some of them."""
     return [
         "    @property",
-        f"    def {name}(self) -> Block: ...",
+        f"    def {name}(self) -> All{kind}: ...",
         f"    @{name}.setter",
-        f"    def {name}(self, value: {kind} | Block) -> None: ...",
+        f"    def {name}(self, value: {kind} | All{kind}) -> None: ...",
     ]
 
 

@@ -85,8 +85,8 @@ class DistributeTranspilerConfig:
                     "False, or leave them alone"
                 )
         elif values["geo_sgd_mode"]:
-            made.a_sync_configs.update(k_steps=values["geo_sgd_need_push_nums"])
+            made.a_sync_configs = {"k_steps": values["geo_sgd_need_push_nums"]}
         else:
             half = values["half_async"] or not values["runtime_split_send_recv"]
-            made.a_sync_configs.update(k_steps=0, half_async=half)
+            made.a_sync_configs = {"k_steps": 0, "half_async": half}
         return made

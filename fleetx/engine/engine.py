@@ -85,6 +85,8 @@ class Engine:
         """What ``distributed_optimizer`` returned, which scripts may drop while the model lives."""
         self.updates = 0
         """Batches that ended in an update, a skipped one included: what schedules count."""
+        self.loss: Tensor | None = None
+        """Of the batch that is being finished, where it is known."""
         self._due = True
         self._driving = False
         """Whether the plan itself calls the model, as often as it likes."""
@@ -248,6 +250,7 @@ class Engine:
         if not self._ready:  # after a backward of the user's own, or several that reach parts
             self._show()
         moved = False
+        self.loss = loss
         if self._due:
             for look in self.updating:
                 look(self)
@@ -255,6 +258,7 @@ class Engine:
                 moved = self.step.update()
                 self.updates += 1
                 self.step.settle(loss)
+        self.loss = None
         for watch in self.finished:
             watch(self, loss)
         activity.end_batch(self._due)

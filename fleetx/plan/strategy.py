@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fleetx.plan import option
@@ -135,6 +135,14 @@ class Strategy:
     def remarks(self) -> tuple[str, ...]:
         """What else a person should know before the run, with the option that decided it."""
         return ()
+
+    def measures(self) -> Mapping[str, float | Tensor]:
+        """Numbers of the run for trackers, by name; tensors stay where they are until one asks."""
+        return {}
+
+    def leaves_out_overflow(self) -> bool:
+        """Whether it skips an update whose gradients are not finite, and expects some of those."""
+        return False
 
     def waiting(self) -> bool:
         """Whether gradients of earlier batches wait for an update to come."""

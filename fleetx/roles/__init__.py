@@ -10,6 +10,7 @@ from fleetx.roles.user_defined import UserDefinedCollectiveRoleMaker, UserDefine
 
 if TYPE_CHECKING:
     from fleetx.roles.device_mesh import alone, mesh
+    from fleetx.roles.first_worker import first_worker_first
     from fleetx.roles.queries import (
         all_reduce,
         barrier_worker,
@@ -64,6 +65,7 @@ __all__ = [
     "barrier_worker",
     "detect",
     "device",
+    "first_worker_first",
     "identity",
     "is_coordinator",
     "is_first_worker",
@@ -91,7 +93,7 @@ __all__ = [
     "world_size",
 ]
 
-_MODULES = ("session", "queries", "worker_util", "device_mesh")
+_MODULES = ("session", "queries", "worker_util", "device_mesh", "first_worker")
 """These need torch, which a launcher or a test of the pure part does without."""
 
 

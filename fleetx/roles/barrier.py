@@ -30,6 +30,7 @@ class Barrier:
     held: int = field(default=0, init=False)
     actions: int = field(default=0, init=False)
     told: int = field(default=0, init=False)
+    followed: int = field(default=0, init=False)
 
     def tell(self, call: str, fact: str) -> list[str]:
         """What every worker says in the same call, in their order.
@@ -147,6 +148,36 @@ class Barrier:
         self._part(GRACE if found else LONGEST_ACTION)
         return found
 
+    def lead(self, trouble: str, leaders: int) -> None:
+        """Let the followers go on when all leaders came here, or at once with a trouble.
+
+        Waits until the followers have heard of it, because worker 0 may keep the store and take it
+        along; after a failure for a short time only.
+        """
+        self.followed += 1
+        go, came = f"lead/go/{self.followed}", f"lead/came/{self.followed}"
+        if trouble:
+            self.store.set(go, trouble)
+        elif self.store.add(came, 1) == leaders:
+            # A trouble that another leader told stays what it is.
+            self.store.compare_set(go, "", _WELL)
+            self.store.delete_key(came)
+        with contextlib.suppress(dist.DistError), activity.meeting("fleet.first_worker_first()"):
+            self.store.wait([f"lead/all_read/{self.followed}"], GRACE if trouble else patience())
+
+    def follow(self, call: str, leaders: int) -> str:
+        """Wait for the leaders; returns the trouble that one of them had, if any."""
+        self.followed += 1
+        go, read = f"lead/go/{self.followed}", f"lead/read/{self.followed}"
+        with activity.meeting(call):
+            self.store.wait([go], LONGEST_ACTION)
+        said = self.store.get(go).decode()
+        if self.store.add(read, 1) == self.size - leaders:
+            self.store.delete_key(go)
+            self.store.delete_key(read)
+            self.store.set(f"lead/all_read/{self.followed}", "")
+        return "" if said == _WELL else said
+
     def _part(self, limit: timedelta) -> None:
         """Leave an action; worker 0 goes last, because it may keep the store and take it along.
 
@@ -196,6 +227,8 @@ class Barrier:
             return False
         return int(self.store.get(_seat(index)).split()[0]) >= self.held
 
+
+_WELL = "well"
 
 _ADVICE = (
     "every worker must make the same calls in the same order "

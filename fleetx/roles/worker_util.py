@@ -76,7 +76,7 @@ class WorkerUtil:
 
     def get_file_shard(self, files: list[str]) -> list[str]:
         """This worker's share of the files: consecutive ones, as even as can be."""
-        found = _worker("util.get_file_shard")
+        found = worker_identity("util.get_file_shard")
         return shard(files, found.index, found.worker_num)
 
     def print_on_rank(self, message: object, rank_id: int) -> None:
@@ -92,7 +92,7 @@ class WorkerUtil:
 
     def meet(self, query: str) -> dist.ProcessGroup | None:
         """Wait for all workers and return their group; None for a worker without peers."""
-        found = _worker(query)
+        found = worker_identity(query)
         if found.worker_num == 1:
             return None
         here = world(query)
@@ -121,7 +121,8 @@ def shard(files: list[str], index: int, count: int) -> list[str]:
     return files[begin : begin + size + (index < longer)]
 
 
-def _worker(query: str) -> Identity:
+def worker_identity(query: str) -> Identity:
+    """Who this worker is; a server is told that the call is none of its own."""
     found = world(query).identity
     if not found.is_worker:
         raise RuntimeError(

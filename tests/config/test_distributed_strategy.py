@@ -205,7 +205,7 @@ def test_reading_an_unknown_name_says_so() -> None:
     with pytest.raises(AttributeError, match="did you mean 'recompute'"):
         _ = fleet.DistributedStrategy().recmpute  # type: ignore[attr-defined]
     with pytest.raises(KeyError, match="did you mean 'k_steps'"):
-        _ = fleet.DistributedStrategy().localsgd_configs["ksteps"]
+        _ = fleet.DistributedStrategy().localsgd_configs["ksteps"]  # type: ignore[typeddict-item]
 
 
 def test_assigning_a_block_merges_keys_and_replaces_lists() -> None:
@@ -219,7 +219,7 @@ def test_assigning_a_block_merges_keys_and_replaces_lists() -> None:
 
 def test_a_block_is_live() -> None:
     strategy = fleet.DistributedStrategy()
-    block = strategy.localsgd_configs
+    block: Any = strategy.localsgd_configs
     block["k_steps"] = 4
     assert strategy.localsgd_configs["k_steps"] == 4
     del block["k_steps"]
@@ -402,13 +402,14 @@ def test_editors_see_every_name() -> None:
 
 def test_a_block_can_be_cleared_and_keeps_making_sense() -> None:
     strategy = filled({"localsgd_configs": {"k_steps": 4, "begin_step": 3}})
-    strategy.localsgd_configs.clear()
+    block: Any = strategy.localsgd_configs
+    block.clear()
     assert dict(strategy.localsgd_configs) == {"k_steps": 1, "begin_step": 1}
     with pytest.raises(TypeError, match="use del or clear"):
-        strategy.localsgd_configs.popitem()
+        block.popitem()
     clip = filled({"clip_configs": {"by": "value", "lowest": -1.0}})
     with pytest.raises(ValueError, match="limits values"):
-        del clip.clip_configs["by"]
+        del clip.clip_configs["by"]  # type: ignore[misc]
 
 
 def test_a_file_is_loaded_whole_or_not_at_all(tmp_path: Path) -> None:

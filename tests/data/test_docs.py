@@ -19,6 +19,8 @@ DOCS = Path(__file__).parents[2] / "docs"
         ("applications", []),
         ("auto", []),
         ("large_models", []),
+        ("trackers", []),
+        ("scripts", []),
         ("testing", ["-m", "pytest", "-q"]),
     ],
 )

@@ -77,7 +77,7 @@ def job(
     strategy = fleet.DistributedStrategy()
     if (configs := MODES[mode]) is not None:
         strategy.a_sync = True
-        strategy.a_sync_configs.update(configs)
+        setattr(strategy, "a_sync_configs", configs)  # noqa: B010  (a plain dict)
     with team(2) as here:
         maker = fleet.UserDefinedRoleMaker(
             current_id=0, role=fleet.Role.WORKER, worker_num=1, server_endpoints=here.endpoints

@@ -192,7 +192,7 @@ def test_misuse_is_answered_in_a_sentence() -> None:
     with pytest.raises(fleet.PlanError, match="called twice with the same module"):
         fleet.distributed_model(model)
     with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module"):
-        fleet.distributed_model("net")  # type: ignore[type-var]
+        fleet.distributed_model("net")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"takes a torch\.optim optimizer"):
         fleet.distributed_optimizer("adam")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="got LBFGS"):

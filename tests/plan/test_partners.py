@@ -85,8 +85,10 @@ def test_a_flag_without_a_partner_is_refused_where_others_take_all_workers(
     taker: str, name: str
 ) -> None:
     strategy = filled(taker, name)
-    degree = {"pipeline": "pp_degree", "tensor_parallel": "mp_degree"}[taker]
-    strategy.hybrid_configs[degree] = 2
+    if taker == "pipeline":
+        strategy.hybrid_configs["pp_degree"] = 2
+    else:
+        strategy.hybrid_configs["mp_degree"] = 2
     with pytest.raises(PlanError, match=rf"strategy.{name} = .* has no partner: it acts betw"):
         strategy.explain(workers=2)
 

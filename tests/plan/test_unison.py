@@ -97,7 +97,7 @@ def outcome(settings: dict[str, Any], late: bool, kind: type[nn.Module], wide: i
     try:
         model = fleet.distributed_model(plain, criterion=nn.functional.mse_loss)
         running = fleet.distributed_optimizer(given or made(model))
-        model.train_batch((torch.randn(4, 4), torch.randn(4, 4)))  # type: ignore[operator]
+        model.train_batch((torch.randn(4, 4), torch.randn(4, 4)))
     except ValueError as error:
         return f"{type(error).__name__}: {error}"
     names = {p: name for name, p in model.named_parameters()}

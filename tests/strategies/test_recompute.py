@@ -513,7 +513,7 @@ def test_cuts_of_a_program_are_looked_up_first() -> None:
 def test_options_without_effect_are_refused(options: dict[str, Any], reason: str) -> None:
     strategy = fleet.DistributedStrategy()
     strategy.recompute = True
-    strategy.recompute_configs.update(options)
+    setattr(strategy, "recompute_configs", options)  # noqa: B010  (a plain dict)
     with pytest.raises(PlanError, match=reason):
         strategy.explain()
 

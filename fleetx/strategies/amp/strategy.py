@@ -124,6 +124,8 @@ class Amp(Strategy, name="amp"):
     """The loss scale; None when nothing is scaled."""
     _overflow: Tensor
     """Whether a gradient of the open batch was not finite on this rank."""
+    _skipped: Tensor
+    """How many updates were left out, on the device, where a captured step decides alone."""
 
     @override
     def examine(self, plan: Plan) -> None:
@@ -147,6 +149,7 @@ class Amp(Strategy, name="amp"):
             job.wire = self.config.low
         if self.config.low == torch.float16:
             self._state = LossScale.starting_at(self.config.init_loss_scaling, job.device)
+            self._skipped = torch.zeros((), device=job.device)
         job.contexts.extend(self._contexts(job.device, self._held(model, job)))
         replace_forward(model, self._between_formats)
         return model
@@ -188,6 +191,7 @@ class Amp(Strategy, name="amp"):
         def update() -> bool:
             assert job.step is not None
             overflow = job.step.agree(self._overflow)
+            self._skipped.add_(overflow.reshape(()))
             if self.config.use_dynamic_loss_scaling:
                 advance_(state, overflow, growth)
             return job.step.unless(overflow, step.update)
@@ -236,6 +240,18 @@ class Amp(Strategy, name="amp"):
         half = self.config.low == torch.float16
         which = "The whole forward" if self.config.pure else "Matrix products and convolutions"
         return (f"{which} in {low}{scaled if half else ''} (amp = True).",)
+
+    @override
+    def measures(self) -> Mapping[str, float | Tensor]:
+        if self._state is None:
+            return {}
+        return {"loss_scale": self._state.scale, "skipped_updates": self._skipped}
+
+    @override
+    def leaves_out_overflow(self) -> bool:
+        # At a scale of 1, which no overflow lowers any more, the scale is not the reason for it.
+        dynamic = self.config.use_dynamic_loss_scaling
+        return self._state is not None and (not dynamic or float(self._state.scale) > 1)
 
     @override
     def state_dict(self) -> dict[str, Any]:
