@@ -90,7 +90,7 @@ def _examples() -> str:
         [
             "# Examples",
             "",
-            "Each runs as it stands, by `python` or on several workers by `fleetrun`; tests do both.",
+            "Each runs as it stands, by `python` or on several workers by `fleetrun`.",
             "",
             "| script | what it shows |",
             "|---|---|",
