@@ -45,6 +45,12 @@ TOOLS = {
         "compare a running service with such vectors",
         "Sends the same inputs to a service (Open Inference Protocol v2) and compares its answers.",
     ),
+    "watch": (
+        "fleetx.watch.command",
+        "show a job on a page, while it runs and afterwards",
+        "Serves one page that shows every rank of a fleetrun job, from the files beside its logs: "
+        "steps, losses, memory, exchanges, the plan, servers, and who is slow or stuck.",
+    ),
 }
 """Name -> the module with its ``add_arguments`` and ``run``, what it does, and in more words."""
 

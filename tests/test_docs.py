@@ -36,6 +36,7 @@ ELSEWHERE = {
     "docs/strategy.md": "tests/plan/test_told.py",
     "docs/testing.md": "tests/data/test_docs.py",
     "docs/trackers.md": "tests/data/test_docs.py",
+    "docs/watching.md": "tests/data/test_docs.py",
 }
 """Pages whose snippets go on from one to the next -> the test that runs them."""
 
@@ -160,4 +161,5 @@ def test_the_package_is_built_and_passes_the_checks_of_the_index(tmp_path: Path)
         names = wheel.namelist()
     assert "fleetx/py.typed" in names
     assert "fleetx/config/distributed_strategy.pyi" in names
+    assert {"fleetx/pages/style.css", "fleetx/watch/page/page.js"} <= {*names}
     assert not any(name.startswith(("tests/", "benchmarks/", "docs/")) for name in names)

@@ -13,12 +13,12 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fleetx"
 ROOMS = [
-    "torch_internals",
+    *("torch_internals", "pages"),
     *("roles", "launch", "comm", "graph", "ps", "nn"),
     *("plan", "record"),
     *("strategies", "optim"),
     *("config", "auto", "engine", "tracking", "api"),
-    *("checking", "planning"),
+    *("checking", "planning", "watch"),
     *("static", "io"),
     *("data", "metrics", "applications", "evaluate"),
     "compat",

@@ -28,7 +28,14 @@ OF_OBJECTS = {
     *("_parameters", "_buffers", "_modules", "_version", "_is_view", "_is_param"),
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_post_accumulate_grad_hooks", "_flat_weights", "_check_input_dim", "_get_fsdp_state"),
-    *("_check_reducer_finalized", "_module_info", "_unsharded_param", "_new_shared", "_values"),
+    *(
+        "_check_reducer_finalized",
+        "_get_ddp_logging_data",
+        "_module_info",
+        "_unsharded_param",
+        "_new_shared",
+        "_values",
+    ),
 }
 """Attributes of torch's objects that would be missed by looking at imports."""
 
@@ -367,6 +374,18 @@ def test_ddp_says_when_it_waits() -> None:
     replica(torch.ones(1, 2)).sum().backward()
     with pytest.raises(RuntimeError):
         internals.check_reduced(replica)
+
+
+@world(2)
+def test_ddp_measures_how_long_it_waits_for_exchanges() -> None:
+    replica = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    assert internals.exposed_exchange(replica) == 0
+    for _ in range(3):
+        if dist.get_rank() == 1:
+            time.sleep(0.05)  # not a race: rank 0 has waited at least about that long
+        replica(torch.ones(1, 2)).sum().backward()
+    waited = internals.exposed_exchange(replica)
+    assert 0.01 < waited < 10 if dist.get_rank() == 0 else 0 <= waited < 10
 
 
 def exchanged() -> tuple[dict[str, int], list[int], list[Any]]:

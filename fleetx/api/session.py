@@ -14,6 +14,7 @@ from fleetx import roles
 from fleetx.api.agreement import Agreement, agree_on_plan
 from fleetx.api.not_finite import stop_at_nan
 from fleetx.api.optimizer import DistributedOptimizer
+from fleetx.api.told_figures import ToldFigures
 from fleetx.config.degrees import degrees_of_cuts
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
@@ -217,6 +218,7 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
         engine.updating.append(stop_at_nan)
     for join in joins:
         join(engine)
+    ToldFigures().begin(engine)
     return engine
 
 

@@ -1,15 +1,14 @@
 """The best plans as pictures: what fills the memory of a rank, and where its time goes.
 
-One figure serves twice: as a PNG, and inside of an HTML page that needs nothing else.
+As a PNG, and as an HTML page that needs nothing else.
 """
 
-import html
-import io
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from fleetx import pages
 from fleetx.auto.proposals import Proposal, Proposals
 from fleetx.auto.report import COLUMNS, in_words, report, row
 from fleetx.auto.units import seconds, size
@@ -36,11 +35,10 @@ def save(plans: Proposals, folder: Path) -> list[Path]:
     strategy, table = folder / "strategy.prototxt", folder / "plans.txt"
     save_strategy(plans.best, strategy)
     table.write_text(f"{report(plans)}\n", encoding="utf-8")
-    picture, page = folder / "plans.png", folder / "plans.html"
-    figure = draw(plans)
-    figure.savefig(picture, dpi=120)
-    page.write_text(_page(plans, figure), encoding="utf-8")
-    return [strategy, table, picture, page]
+    picture, shown = folder / "plans.png", folder / "plans.html"
+    draw(plans).savefig(picture, dpi=120)
+    shown.write_text(page(plans), encoding="utf-8")
+    return [strategy, table, picture, shown]
 
 
 def save_strategy(proposal: Proposal, file: Path) -> None:
@@ -108,14 +106,13 @@ def _draw_time(axes: Any, plans: Proposals) -> None:
 
 def _draw_stages(axes: Any, best: Proposal) -> None:
     stages = best.planned.plan.mesh["pp"]
-    batches = max(1, round((stages - 1) / max(_idle(best), 1e-9)))
+    batches, shown = _micro_batches(best)
     for stage, turns in enumerate(one_forward_one_backward(stages, min(batches, MICRO_BATCHES))):
         for begin, length, backward in turns:
             colour = COLOURS[backward]
             axes.barh(stages - stage, length, left=begin, color=colour, edgecolor="white")
     axes.set_yticks(range(stages, 0, -1), [f"stage {stage}" for stage in range(stages)])
     axes.set_xticks([])
-    shown = "" if batches <= MICRO_BATCHES else f", the first {MICRO_BATCHES}"
     title = f"One update of the best plan: {batches} micro-batches{shown}, one forward one backward"
     axes.set_title(title, fontsize="medium")
 
@@ -169,42 +166,77 @@ def _before(stage: int, stages: int, batch: int, backward: bool) -> tuple[int, i
     return (stage, batch, False) if stage == stages - 1 else (stage + 1, batch, True)
 
 
-def _page(plans: Proposals, figure: Any) -> str:
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg")
-    svg = drawn.getvalue()
-    svg = svg[svg.index("<svg") :]
-    rows = [COLUMNS, *(row(at, one) for at, one in enumerate(plans, 1))]
-    lines = (
-        f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
-        for tag, cells in zip(["th", *["td"] * len(plans)], rows, strict=True)
+def page(plans: Proposals) -> str:
+    """The same for a browser, with what each part of a bar is when one points at it."""
+    table, best = report(plans).splitlines(), plans.best.expected
+    foot = table[len(plans) + 2 :]
+    return pages.document(
+        "fleetx plan",
+        pages.head(
+            f"Plans for {plans.cluster.name or 'this cluster'}",
+            *(("fits", "good") if best.fits else ("does not fit", "bad")),
+            below=table[0],
+        ),
+        pages.tiles(
+            (
+                ("an update of the best", seconds(best.seconds)),
+                ("samples/s", f"{best.throughput:.4g}"),
+                ("memory, fullest rank", size(best.memory)),
+                ("sent by the busiest rank", size(best.sent)),
+                ("mostly", best.binding),
+            )
+        ),
+        pages.card(
+            "The best plans",
+            pages.table(
+                COLUMNS,
+                [row(at, one) for at, one in enumerate(plans, 1)],
+                numbers=range(len(COLUMNS) - 2),
+            ),
+            *(pages.paragraph(line) for line in foot),
+        ),
+        pages.card("Memory of the fullest rank", _memory_bars(plans)),
+        pages.card("Time of an update", _time_bars(plans)),
+        *_stages_card(plans.best),
     )
-    foot = "<br>".join(html.escape(line) for line in report(plans).splitlines()[len(rows) + 1 :])
-    head = html.escape(report(plans).splitlines()[0])
-    return _HTML.format(head=head, table="\n".join(lines), svg=svg, foot=foot)
 
 
-_HTML = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>Plans</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .25rem .75rem; text-align: left; border-bottom: 1px solid #8884; }}
-svg {{ max-width: 100%; height: auto; background: white; margin-top: 1.5rem; }}
-</style>
-</head>
-<body>
-<h1>Plans</h1>
-<p>{head}</p>
-<table>
-{table}
-</table>
-<p>{foot}</p>
-{svg}
-</body>
-</html>
-"""
+def _memory_bars(plans: Proposals) -> pages.Part:
+    most = max(one.expected.memory for one in plans)
+    unit, scale = ("GB", 1e9) if most > 1e9 else ("MB", 1e6)
+    rows = {
+        str(at): {name: held / scale for name, held in one.expected.held.items()}
+        for at, one in enumerate(plans, 1)
+    }
+    room = plans.best.expected.available
+    limit = (room / scale, "there is") if room < 4 * most else None
+    return pages.bars(rows, unit=unit, words=WORDS, limit=limit)
+
+
+def _time_bars(plans: Proposals) -> pages.Part:
+    rows = {
+        str(at): {name: 1e3 * getattr(one.expected, name) for name in TIME}
+        for at, one in enumerate(plans, 1)
+    }
+    return pages.bars(rows, unit="ms", words=WORDS)
+
+
+def _stages_card(best: Proposal) -> list[pages.Part]:
+    stages = best.planned.plan.mesh["pp"]
+    if stages == 1:
+        return []
+    batches, shown = _micro_batches(best)
+    turns = one_forward_one_backward(stages, min(batches, MICRO_BATCHES))
+    rows = {
+        f"stage {stage}": [(begin, length, int(backward)) for begin, length, backward in each]
+        for stage, each in enumerate(turns)
+    }
+    title = f"One update of the best plan: {batches} micro-batches{shown}, one forward one backward"
+    return [pages.card(title, pages.timeline(rows, words=("forward", "backward")))]
+
+
+def _micro_batches(best: Proposal) -> tuple[int, str]:
+    """How many a batch is cut into, and what is said if not all are drawn."""
+    stages = best.planned.plan.mesh["pp"]
+    batches = max(1, round((stages - 1) / max(_idle(best), 1e-9)))
+    return batches, "" if batches <= MICRO_BATCHES else f", the first {MICRO_BATCHES}"

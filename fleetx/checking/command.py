@@ -24,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batches", type=int, default=8, help="batches of each run (default: %(default)s)"
     )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.html", help="write the result as a page, too"
+    )
     parser.add_argument("script", help="a training script that uses fleetx; it is not changed")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the script")
 
@@ -63,6 +66,10 @@ def run(args: argparse.Namespace) -> int:
     shutil.rmtree(folder)
     report = judge(everything, without, workers, again=again)
     print(report)
+    if args.report is not None:
+        args.report.parent.mkdir(parents=True, exist_ok=True)
+        args.report.write_text(report.to_html(), encoding="utf-8")
+        print(f"fleetx check: wrote {args.report}")
     return 0 if report.ok else 1
 
 

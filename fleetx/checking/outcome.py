@@ -14,6 +14,9 @@ from fleetx.engine.engine import Engine
 from fleetx.plan.strategy import Plan
 from fleetx.torch_internals import tree_leaves
 
+DRAWN = 20_000
+"""Weights that a plot has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -58,6 +61,12 @@ class Outcome:
         """The distance to where another run ended, in units of how far that one moved."""
         distance = float(torch.linalg.vector_norm(self.end - other.end))
         return distance / max(other.moved, 1e-30)
+
+    def distances(self, other: "Outcome") -> tuple[float, ...]:
+        """How far single weights are from another run's; a sample where there are many."""
+        apart = (self.end - other.end).abs()
+        chosen = apart[:: max(1, apart.numel() // DRAWN)]
+        return tuple(chosen.tolist())
 
     def losses_away_from(self, other: "Outcome") -> float:
         """The largest difference between the losses of a batch, relative to the largest loss."""

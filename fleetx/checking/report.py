@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from typing_extensions import override
 
+from fleetx import pages
 from fleetx.checking.outcome import Outcome, listed
 
 EQUAL = 1e-6
@@ -36,6 +37,12 @@ class Verdict(Enum):
         """Whether a user can go on."""
         return self not in (Verdict.WRONG, Verdict.UNLIKE)
 
+    @property
+    def tone(self) -> str:
+        """The colour of it."""
+        doubtful = (Verdict.NO_EFFECT, Verdict.APART, Verdict.UNKNOWN)
+        return "warn" if self in doubtful else "good" if self.good else "bad"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -44,6 +51,8 @@ class Finding:
     subject: str
     verdict: Verdict
     words: str
+    unlike: tuple[float, ...] = ()
+    """Of a flag: how far each number of the weights is from the run without it."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,38 @@ class Report:
         width = max(len(finding.subject) for finding in self.findings)
         rows = [f"  {f.subject:<{width}}  {f.verdict.value:<9}  {f.words}" for f in self.findings]
         return "\n".join((self.title, *rows, self._conclusion()))
+
+    def to_html(self) -> str:
+        """The same as a page, with a plot of where the weights are without each flag."""
+        word, tone = ("fine", "good") if self.ok else ("do not train with this", "bad")
+        rows = [
+            (
+                finding.subject,
+                pages.badge(finding.verdict.value, finding.verdict.tone),
+                finding.words,
+            )
+            for finding in self.findings
+        ]
+        plots = (
+            pages.card(
+                f"Weights without {finding.subject}",
+                pages.histogram(
+                    finding.unlike,
+                    label="distance of a weight from the run with all flags",
+                    unit="weights",
+                    logarithmic=True,
+                ),
+            )
+            for finding in self.findings
+            if any(finding.unlike)
+        )
+        return pages.document(
+            "fleetx check",
+            pages.head("fleetx check", word, tone, below=self.title.removeprefix("fleetx check: ")),
+            pages.note(self._conclusion(), tone),
+            pages.card("What was found", pages.table(("", "verdict", "why"), rows)),
+            *plots,
+        )
 
     def _conclusion(self) -> str:
         wrong = [f.subject for f in self.findings if not f.verdict.good]
@@ -96,7 +137,10 @@ def judge(
         workers: their number.
         again: a second run with all flags, which must do the same.
     """
-    findings = [_on_flag(name, everything, other) for name, other in without.items()]
+    findings = [
+        replace(_on_flag(name, everything, other), unlike=everything.distances(other))
+        for name, other in without.items()
+    ]
     findings += [] if again is None else [_on_repeat(everything, again)]
     findings += [*_on_starts(everything), *_on_ranks(everything, workers), _on_losses(everything)]
     flags = ", ".join(without or everything.tolerances) or "plain data parallel"

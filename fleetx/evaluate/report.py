@@ -1,25 +1,26 @@
 """The result of a comparison, for programs (JSON) and for people (HTML)."""
 
-import base64
-import html
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fleetx import pages
 from fleetx.evaluate.comparison import Comparison
 from fleetx.evaluate.pictures import png
 
-_STYLE = """\
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }
-h1 { font-size: 1.4em } td, th { padding: .2em .8em .2em 0; text-align: left }
-.good { color: #176b2c } .bad { color: #a40e26 }
-figure { display: inline-block; width: 15em; margin: 0 1em 1em 0; vertical-align: top }
-figure img { max-width: 100%; image-rendering: pixelated; border: 1px solid #ccc }
-figcaption { font-size: .85em; overflow-wrap: anywhere }
-"""
+WORDS = {
+    "inputs": "inputs",
+    "max_abs": "largest difference of a number",
+    "mean_max_abs": "mean of each input's largest",
+    "min_cosine": "smallest cosine",
+    "mean_cosine": "mean cosine",
+    "top_k_agreement": "inputs with the same top {k}",
+}
+"""Numbers of a report -> what people call them."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Report:
     comparison: Comparison
     worst: list[Worst]
     pictures: list[NDArray[np.float32]]
+    classes: Mapping[int, str] = field(default_factory=dict)
+    """What classes are called, where that is known."""
 
     @property
     def agree(self) -> bool:
@@ -83,30 +86,57 @@ class Report:
 
     def to_html(self) -> str:
         """For people; one file with everything in it."""
-        mark = "good" if self.agree else "bad"
-        rows = "".join(
-            f"<tr><th>{html.escape(name)}<td>{html.escape(_shown(value))}"
-            for name, value in self.numbers().items()
-        )
+        found, limits = self.comparison, self.comparison.limits
+        verdict = ("agrees", "good") if self.agree else ("does not agree", "bad")
         pairs = zip(self.worst, self.pictures, strict=True)
-        figures = "".join(_figure(each, picture) for each, picture in pairs)
-        return (
-            '<!doctype html><html lang="en"><meta charset="utf-8">'
-            f"<title>fleetx verify</title><style>{_STYLE}</style>"
-            f'<h1 class="{mark}">{html.escape(self.sentence)}</h1>'
-            f"<p>Model {html.escape(self.model)}</p><table>{rows}</table>"
-            f"<h2>The inputs that are farthest apart</h2>{figures}</html>\n"
+        return pages.document(
+            "fleetx verify",
+            pages.head(self.model, *verdict, below=self.sentence),
+            *(pages.note(complaint, "bad") for complaint in found.complaints),
+            pages.tiles(self._tiles()),
+            pages.card(
+                "How far the answers are from the vectors, for each input",
+                pages.histogram(
+                    found.relative.tolist(),
+                    label="largest difference, relative to the largest number",
+                    limit=limits.max_abs,
+                    logarithmic=True,
+                ),
+            ),
+            pages.card(
+                "How far their directions are apart",
+                pages.histogram(
+                    (1 - found.cosine.astype(np.float64)).tolist(),
+                    label="1 - cosine",
+                    limit=1 - limits.cosine,
+                    logarithmic=True,
+                ),
+            ),
+            pages.card(
+                "The inputs that are farthest apart",
+                pages.raw('<div class="figures">'),
+                *(self._figure(each, picture) for each, picture in pairs),
+                pages.raw("</div>"),
+            ),
         )
 
+    def _tiles(self) -> list[tuple[str, str]]:
+        told, top = self.numbers(), self.comparison.limits.top_k
+        return [(words.format(k=top), _shown(name, told[name])) for name, words in WORDS.items()]
 
-def _figure(worst: Worst, picture: NDArray[np.float32]) -> str:
-    data = base64.b64encode(png(picture)).decode()
-    return (
-        f'<figure><img alt="" src="data:image/png;base64,{data}"><figcaption>'
-        f"<b>{html.escape(worst.name)}</b><br>max-abs {worst.max_abs:.3g}, "
-        f"cosine {worst.cosine:.6f}<br>offline top {worst.offline}<br>online top {worst.online}"
-        "</figcaption></figure>"
-    )
+    def _figure(self, worst: Worst, picture: NDArray[np.float32]) -> pages.Part:
+        return pages.figure(
+            png(picture),
+            worst.name,
+            f"difference {worst.max_abs:.3g}, cosine {worst.cosine:.6f}",
+            f"offline: {self._called(worst.offline)}",
+            f"service: {self._called(worst.online)}",
+        )
+
+    def _called(self, classes: list[int]) -> str:
+        """The largest entries by the names of their classes, where those are known."""
+        named = (f"{self.classes[at]} ({at})" if at in self.classes else str(at) for at in classes)
+        return ", ".join(named)
 
 
 def _number(value: Any) -> Any:
@@ -115,5 +145,9 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "not finite"
+    if name == "top_k_agreement":
+        return f"{value:.2%}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from fleetx.evaluate.class_names import class_names
 from fleetx.evaluate.comparison import Limits, compare
 from fleetx.evaluate.inputs import Inputs, checksum
 from fleetx.evaluate.report import Report, Worst
@@ -61,7 +62,9 @@ def report_on(
         for at in chosen
     ]
     pictures = [inputs[at][1].float().numpy() for at in chosen]
-    return Report(endpoint, vectors.model, comparison, worst, pictures)
+    folder = Path(inputs.reading.data_dir)
+    classes = class_names(folder, vectors.names, vectors.labels.tolist())
+    return Report(endpoint, vectors.model, comparison, worst, pictures, classes)
 
 
 def write(report: Report, stem: Path) -> list[Path]:

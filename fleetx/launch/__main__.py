@@ -12,6 +12,7 @@ from fleetx.launch.cluster import Job
 from fleetx.launch.console import say, warn
 from fleetx.launch.errors import Interrupted, LaunchError, raise_on_signals
 from fleetx.launch.old_scripts import HASH_SEED, without_cards
+from fleetx.launch.page import page
 from fleetx.launch.ports import Ports, claim
 from fleetx.launch.saving import Saving
 from fleetx.launch.server_secrets import check_token
@@ -69,16 +70,17 @@ def _start(arguments: Arguments, job: Job) -> int:
     start = _import_start()
     if arguments.paddle:
         os.environ.setdefault(HASH_SEED, "0")
-    return start(
-        job,
-        command(arguments),
-        listener=listener,
-        log_dir=log_dir,
-        max_restart=arguments.max_restart,
-        timeout=arguments.timeout,
-        limits=limits,
-        saving=Saving(arguments.checkpoint_seconds, arguments.grace),
-    )
+    with page(arguments, log_dir):
+        return start(
+            job,
+            command(arguments),
+            listener=listener,
+            log_dir=log_dir,
+            max_restart=arguments.max_restart,
+            timeout=arguments.timeout,
+            limits=limits,
+            saving=Saving(arguments.checkpoint_seconds, arguments.grace),
+        )
 
 
 def command(arguments: Arguments) -> tuple[str, ...]:

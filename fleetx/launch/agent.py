@@ -33,6 +33,7 @@ from fleetx.launch.saving import Saving
 from fleetx.launch.seen import Verdict, named
 from fleetx.launch.server_secrets import server_secrets
 from fleetx.launch.stuck import CODE, Limits, StuckWatch
+from fleetx.launch.telling import Telling
 
 GRACE = 4.0
 """Seconds between SIGTERM (or SIGINT) and SIGKILL, short enough to be gone in ten."""
@@ -84,6 +85,7 @@ class FleetAgent(SimpleElasticAgent):
         max_restart: int,
         limits: Limits,
         saving: Saving,
+        telling: Telling,
         keeper: bool,
     ) -> None:
         spec = WorkerSpec(
@@ -103,7 +105,7 @@ class FleetAgent(SimpleElasticAgent):
         self._stuck: StuckWatch | None = None
         self._echo: Echo | None = None
         self._told_finished = self._told_leaving = False
-        self._saving, self._keeper = saving, keeper
+        self._saving, self._telling, self._keeper = saving, telling, keeper
         self._departure = Departure((), 0.0)
         self.left: Failure | None = None
         """How the workers of this machine took their leave, where those of others go on."""
@@ -120,6 +122,7 @@ class FleetAgent(SimpleElasticAgent):
         self._told_finished = self._told_leaving = False
         told = [self._logs.activity_file(process) for process in world.local]
         self._stuck = StuckWatch(world, told, self._board, attempt, self._limits)
+        self._telling.begin(world, told, attempt, self._job.host)
         pairs = zip(world.local, told, strict=True)
         mine = [file for process, file in pairs if process.role == "TRAINER"]
         self._departure = Departure(mine, self._saving.grace)
@@ -164,7 +167,8 @@ class FleetAgent(SimpleElasticAgent):
         world, attempt = self._world, self._machines.attempt
         restarts = self._worker_group.spec.max_restarts
         file = self._logs.activity_file(process)
-        watched = self._limits.variables(file) if process.role == "TRAINER" else {}
+        judged = process.role == "TRAINER"
+        watched = self._limits.variables(file) if judged else self._telling.variables(file)
         watched |= self._saving.variables()
         return (
             self._secrets.variables(attempt)
@@ -187,16 +191,20 @@ class FleetAgent(SimpleElasticAgent):
         self._check_departure()
         found = self._watch.look(self._codes(self._processes))
         if found is not None:
+            self._telling.look(self._processes.codes(), now=True)
             self._settle(self._failure(*found))
             return RunResult(state=WorkerState.FAILED)
         assert self._stuck is not None
         if self._all_finished():
             self._processes.end()
             self._stuck.look_back()
+            self._telling.look(self._processes.codes(), now=True)
             ranks = [worker.global_rank for worker in worker_group.workers]
             return RunResult(state=WorkerState.SUCCEEDED, return_values=dict.fromkeys(ranks))
         self._check_others()
-        if (verdict := self._stuck.look()) is not None:
+        verdict = self._stuck.look()
+        self._telling.look(self._processes.codes(), self._stuck.found, now=verdict is not None)
+        if verdict is not None:
             self._settle(self._standing_still(verdict))
             return RunResult(state=WorkerState.FAILED)
         return RunResult(state=WorkerState.HEALTHY)

@@ -48,6 +48,8 @@ class Arguments:
     stuck_after: float | None = None
     checkpoint_seconds: float | None = None
     grace: float = 25.0
+    watch: bool = False
+    watch_at: str | None = None
     dry_run: bool = False
     paddle: bool = False
     module: bool = False
@@ -220,6 +222,18 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long such a script may take for a last checkpoint after SIGTERM; the exit code "
         "is 75 then, which asks for a restart (default: 25)",
+    )
+    group.add_argument(
+        "--watch",
+        action="store_true",
+        help="serve a page that shows the job while it runs, and print its address (needs "
+        "fleetx[watch]); fleetx watch DIR does the same at any time",
+    )
+    group.add_argument(
+        "--watch_at",
+        metavar="HOST:PORT",
+        help="the same page at an address that other machines reach; the link that is printed has "
+        "a token, without which nobody sees anything (default: 127.0.0.1 and a free port)",
     )
     group.add_argument(
         "--dry_run", action="store_true", help="print who would run where, and start nothing"

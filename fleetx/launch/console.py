@@ -2,7 +2,11 @@
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TextIO
+
+heard: list[Callable[[str], None]] = []
+"""Called with every warning."""
 
 
 def say(text: str) -> None:
@@ -13,6 +17,8 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Prints a line on stderr under the launcher's name."""
     _write(sys.stderr, f"fleetrun: {text}\n")
+    for listen in heard:
+        listen(text)
 
 
 def raw(data: bytes) -> None:

@@ -50,7 +50,7 @@ class WorkerLogs(LogsSpecs):
             log = self.log(process)
             kept = log.with_name(f"{log.name}.attempt{attempt - 1}")
             if attempt == 0 or kept.exists():
-                _keep_earlier(log)
+                keep_earlier(log)
             elif log.exists():
                 os.replace(log, kept)
 
@@ -65,7 +65,7 @@ class WorkerLogs(LogsSpecs):
         return destinations
 
 
-def _keep_earlier(log: Path) -> None:
+def keep_earlier(log: Path) -> None:
     """Moves all that an earlier run wrote under this name into `earlier-N`, beside its others."""
     found = [path for path in (log, *log.parent.glob(f"{log.name}.*")) if path.is_file()]
     if not found:

@@ -14,6 +14,7 @@ import sysconfig
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -28,6 +29,8 @@ BEGUN = 10
 """Exchanges after which a script without batches of fleetx is through with its beginning."""
 RECENT = 8
 """Collectives of each group that are told of, the latest ones."""
+LOOKS = 60
+"""Of so many looks, half a minute, it is told how many found the process in an exchange."""
 DEEPEST = 60
 """Frames of a stack that are told of, the innermost ones."""
 TELL = signal.SIGRTMAX - 2
@@ -49,6 +52,8 @@ _WAITING = (
     f"{_PACKAGE}roles{os.sep}stores.py",
 )
 """Files whose innermost call is a wait for other ranks."""
+_EXCHANGING = (*_WAITING, f"{_PACKAGE}ps{os.sep}wire{os.sep}")
+"""The same, and those in which a worker waits for servers."""
 _MESSENGERS = (
     _C10D,
     *(f"{_PACKAGE}{room}{os.sep}" for room in ("comm", "roles", "plan")),
@@ -56,6 +61,7 @@ _MESSENGERS = (
 _QUIET = {"wrapper", "wait", "_wait", "__exit__", "<listcomp>"}
 """Functions of torch around an exchange whose names say nothing of it."""
 
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _BROKEN = ("gloo", "NCCL", "c10d", "onnection", "ecv")
 
 Place = tuple[str, int, str]
@@ -71,6 +77,8 @@ class Reporter:
         self._still = time.monotonic()
         self._groups: dict[str, Any] = {}
         self._looked = 0.0
+        self._figures: dict[str, Any] = {}
+        self._exchanging: deque[bool] = deque(maxlen=LOOKS)
         self._pid = os.getpid()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fleetx-activity", daemon=True)
@@ -113,6 +121,7 @@ class Reporter:
 
     def beat(self) -> None:
         """Look once and tell."""
+        self._figures = self._counted()
         record = self._light()
         at = time.monotonic()
         if (seen := self._progress(record)) != self._seen:
@@ -126,7 +135,18 @@ class Reporter:
     def _light(self) -> dict[str, Any]:
         activity = sys.modules.get("fleetx.roles.activity")
         known = activity.now() if activity is not None else {}
-        return {"state": "running", "pid": self._pid, **known}
+        told = {"state": "running", "pid": self._pid, **known, "figures": self._figures}
+        if (figures := sys.modules.get("fleetx.roles.figures")) is not None:
+            told["facts"] = figures.facts()
+        return told
+
+    def _counted(self) -> dict[str, Any]:
+        """What can be told in numbers: what anybody put down, and what any process has."""
+        self._exchanging.append(_exchanges())
+        share = sum(self._exchanging) / len(self._exchanging)
+        own = {"memory": _resident(), "exchanging": round(share, 3)}
+        figures = sys.modules.get("fleetx.roles.figures")
+        return own if figures is None else {**own, **figures.now()}
 
     def _progress(self, record: dict[str, Any]) -> object:
         names = ("doing", "since", "batches", "meetings")
@@ -190,6 +210,22 @@ def _internals() -> Any:
 def _made() -> dict[str, int]:
     internals = _internals()
     return {} if internals is None else dict(internals.exchanges_made())
+
+
+def _exchanges() -> bool:
+    """Whether the main thread is in a call that exchanges something with others."""
+    ident = threading.main_thread().ident
+    frame = sys._current_frames().get(ident) if ident is not None else None
+    return frame is not None and any(part in frame.f_code.co_filename for part in _EXCHANGING)
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except OSError:
+        return 0
 
 
 def _of_main_thread() -> list[Place]:

@@ -31,6 +31,7 @@ from fleetx.launch.rendezvous import (
 from fleetx.launch.saving import Saving
 from fleetx.launch.store import Store, control_store
 from fleetx.launch.stuck import Limits
+from fleetx.launch.telling import Telling
 
 
 def start(
@@ -54,6 +55,7 @@ def start(
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     errors = Path(tempfile.mkdtemp(prefix="fleetrun-"))
     logs = WorkerLogs(log_dir, errors)
+    telling = Telling(log_dir, " ".join(command))
     try:
         store = control_store(job, listener, timeout)
         board = JobBoard(store)
@@ -67,10 +69,12 @@ def start(
             max_restart=max_restart,
             limits=limits,
             saving=saving,
+            telling=telling,
             keeper=listener is not None,
         )
         try:
-            return _run(agent, job, board)
+            with telling:
+                return telling.ended_with(_run(agent, job, board))
         finally:
             agent.tidy()
             others = (rendezvous.world.nnodes if rendezvous.world else job.max_nodes) - 1

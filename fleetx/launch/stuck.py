@@ -85,6 +85,8 @@ class StuckWatch:
         self._shared_any = False
         self._heard = 0
         self._told: Verdict | None = None
+        self.found: Verdict | None = None
+        """Who keeps others waiting at the moment."""
         self._next = limits.warn
         self._asked: set[int] = set()
         self._warned: set[tuple[int, str]] = set()
@@ -180,7 +182,7 @@ class StuckWatch:
         return {**every, **local}
 
     def _judge(self, seen: Mapping[int, Seen]) -> Verdict | None:
-        found = judge(seen, self._limits.first)
+        self.found = found = judge(seen, self._limits.first)
         if found is None:
             self._relieve()
             return None

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from fleetx.roles import activity, logs
+from fleetx.roles import activity, figures, logs
 from fleetx.roles.detection import PaddleCloudRoleMaker
 from fleetx.roles.environment import Environment
 from fleetx.roles.freed_memory import keep_freed_memory
@@ -54,6 +54,7 @@ def start(role_maker: RoleMaker | None = None, *, is_collective: bool = False) -
         return _again(claimed)
     handler = logs.attach(claimed)
     activity.forget()
+    figures.forget()
     try:
         with activity.meeting("fleet.init()"):
             world = open_world(claimed)

@@ -13,6 +13,7 @@ __all__ = [
     "FsdpRecord",
     "check_reduced",
     "exchanges_made",
+    "exposed_exchange",
     "flattened",
     "forget_sharding_plans",
     "fsdp_owner",
@@ -43,6 +44,17 @@ def seed_spread_tensors(seed: int, mesh: "DeviceMesh") -> None:
 def check_reduced(replica: nn.parallel.DistributedDataParallel) -> None:
     """Raise if DDP still waits for gradients of the last backward."""
     replica._check_reducer_finalized()
+
+
+def exposed_exchange(replica: nn.parallel.DistributedDataParallel) -> float:
+    """Seconds for which a backward of DDP waited for exchanges after its own work, on average.
+
+    DDP measures the first ten batches and every hundredth, with events on a GPU.
+    """
+    told = replica._get_ddp_logging_data()
+    names = ("avg_backward_comm_time", "avg_backward_compute_comm_overlap_time")
+    exchanging, meanwhile = (int(told.get(name) or 0) for name in names)
+    return max(0, exchanging - meanwhile) / 1e9
 
 
 FsdpRecord: TypeAlias = Any

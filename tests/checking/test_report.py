@@ -125,3 +125,16 @@ def test_workers_that_begin_apart_are_wrong_and_those_that_were_made_equal_are_n
     begun = judge(replace(FINE, begun=("a", "b")), {}, workers=2)
     assert "workers differ before the first batch, in a, b; load" in str(begun)
     assert not begun.ok
+
+
+def test_the_page_says_the_same_with_a_distribution_for_each_flag_that_moves_weights() -> None:
+    report = judge(FINE, {"amp": moved(1e-3), "recompute": FINE}, workers=2)
+    page = report.to_html()
+    for finding in report.findings:
+        assert finding.subject in page
+        assert finding.words in page
+    assert "Weights without amp" in page
+    assert "4 around 0.001" in page
+    assert "Weights without recompute" not in page
+    assert '<span class="badge good">within</span>' in page
+    assert "do not train with this" in judge(FINE, {"amp": moved(1.0)}, workers=1).to_html()

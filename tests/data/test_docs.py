@@ -21,6 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
         ("large_models", []),
         ("trackers", []),
         ("scripts", []),
+        ("watching", []),
         ("testing", ["-m", "pytest", "-q"]),
     ],
 )

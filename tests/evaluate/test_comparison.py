@@ -1,10 +1,13 @@
 """What counts as agreement, in numbers that can be checked by hand."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fleetx.evaluate.class_names import class_names
 from fleetx.evaluate.comparison import Comparison, Limits, compare
 from fleetx.evaluate.report import Report, Worst
 from fleetx.evaluate.service import Array
@@ -86,7 +89,27 @@ def test_a_report_is_json_for_programs_and_html_for_people() -> None:
     assert "&lt;b&gt;&amp;.png" in page
     assert "<b>&.png" not in page
     assert 'src="data:image/png;base64,' in page
+    assert "largest difference of a number" in page
+    assert "not finite" in page
+    for key in ("max_abs", "min_cosine", "top_k_agreement", "complaints"):
+        assert key not in page.replace("(max_abs", ""), "words instead of keys"
     assert (
         "agrees with the offline vectors on all 1 inputs"
         in report(np.ones((1, 2), np.float32)).to_html()
     )
+
+
+def test_a_page_has_names_of_classes_and_a_distribution() -> None:
+    page = replace(report(np.ones((1, 2), np.float32)), classes={0: "tulip"}).to_html()
+    assert "offline: tulip (0)" in page
+    assert "limit 0.001" in page
+
+
+def test_classes_are_called_as_a_file_says_or_as_their_folders(tmp_path: Path) -> None:
+    names, labels = ["rose/1.png", "rose/2.png", "tulip/1.png", "x.png"], [0, 0, 1, -1]
+    assert class_names(tmp_path, names, labels) == {0: "rose", 1: "tulip"}
+    assert class_names(tmp_path, ["a/1.png", "b/2.png"], [0, 0]) == {}
+    assert class_names(tmp_path, ["1.png", "2.png"], [0, 1]) == {}
+    assert class_names(tmp_path, ["all/1.png", "all/2.png"], [0, 1]) == {}
+    (tmp_path / "classes.txt").write_text("daisy\n\noak\n")
+    assert class_names(tmp_path, names, labels) == {0: "daisy", 2: "oak"}

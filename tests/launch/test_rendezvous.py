@@ -21,6 +21,7 @@ from fleetx.launch.ports import Ports
 from fleetx.launch.rendezvous import FixedMembers, Rendezvous
 from fleetx.launch.saving import Saving
 from fleetx.launch.stuck import Limits
+from fleetx.launch.telling import Telling
 from tests.ports import free_ports
 
 
@@ -166,6 +167,7 @@ def test_machines_of_an_elastic_job_meet_again_without_a_silent_one(
         max_restart=0,
         limits=Limits(),
         saving=Saving(),
+        telling=Telling(tmp_path, "train.py"),
         keeper=True,
     )
     agent._check_others()

@@ -28,6 +28,16 @@ IDS = np.arange(1, 33)
 OWNERS = servers_of(IDS, 2)
 
 
+def test_servers_count_what_they_hold_and_serve() -> None:
+    with team(2) as here:
+        client, handle = filled(here)
+        rows(client, handle, IDS)
+        found = [handler.figures()["t"] for handler in here.handlers]
+    for at, one in enumerate(found):
+        own = int(np.count_nonzero(at == OWNERS))
+        assert one == {"rows": own, "pulled": own, "pushed": own, "updates": 1}
+
+
 def of_both(begin: int, end: int) -> Any:
     """As many ids of the first server as of the second."""
     return np.concatenate([IDS[server == OWNERS][begin:end] for server in (0, 1)])

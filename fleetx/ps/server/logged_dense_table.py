@@ -30,6 +30,7 @@ class LoggedDenseTable(LoggedTable):
             self.await_version(frame.step, patience)
             self.require_intact()
             self.staleness.read(claim.worker, self.version)
+            self.pulled += self.table.spec.size
             return self.table.values.copy(), self.version
 
     @override

@@ -65,6 +65,7 @@ class LoggedSparseTable(LoggedTable):
                 raise self.mark_lost(error) from error
             if admitted is not None and len(admitted):
                 self._note_admitted(admitted)
+            self.pulled += n
             self.staleness.read(claim.worker, self.version)
 
     def changed_ids(self, claim: Claim, frame: Frame) -> tuple[int, Ids | None]:

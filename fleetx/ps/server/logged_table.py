@@ -61,6 +61,8 @@ class LoggedTable(ABC):
         """Version -> worker -> its push, for updates that wait for the other workers."""
         self._waiting_since: dict[int, int] = {}
         """Version -> the number of the first record of its round."""
+        self.pulled = self.pushed = 0
+        """Rows that were asked for, and rows that gradients came for; of a dense table, numbers."""
         self._table = table
         self._lost = ""
         self._rate_conflict = ""
@@ -85,6 +87,7 @@ class LoggedTable(ABC):
                 parts = [claim.packed(), frame.packed(), body]
             self.log_and_apply(CHANGE, parts, lambda: self._accept(claim.worker, frame, change))
             self.seen[claim.client] = frame.seq
+            self.pushed += frame.count
             if self._rounds:
                 self.try_close_incomplete_rounds()
 
@@ -276,3 +279,13 @@ class LoggedTable(ABC):
     def describe(self) -> dict[str, Any]:
         """What a person may want to know."""
         return self._table.describe() | {"staleness": self.staleness.describe()}
+
+    def figures(self) -> dict[str, int]:
+        """What it holds and has served, for whoever watches; a look that waits for nobody."""
+        held = len(self._table) if isinstance(self._table, SparseTable) else self._table.spec.size
+        return {
+            "rows" if isinstance(self._table, SparseTable) else "numbers": held,
+            "pulled": self.pulled,
+            "pushed": self.pushed,
+            "updates": self.version,
+        }

@@ -149,6 +149,10 @@ class RequestHandler:
                     logged.try_close_incomplete_rounds()
         self.checkpoint()
 
+    def figures(self) -> dict[str, dict[str, int]]:
+        """What each table holds and has served so far."""
+        return {logged.spec.name: logged.figures() for logged in self._tables}
+
     def _tick(self, claim: Claim, message: Message) -> Message:
         step, bound, done = (int(message[name]) for name in ("step", "bound", "done"))
         return {"lead": self.barriers.tick(claim.worker, step, bound, done)}

@@ -21,6 +21,7 @@ from fleetx.ps.wire.messages import from_json, to_json
 from fleetx.ps.wire.pipes import LARGE, EndedError, Pipe
 from fleetx.ps.wire.shared_memory_server import ROWS_AT, SharedReplyWriter
 from fleetx.ps.wire.short_floats import shortened
+from fleetx.roles import figures
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +65,12 @@ class Server(socketserver.ThreadingTCPServer):
         while not self.handler.membership.ended.wait(WATCH):
             self._try(self.handler.membership.find_dead)
             self._try(self.handler.tidy)
+            self._try(self._tell)
         self._try(self.handler.tidy)
         self.shutdown()
+
+    def _tell(self) -> None:
+        figures.put(tables=self.handler.figures())
 
     def _try(self, task: Callable[[], object]) -> None:
         """A full disk must not end the watch: nobody would notice dead workers, or the end."""

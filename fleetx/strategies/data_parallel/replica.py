@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +17,10 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward
 from fleetx.plan.job import Job
 from fleetx.plan.step import Reduce, Step
+from fleetx.roles import figures
 from fleetx.strategies.data_parallel.averaging import UNUSED, reduction
 from fleetx.strategies.data_parallel.backwards import Backwards
+from fleetx.torch_internals import exposed_exchange
 
 ONE_TENSOR_PER_BUCKET = 1e-6
 """A bucket this small (MB) is closed by the first tensor that enters it."""
@@ -55,13 +58,21 @@ def replicate(model: nn.Module, job: Job) -> DistributedDataParallel:
     """DDP around the model's own forward, with buckets as the job's options say."""
     fuse = job.option("fuse_all_reduce_ops", bool)
     megabytes = job.option("fuse_grad_size_in_MB", int) if fuse else ONE_TENSOR_PER_BUCKET
-    return DistributedDataParallel(
+    replica = DistributedDataParallel(
         _Shell(model),
         process_group=job.mesh["dp"].get_group(),
         bucket_cap_mb=megabytes,
         find_unused_parameters=job.option("find_unused_parameters", bool),
         gradient_as_bucket_view=True,
     )
+    # Weakly, for figures outlive a model that nobody uses any more.
+    figures.source("exchange", partial(_exposed, weakref.ref(replica)))
+    return replica
+
+
+def _exposed(kept: "weakref.ref[DistributedDataParallel]") -> dict[str, float]:
+    replica = kept()
+    return {} if replica is None else {"exchange_seconds": exposed_exchange(replica)}
 
 
 def with_gradients(
