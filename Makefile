@@ -19,6 +19,11 @@ run: $(VENV)/.run ## the main job: two CPU workers learn to tell flowers apart, 
 		--data_dir=output/flowers --output=output/resnet --model=ResNet18 --width=16 \
 		--image_shape=3,64,64 --lower_scale=0.35 --batch_size=16 --num_epochs=8 --warm_up_epochs=1 \
 		--fp16=True --use_recompute=True --use_lars=True --lars_coeff=0.02 --lr=1
+	@echo "loss, accuracy and throughput: output/resnet/curves.png. Next:"
+	@echo "  $(BIN)/fleetx watch output/log                # what every worker did"
+	@echo "  $(BIN)/mlserver start output/resnet/model     # serve it ($(BIN)/pip install mlserver)"
+	@echo "  $(BIN)/fleetx evaluate --model output/resnet/model --data_dir output/flowers --output output/v.safetensors &&"
+	@echo "  $(BIN)/fleetx verify --vectors output/v.safetensors --endpoint http://localhost:8080   # the same answers?"
 
 test: lint types unit ## lint, types and all tests; what CI runs
 

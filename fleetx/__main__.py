@@ -2,8 +2,13 @@
 
 import argparse
 import importlib
+import platform
 import sys
 from collections.abc import Sequence
+from importlib import metadata
+
+from fleetx import __version__
+from fleetx.near_names import did_you_mean
 
 TOOLS = {
     "check": (
@@ -29,10 +34,28 @@ TOOLS = {
         "make a small data set",
         "Data sets for the examples.",
     ),
+    "doctor": (
+        "fleetx.doctor.command",
+        "see whether this machine can run a distributed job",
+        "Looks at versions, cards, links, shared memory, ports, clock and limits, and lets two "
+        "workers train; each line is ok, or says what to do.",
+    ),
     "evaluate": (
         "fleetx.evaluate.evaluate_command",
         "write the vectors of a model's last layer",
         "Runs a model over the inputs of a list and writes one vector for each of them.",
+    ),
+    "explain": (
+        "fleetx.planning.explain_command",
+        "say what the strategy of a script does, for any number of workers",
+        "Runs your script up to its model and its optimizer, and prints the plan: what runs in "
+        "which order, what workers hold and what they send.",
+    ),
+    "init": (
+        "fleetx.planning.init_command",
+        "write a strategy file and the line that starts the job",
+        "Asks four questions, or takes the answers as flags, and writes a strategy file that "
+        "works.",
     ),
     "plan": (
         "fleetx.planning.command",
@@ -58,13 +81,25 @@ TOOLS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one of the tools."""
     parser = argparse.ArgumentParser(prog="fleetx", description=__doc__)
+    parser.add_argument("--version", action="version", version=_version())
     tools = parser.add_subparsers(dest="tool", required=True, metavar="TOOL")
     for name, (module, help, description) in TOOLS.items():
         command = importlib.import_module(module)
         command.add_arguments(tools.add_parser(name, help=help, description=description))
-    args = parser.parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    if given and not given[0].startswith("-") and given[0] not in TOOLS:
+        parser.error(f"there is no tool {given[0]!r}; {did_you_mean(given[0], TOOLS)}")
+    args = parser.parse_args(given)
     code: int = importlib.import_module(TOOLS[args.tool][0]).run(args)
     return code
+
+
+def _version() -> str:
+    try:
+        torch = metadata.version("torch")  # without its two seconds
+    except metadata.PackageNotFoundError:
+        torch = "is missing"
+    return f"fleetx {__version__} (torch {torch}, Python {platform.python_version()})"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ python train_with_fleet.py --data_dir=flowers                  # one process
 fleetrun --gpus 0,1,2,3 train_with_fleet.py --data_dir=flowers # four cards
 fleetrun --gpus none --nproc_per_node 2 train_with_fleet.py --data_dir=flowers   # two CPU workers
 
-tensorboard --logdir output/tensorboard                        # watch it
+tensorboard --logdir output/tensorboard                        # watch it; or see output/curves.png
 """
 
 import argparse
@@ -119,7 +119,7 @@ class Run:
             self.manager.step(self.place)
         bar.close()
         self.epoch = epoch + 1
-        self.report = f"[Epoch {epoch}] loss: {meter.loss:.5f}, {meter.speed:.1f} images/s"
+        self.report = f"[Epoch {epoch + 1}] loss: {meter.loss:.5f}, {meter.speed:.1f} images/s"
 
     def bar(self, epoch: int) -> Any:
         """The progress of an epoch, which may have begun before a stop."""
@@ -159,9 +159,15 @@ class Run:
                 self.board.add_scalar(name, value, self.step)
 
     def close(self) -> None:
-        """Write what the curves still hold back."""
-        if self.board is not None:
-            self.board.close()
+        """Write what the curves still hold back, and a picture of them."""
+        if self.board is None:
+            return
+        self.board.close()
+        try:
+            folder = self.args.output
+            say(f"saved {applications.save_curves(folder / 'tensorboard', folder / 'curves.png')}")
+        except ModuleNotFoundError as missing:
+            say(f"no curves.png, because {missing.name} is not installed")
 
 
 class Meter:
@@ -319,7 +325,7 @@ def arguments() -> argparse.Namespace:
 
     add("model", str, "ResNet50", f"one of {', '.join(applications.names()[:6])}")
     add("data_dir", Path, Path("./ImageNet"), "train.txt and val.txt, or Flowers-102")
-    add("output", Path, Path("output"), "for checkpoints, curves and the exported model")
+    add("output", Path, Path("output"), "for checkpoints, curves, a picture, the exported model")
     add("resume", switch, False, "go on from the latest checkpoint in --output")
     add("num_epochs", int, 90, "passes over the images")
     add("batch_size", int, 32, "images of a worker")

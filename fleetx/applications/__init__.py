@@ -2,6 +2,7 @@
 
 from fleetx.applications.bert import BertBase, BertLarge
 from fleetx.applications.catalogue import build, names
+from fleetx.applications.curves import save_curves
 from fleetx.applications.export import save_for_inference
 from fleetx.applications.resnet import (
     Resnet18,
@@ -27,5 +28,6 @@ __all__ = [
     "build",
     "names",
     "parse_train_configs",
+    "save_curves",
     "save_for_inference",
 ]

@@ -45,14 +45,16 @@ def launch(arguments: Arguments, environ: Mapping[str, str], ports: Ports) -> in
     _check_script(arguments)
     plan = parameter_server.plan if arguments.is_parameter_server() else collective.plan
     job = plan(arguments, environ, ports)
-    say(banner.configuration(arguments))
+    told = arguments.verbose or arguments.dry_run
+    if told:
+        say(banner.configuration(arguments))
     for note in notes:
         say(note)
     if arguments.dry_run:
         _describe(job)
         return 0
     check_token(job, environ)
-    say(banner.announcement(job))
+    say(banner.announcement(job) if told else banner.line(job, arguments.log_dir))
     return _start(arguments, job)
 
 

@@ -20,13 +20,14 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import get_sub
 from typing_extensions import override
 
 from fleetx.launch.cluster import Job, Process, World
-from fleetx.launch.console import warn
+from fleetx.launch.console import terminal, warn
 from fleetx.launch.departure import ASKS_FOR_RESTART, Departure
 from fleetx.launch.environment import torch_variables, variables
 from fleetx.launch.errors import Interrupted, ask_before_stopping, ignore_signals, pass_on
 from fleetx.launch.failure import Failure, Record, Watch
 from fleetx.launch.job_board import JobBoard
 from fleetx.launch.logs import Echo, WorkerLogs, last_lines
+from fleetx.launch.progress_bars import TERMINAL
 from fleetx.launch.rendezvous import Rendezvous
 from fleetx.launch.restart_policy import RestartPolicy
 from fleetx.launch.saving import Saving
@@ -170,6 +171,8 @@ class FleetAgent(SimpleElasticAgent):
         judged = process.role == "TRAINER"
         watched = self._limits.variables(file) if judged else self._telling.variables(file)
         watched |= self._saving.variables()
+        if process == _shown(world) and (path := terminal()) is not None:
+            watched[TERMINAL] = path
         return (
             self._secrets.variables(attempt)
             | watched
@@ -180,9 +183,8 @@ class FleetAgent(SimpleElasticAgent):
         )
 
     def _start_echo(self, world: World) -> None:
-        for process in world.local:
-            if process.role == "TRAINER" and process.rank == 0:
-                self._echo = Echo(self._logs.log(process))
+        if (process := _shown(world)) is not None:
+            self._echo = Echo(self._logs.log(process))
 
     @override
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -229,6 +231,7 @@ class FleetAgent(SimpleElasticAgent):
             message=record.message if behind is None else f"{behind.sentence}. {record.message}",
             log=str(self._logs.log(process)),
             lines=last_lines(self._logs.log(process)),
+            others="" if behind is not None else self._stuck.meanwhile(process),
         )
 
     def _standing_still(self, verdict: Verdict) -> Failure:
@@ -358,6 +361,12 @@ class FleetAgent(SimpleElasticAgent):
         stop = sys.exception()
         by_hand = isinstance(stop, Interrupted) and stop.number is signal.SIGINT
         self._stop(signal.SIGINT if by_hand else signal.SIGTERM)
+
+
+def _shown(world: World) -> Process | None:
+    """The process of this machine whose output the console shows."""
+    workers = (each for each in world.local if each.role == "TRAINER" and each.rank == 0)
+    return next(workers, None)
 
 
 def _taken_leave(process: Process, job: Job, record: Record) -> Failure:

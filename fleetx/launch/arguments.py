@@ -1,6 +1,7 @@
 """The flags of `fleetrun`, new and old spellings, as one frozen record."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -9,6 +10,7 @@ from typing import NoReturn
 from typing_extensions import override
 
 from fleetx.launch.errors import USAGE
+from fleetx.near_names import nearest_names
 
 EXAMPLES = """examples:
   fleetrun train.py --lr 0.1                          every card of this machine, or one CPU process
@@ -51,6 +53,7 @@ class Arguments:
     watch: bool = False
     watch_at: str | None = None
     dry_run: bool = False
+    verbose: bool = False
     paddle: bool = False
     module: bool = False
     script: str = ""
@@ -74,7 +77,9 @@ class _Parser(argparse.ArgumentParser):
 def parse(argv: Sequence[str] | None = None) -> Arguments:
     """Reads the command line; exits with code 2 and one sentence when it cannot."""
     parser = _build_parser()
-    namespace = parser.parse_args(argv)
+    namespace, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(_unknown(unknown[0].partition("=")[0], parser.format_help()))
     if namespace.meeting_point is not None:
         if namespace.command:
             parser.error(
@@ -89,6 +94,13 @@ def parse(argv: Sequence[str] | None = None) -> Arguments:
     known = {field.name for field in fields(Arguments)}
     assert set(values) <= known, "a flag has no field in Arguments"
     return Arguments(**values, script=script, script_args=tuple(rest))
+
+
+def _unknown(flag: str, help: str) -> str:
+    """What is said of a flag that does not exist: the nearest one, if any is near."""
+    near = nearest_names(flag, re.findall(r"(?<=[\s,])--\w+", help))
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"fleetrun has no flag {flag}{meant}"
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -237,6 +249,9 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--dry_run", action="store_true", help="print who would run where, and start nothing"
+    )
+    group.add_argument(
+        "--verbose", action="store_true", help="print all flags and the variables of a process"
     )
     group.add_argument(
         "--paddle",

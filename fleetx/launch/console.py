@@ -21,6 +21,14 @@ def warn(text: str) -> None:
         listen(text)
 
 
+def terminal() -> str | None:
+    """The path of the terminal to which stdout goes, if it goes to one."""
+    try:
+        return os.ttyname(sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
 def raw(data: bytes) -> None:
     """Passes bytes of a worker through as they are, carriage returns included."""
     try:

@@ -89,10 +89,11 @@ def visible(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def count() -> int:
     """Number of cards that the installed torch could drive."""
-    return _count_hardware() if _torch_drives_cards() else 0
+    return hardware() if _torch_drives_cards() else 0
 
 
-def _count_hardware() -> int:
+def hardware() -> int:
+    """Number of cards in this machine, whatever the installed torch can do with them."""
     folder = Path("/proc/driver/nvidia/gpus")
     if folder.is_dir():
         return len(list(folder.iterdir()))

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,9 @@ from fleetx.launch.cluster import Process
 
 OVERDUE = 3.0
 """Seconds a process may take to end after its script has failed."""
+
+OUT_OF_MEMORY = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
+"""Where the system counts what it has killed for its memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,8 @@ class Failure:
     log: str = ""
     lines: tuple[str, ...] = ()
     verb: str = "failed first"
+    others: str = ""
+    """What the other ranks were doing."""
 
     def to_json(self) -> str:
         """For another launcher to read."""
@@ -50,6 +56,8 @@ class Failure:
         parts = [self.headline().replace(f" {self.verb}", there, 1)]
         if not several:
             parts = [self.headline()]
+        if self.others:
+            parts.append(f"meanwhile {self.others}")
         if self.lines:
             parts += [f"last lines of {self.log}:", *(f"    {line}" for line in self.lines)]
         elif self.log:
@@ -80,6 +88,7 @@ class Watch:
         self._processes = processes
         self._error_files = error_files
         self._seen = time.time()
+        self._out_of_memory = out_of_memory()
         self._ended: dict[int, tuple[float, int]] = {}
 
     def look(self, codes: Mapping[int, int | None]) -> tuple[Process, Record] | None:
@@ -121,8 +130,23 @@ class Watch:
         if code == 0:
             return None
         if code < 0:
-            return Record(when, 128 - code, f"killed by {signal_name(-code)}")
+            return Record(when, 128 - code, f"killed by {signal_name(-code)}{self._why(-code)}")
         return Record(when, code, "ended without a Python exception")
+
+    def _why(self, number: int) -> str:
+        if number == signal.SIGKILL and out_of_memory() > self._out_of_memory:
+            return ", by the system: its memory ran out"
+        return ""
+
+
+def out_of_memory() -> int:
+    """How many processes the system has killed for their memory, as far as it tells."""
+    for file in OUT_OF_MEMORY:
+        with suppress(OSError, ValueError):
+            counts = dict(line.split() for line in file.read_text().splitlines())
+            if "oom_kill" in counts:
+                return int(counts["oom_kill"])
+    return 0
 
 
 def _read(path: Path) -> Record | None:

@@ -10,10 +10,12 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from typing_extensions import override
 
 from fleetx.launch.cluster import Process
-from fleetx.launch.console import raw
+from fleetx.launch.console import raw, terminal
 
 ECHO_INTERVAL = 0.05
 CRASH_LINES = 40
+WIPE = b"\x1b[K"
+"""Removes what is drawn to the right of a terminal's cursor: a progress bar, if there is one."""
 
 
 class WorkerLogs(LogsSpecs):
@@ -82,6 +84,7 @@ class Echo:
     """Copies a growing file to stdout until told that it grows no more."""
 
     def __init__(self, path: Path) -> None:
+        self._before = WIPE if terminal() else b""
         self._ended = threading.Event()
         self._file = path.open("rb", buffering=0)
         self._thread = threading.Thread(target=self._follow, name="echo", daemon=True)
@@ -101,7 +104,7 @@ class Echo:
 
     def _copy(self) -> None:
         while data := self._file.read(1 << 16):
-            raw(data)
+            raw(self._before + data)
 
 
 def last_lines(path: Path, number: int = 20) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ LOOKS = 60
 """Of so many looks, half a minute, it is told how many found the process in an exchange."""
 DEEPEST = 60
 """Frames of a stack that are told of, the innermost ones."""
+ASK = ".ask"
+"""What a file beside the one of a worker is called that makes it tell everything at once."""
 TELL = signal.SIGRTMAX - 2
 """Makes a process write its stacks even if its interpreter is stuck in native code."""
 
@@ -126,10 +128,11 @@ class Reporter:
         at = time.monotonic()
         if (seen := self._progress(record)) != self._seen:
             self._seen, self._still, self._looked = seen, at, 0.0
-        if at - self._still >= self._after:
-            if not self._looked or at - self._looked > LOOK:
+        asked = os.path.exists(self._file + ASK)
+        if asked or at - self._still >= self._after:
+            if asked or not self._looked or at - self._looked > LOOK:
                 self._groups, self._looked = self._collectives(), at
-            record |= {**_located(_of_main_thread()), "groups": self._groups}
+            record |= {**_located(_of_main_thread()), "groups": self._groups, "asked": asked}
         self._write(record)
 
     def _light(self) -> dict[str, Any]:

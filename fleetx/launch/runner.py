@@ -30,6 +30,8 @@ def main() -> NoReturn:
     faulthandler.enable()  # a crash in native code leaves the Python stacks in the log
     _die_with_launcher()
     reporter = _start_reporter()
+    end_bars = _beside("progress_bars").install()
+    atexit.register(end_bars)
     arguments = sys.argv[1:]
     module = arguments[0] == "-m"
     owner = os.getpid()
@@ -57,6 +59,7 @@ def main() -> NoReturn:
             reporter.fail(error)
             _record(f"{type(error).__name__}: {error}", code)
         own = _without_runner(error.__traceback__)
+        end_bars()  # else the traceback stands behind one
         sys.excepthook(type(error), error.with_traceback(own), own)
         sys.exit(code)
     sys.exit(0)
@@ -71,16 +74,21 @@ class _Silent:
 
 def _start_reporter() -> Any:
     """Lets a thread tell the launcher what this process does, until its very end."""
-    path = Path(__file__).with_name("reporter.py")
-    spec = importlib.util.spec_from_file_location("fleetx_reporter", path)
+    if (reporter := _beside("reporter").start()) is None:
+        return _Silent()
+    atexit.register(reporter.finish)  # the first to be registered is the last to be called
+    return reporter
+
+
+def _beside(name: str) -> Any:
+    """A module that lies beside this file, loaded by its path."""
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"fleetx_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    if (reporter := module.start()) is None:
-        return _Silent()
-    atexit.register(reporter.finish)  # the first to be registered is the last to be called
-    return reporter
+    return module
 
 
 _told_to_stop: list[int] = []

@@ -46,6 +46,35 @@ def ended_early(seen: Mapping[int, Seen], failed: int) -> Verdict | None:
     return Verdict(tuple(culprits), (failed,), 0.0, sentence)
 
 
+def meanwhile(seen: Mapping[int, Seen]) -> str:
+    """What ranks were doing when another one failed; alike ones are told of together."""
+    alike: dict[str, list[int]] = {}
+    for rank, each in sorted(seen.items()):
+        if told := _was(each):
+            alike.setdefault(told, []).append(rank)
+    return "; ".join(f"{named(ranks)} {told}" for told, ranks in alike.items())
+
+
+def _was(seen: Seen) -> str:
+    if seen.state == "ended":
+        return f"had ended with code 0 after {batches_of(seen.batches)}"
+    if seen.state == "failed" and not seen.broken:
+        return f"failed later{_at(seen)}{_step(seen)}"
+    found = [(name, group) for name, group in seen.groups.items() if group.open]
+    if found:
+        return f"waited in {_collective(seen, *found[0])}{_step(seen)}"
+    if seen.waits:
+        return f"waited in {_exchange(seen, seen.waits)}{_step(seen)}"
+    if seen.meeting:
+        return f"waited in {seen.meeting}{_step(seen)}"
+    doing = f" {seen.doing}" if seen.doing else ""
+    return f"was{doing}{_at(seen)}{_step(seen)}" if doing or seen.place else ""
+
+
+def _at(seen: Seen) -> str:
+    return f" at {seen.place}" if seen.place else ""
+
+
 def stacks(seen: Mapping[int, Seen]) -> str:
     """The Python stack of every rank; ranks that stand at the same place are told of once."""
     alike: dict[tuple[str, ...], list[int]] = {}
@@ -152,8 +181,7 @@ def _culprit(rank: int, seen: Seen) -> str:
     if seen.silent:
         return f"rank {rank} has given no sign for {seen.silent:.0f} s ({seen.asleep})"
     doing = f" {seen.doing}" if seen.doing else ""
-    place = f" at {seen.place}" if seen.place else ""
-    return f"rank {rank} has been{doing}{place} for {seen.still:.0f} s{_step(seen)}"
+    return f"rank {rank} has been{doing}{_at(seen)} for {seen.still:.0f} s{_step(seen)}"
 
 
 def _waiters(waits: Mapping[int, _Wait]) -> str:
@@ -209,4 +237,4 @@ def _exchange(seen: Seen, function: str) -> str:
 
 def _owner(seen: Seen, group: str) -> str:
     strategy = seen.strategy or seen.owners.get(group, "")
-    return f" of {strategy}" if strategy else f" at {seen.place}" if seen.place else ""
+    return f" of {strategy}" if strategy else _at(seen)

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,9 @@ from fleetx.launch.cluster import Process, World
 from fleetx.launch.console import warn
 from fleetx.launch.errors import LaunchError
 from fleetx.launch.out_of_step import different_updates
-from fleetx.launch.reporter import AFTER, FILE, TELL
+from fleetx.launch.reporter import AFTER, ASK, FILE, TELL
 from fleetx.launch.seen import Seen, Verdict, from_json, to_json
-from fleetx.launch.standstill import ended_early, judge, stacks
+from fleetx.launch.standstill import ended_early, judge, meanwhile, stacks
 
 if TYPE_CHECKING:
     from fleetx.launch.job_board import JobBoard
@@ -131,6 +132,19 @@ class StuckWatch:
             time.sleep(LOOK / 2)
         return None
 
+    def meanwhile(self, process: Process) -> str:
+        """What the other ranks do while a process fails, before they are told to stop."""
+        failed = process.rank if process.role == "TRAINER" else None
+        others = {rank: file for rank, file in self._files.items() if rank != failed}
+        for file in others.values():
+            with suppress(OSError):
+                Path(f"{file}{ASK}").touch()
+        deadline = time.monotonic() + SETTLE
+        while not all(map(_has_told, others.values())) and time.monotonic() < deadline:
+            time.sleep(LOOK / 10)
+        seen = self._everywhere(self._local(time.monotonic()))
+        return meanwhile({rank: each for rank, each in seen.items() if rank != failed})
+
     def _local(self, now: float) -> dict[int, Seen]:
         found = {rank: self._read(rank, file, now) for rank, file in self._files.items()}
         return {rank: seen for rank, seen in found.items() if seen is not None}
@@ -220,6 +234,15 @@ class StuckWatch:
 
 def _ranks(found: Verdict) -> str:
     return f"rank{'s' * (len(found.culprits) != 1)} {', '.join(map(str, found.culprits))}"
+
+
+def _has_told(file: Path) -> bool:
+    """Whether a worker has answered, or will not."""
+    try:
+        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True  # it has not begun
+    return bool(told.get("asked")) or told["state"] != "running" or _state(told["pid"]) in "ZX?"
 
 
 def _state(pid: int) -> str:

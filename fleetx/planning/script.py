@@ -73,8 +73,8 @@ def _watched(found: Captured) -> Iterator[None]:
     def optimizer(what: Any) -> None:
         if not isinstance(what, Optimizer):
             raise PlanError(
-                "fleetx plan follows modules, and this script trains a static program; plan for "
-                "the module from which it is made."
+                "modules are followed, and this script trains a static program; give the module "
+                "from which it is made to fleet.distributed_model()."
             )
         found.optimizer = what
         _stop_if_known(found)

@@ -47,12 +47,13 @@ def test_it_trains_with_the_documents_strategies_and_resumes(place: Path) -> Non
     line = fleetrun("--gpus", "none", "--nproc_per_node", "2")
     line += [str(FOLDER / "train_with_fleet.py"), *SMALL, *switches, "--lr=1"]
     output = run([*line, "--num_epochs=1", "--export_format=none"], place)
-    assert re.search(r"\[Epoch 0\] loss: \d.*images/s, acc1: 0\.\d+, acc5: 1\.00000", output)
+    assert re.search(r"\[Epoch 1\] loss: \d.*images/s, acc1: 0\.\d+, acc5: 1\.00000", output)
     assert [path.name for path in (place / "output").glob("checkpoint-*")] == ["checkpoint-4"]
     assert not (place / "output" / "model").exists()
     output = run([*line, "--num_epochs=4", "--resume=True"], place)
     assert "resumed from step 4" in output
-    assert "[Epoch 0]" not in output
+    assert "[Epoch 1]" not in output
+    assert "[Epoch 2]" in output
     said = re.findall(r"acc1: ([\d.]+)", output)
     assert len(said) == 3
     curves = EventAccumulator(str(place / "output" / "tensorboard")).Reload()
@@ -130,5 +131,5 @@ def test_the_shell_script_runs_a_single_worker_with_a_strategy_file(place: Path)
     log = f"LOG_DIR={place / 'log'}"
     script = str(FOLDER / "scripts" / "train_gpu.sh")
     output = run([*command[:2], log, *command[2:], script, *options, *once], ROOT)
-    assert "[Epoch 0] loss:" in output
+    assert "[Epoch 1] loss:" in output
     assert (place / "alone" / "checkpoint-8").is_dir()

@@ -38,7 +38,10 @@ def test_old_spellings(old: list[str], new: dict[str, object]) -> None:
         (["--nproc_per_node", "0", "x"], "0 is outside"),
         (["--started_port", "70000", "x"], "70000 is outside"),
         (["--timeout", "-1", "x"], "-1 seconds is not a time"),
-        (["--gpu", "0", "x"], "--gpu"),
+        (["--gpu", "0", "x"], "fleetrun has no flag --gpu; did you mean --gpus?"),
+        (["--max_restarts=3", "x"], "no flag --max_restarts; did you mean --max_restart?"),
+        (["--trainer_nums", "2", "x"], "no flag --trainer_nums; did you mean --trainer_num?"),
+        (["--bananas", "x"], "fleetrun has no flag --bananas; see fleetrun --help"),
     ],
 )
 def test_mistakes(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,6 @@ def test_impossible_cards_are_refused(
 def test_torch_s_version_decides_without_its_import(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    monkeypatch.setattr(devices, "_count_hardware", lambda: 8)
+    monkeypatch.setattr(devices, "hardware", lambda: 8)
     usable = torch.version.cuda is not None or torch.version.hip is not None
     assert devices.count() == (8 if usable else 0)

@@ -5,6 +5,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from fleetx.launch import failure
 from fleetx.launch.cluster import Process
 from fleetx.launch.failure import Failure, Watch, first
 
@@ -62,10 +65,27 @@ def test_good_endings_are_counted(tmp_path: Path) -> None:
 
 def test_a_failure_travels_and_tells_where() -> None:
     late = Failure(title="rank 0", node="a", exit_code=1, time=2.0, message="late")
-    early = replace(late, title="rank 1", node="b", time=1.0, log="log/x", lines=("end",))
+    early = replace(
+        late, title="rank 1", node="b", time=1.0, log="log/x", lines=("end",), others="rank 0 slept"
+    )
     assert first([late, early]) == early
     assert Failure.from_json(early.to_json()) == early
     text = early.report("a", several=True)
     assert text.startswith("rank 1 on b failed first (exit code 1) at ")
-    assert text.endswith("last lines of log/x:\n    end\nthe log is on b")
+    assert text.endswith(
+        ": late\nmeanwhile rank 0 slept\nlast lines of log/x:\n    end\nthe log is on b"
+    )
     assert "on b" not in early.report("b", several=False)
+
+
+def test_a_process_that_the_system_killed_for_its_memory_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure, "OUT_OF_MEMORY", (tmp_path / "none", tmp_path / "events"))
+    events = tmp_path / "events"
+    events.write_text("low 0\noom 4\noom_kill 4\n")
+    watch = Watch(workers(2), [tmp_path / "0", tmp_path / "1"])
+    events.write_text("low 0\noom 5\noom_kill 5\n")
+    found = watch.look({0: None, 1: -9})
+    assert found is not None
+    assert found[1].message == "killed by SIGKILL, by the system: its memory ran out"

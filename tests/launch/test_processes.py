@@ -32,7 +32,7 @@ def environment(text: str) -> dict[str, str | None]:
 
 @real
 def test_two_workers_see_their_variables(launcher: Launcher) -> None:
-    outcome = launcher.run("--nproc_per_node", "2", launcher.script(SHOW))
+    outcome = launcher.run("--verbose", "--nproc_per_node", "2", launcher.script(SHOW))
     assert outcome.code == 0, outcome.err
     workers = [environment(launcher.log(f"workerlog.{rank}")) for rank in range(2)]
     assert [worker["RANK"] for worker in workers] == ["0", "1"]
@@ -56,7 +56,7 @@ def test_rank_0_is_echoed_whole_and_in_order(launcher: Launcher) -> None:
 import os, sys
 for i in range(3000):
     print("out", i) if i % 2 else print("err", i, file=sys.stderr)
-sys.stdout.write("50%\\r100%\\r"); sys.stdout.write("the end")
+sys.stdout.write("the end")
 """
     process = launcher.start("--nproc_per_node", "2", launcher.script(script))
     assert process.stdout is not None
@@ -65,7 +65,9 @@ sys.stdout.write("50%\\r100%\\r"); sys.stdout.write("the end")
     expected = "".join(f"{'out' if i % 2 else 'err'} {i}\n" for i in range(3000))
     assert expected in out, "a part of rank 0's output is missing or out of order"
     assert out.count("out 1\n") == 1, "rank 1 was echoed too"
-    assert out.endswith("50%\r100%\rthe end")
+    assert out.endswith("the end")
+    said = "fleetrun: 2 workers on the CPU of this machine; logs in log; watch: fleetx watch log\n"
+    assert out == said + expected + "the end", "by default the launcher says one line"
     assert expected in launcher.log("workerlog.1")
 
 

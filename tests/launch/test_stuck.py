@@ -363,3 +363,31 @@ for batch in batches:
     assert outcome.code == 0, outcome.err
     told = "rank 1 says: at update 2 worker 1 and worker 3 of one pipeline were given different"
     assert outcome.err.count(told) == 1, outcome.err
+
+
+def test_a_failure_tells_what_the_others_were_waiting_for(launcher: Launcher) -> None:
+    """One rank fails while another waits for it, and a third has not come so far."""
+    script = f"""{PLAIN}
+import json
+
+def waits(other):
+    file = os.environ["FLEETX_ACTIVITY"].replace("workerlog.1", f"workerlog.{{other}}")
+    told = json.load(open(file))
+    return any(group["open"] for group in told.get("groups", {{}}).values())
+
+def trouble(number):
+    if number == 3 and rank == 2:
+        while True: time.sleep(0.02)  # reading
+    if number == 3 and rank == 1:
+        while not waits(0): time.sleep(0.02)
+        raise ValueError("boom")
+train(5)
+"""
+    outcome = run(launcher, script, workers=3, FLEETX_STUCK_WARNING="1")
+    assert outcome.code == 1
+    assert "rank 1 failed first (exit code 1)" in outcome.err
+    assert "ValueError: boom" in outcome.err
+    line = line_of(script, "# reading")
+    told = next(text for text in outcome.err.splitlines() if text.startswith("meanwhile "))
+    assert "rank 0 waited in the all-reduce of data_parallel (step 4)" in told
+    assert f"rank 2 was reading data at train.py:{line} (step 3)" in told
