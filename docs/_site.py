@@ -1,6 +1,6 @@
 """Pages of the site that are made of other files: the README, figures, examples, the reference.
 
-mkdocs calls `on_files` before it builds (`hooks:` in mkdocs.yml).
+mkdocs calls `on_config` and `on_files` before it builds (`hooks:` in mkdocs.yml).
 """
 
 import ast
@@ -12,6 +12,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from pymdownx.slugs import slugify
 
 import fleetx
 
@@ -39,6 +40,12 @@ MOVED = {
     r"\]\((?:\.\./)+CONTRIBUTING\.md[^)]*": "](architecture.md",
 }
 """Links of the docs to what is not among them."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Let Chinese headings have anchors, as they have on GitHub."""
+    config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -65,7 +65,8 @@ def test_snippets_begin_with_their_imports(name: str) -> None:
 def test_every_page_with_snippets_is_run() -> None:
     here = {*STRATEGIES, "README.md", "docs/checking.md", "docs/roles.md"}
     for name, page in NAMES.items():
-        if not snippets(page) or name in here:
+        translated = name.startswith("docs/zh/")  # the same snippets, says test_docs_zh.py
+        if not snippets(page) or name in here or translated:
             continue
         test = ROOT / ELSEWHERE[name]
         assert page.stem in test.read_text(), f"{test} does not run {name}"
