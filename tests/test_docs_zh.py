@@ -133,6 +133,14 @@ def test_no_sentence_is_left_in_english(name: str) -> None:
         assert re.search(r"[\u4e00-\u9fff]", item), item
 
 
+@pytest.mark.parametrize("name", sorted(CHINESE))
+def test_a_paragraph_is_one_line(name: str) -> None:
+    broken = re.findall(
+        r"^(?![|#<]).+\n(?!- |\d+\. )[^\n|#<].*", prose((ROOT / name).read_text()), re.MULTILINE
+    )
+    assert not broken, "a break between Chinese characters is shown as a space"
+
+
 ENGLISH = """# One
 
 Set `k_steps` to 4.
