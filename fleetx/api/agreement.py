@@ -69,7 +69,7 @@ class Agreement:
         numbers = [
             (at, name, short(value))
             for at, group in enumerate(engine.job.optimizer.param_groups)
-            for name, value in group.items()
+            for name, value in sorted(group.items())  # in one order, as sets may have made it
             if isinstance(value, float | tuple)
         ]
         if numbers != self._numbers and self._numbers:

@@ -129,11 +129,21 @@ def together(optimizer: Any) -> Callable[[], None]:
     return step
 
 
+def in_another_order(optimizer: Any) -> Callable[[], None]:
+    """The options of a group come from sets of words, whose order is another in each process."""
+    (group,) = optimizer.param_groups
+    options = list(group.items())
+    group.clear()
+    group.update(reversed(options) if fleet.worker_index() else options)
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9).step
+
+
 SCHEDULES = {
     "plateau": plateau,
     "first worker alone": first_worker_alone,
     "for a moment": for_a_moment,
     "together": together,
+    "in another order": in_another_order,
 }
 
 
@@ -151,6 +161,7 @@ def test_a_rate_that_goes_its_own_way_later_is_noticed() -> None:
 
 def test_schedules_that_agree_are_left_alone_however_long() -> None:
     assert world(2, timeout=240).run(steered, "together", 150) == ["", ""]
+    assert world(2, timeout=240).run(steered, "in another order", 5) == ["", ""]
 
 
 @world(2)
