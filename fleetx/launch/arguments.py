@@ -1,6 +1,7 @@
 """The flags of `fleetrun`, new and old spellings, as one frozen record."""
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import NoReturn
 
 from typing_extensions import override
 
+from fleetx.launch import help_zh
 from fleetx.launch.errors import USAGE
 from fleetx.near_names import nearest_names
 
@@ -78,6 +80,9 @@ def parse(argv: Sequence[str] | None = None) -> Arguments:
     """Reads the command line; exits with code 2 and one sentence when it cannot."""
     parser = _build_parser()
     namespace, unknown = parser.parse_known_args(argv)
+    if vars(namespace).pop("help"):  # wherever --lang stands beside it
+        _show_help(parser, namespace.lang or help_zh.preferred(os.environ))
+    del namespace.lang
     if unknown:
         parser.error(_unknown(unknown[0].partition("=")[0], parser.format_help()))
     if namespace.meeting_point is not None:
@@ -96,6 +101,13 @@ def parse(argv: Sequence[str] | None = None) -> Arguments:
     return Arguments(**values, script=script, script_args=tuple(rest))
 
 
+def _show_help(parser: argparse.ArgumentParser, language: str) -> NoReturn:
+    text = help_zh.help_of(parser) if language == "zh" else parser.format_help()
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.exit(0)
+
+
 def _unknown(flag: str, help: str) -> str:
     """What is said of a flag that does not exist: the nearest one, if any is near."""
     near = nearest_names(flag, re.findall(r"(?<=[\s,])--\w+", help))
@@ -111,6 +123,7 @@ def _build_parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
     _add_devices(parser)
     _add_nodes(parser)
@@ -261,6 +274,13 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-m", dest="module", action="store_true", help="run a module: fleetrun -m package.train"
     )
+    group.add_argument(
+        "--lang",
+        choices=help_zh.LANGUAGES,
+        help="language of this help: en or zh (default: by LC_ALL, LC_MESSAGES or LANG); errors "
+        "are in English",
+    )
+    group.add_argument("-h", "--help", action="store_true", help="show this help and exit")
 
 
 def _natural(text: str) -> int:
