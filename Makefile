@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help run test test-fast test-all lint types unit docs gpu format clean
+.PHONY: help run test test-fast test-all lint types unit test-clusters docs gpu format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -44,6 +44,10 @@ test-fast: lint types ## the inner loop, under two minutes: structure, plans, op
 
 test-all: lint types ## every composition, with fresh examples for property tests
 	$(PYTEST) --all --durations=40
+
+test-clusters: $(VENV)/.dev ## SLURM, Ray, MPI, ssh and Kubernetes' manifests, for real; Debian: slurm-wlm munge openssh-server
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,clusters]'
+	$(BIN)/python -m pytest --clusters -rs tests/clusters
 
 docs: $(VENV)/.dev ## the site, in output/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -73,6 +73,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the rarest compositions too, and draw new examples for property tests",
     )
+    parser.addoption(
+        "--clusters", action="store_true", help="start real clusters on this machine (tests/clusters)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

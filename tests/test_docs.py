@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 NAMES = {page.relative_to(ROOT).as_posix(): page for page in PAGES}
 STRATEGIES = sorted(name for name in NAMES if name.startswith("docs/strategies/"))
+SINGLE = ("docs/checking.md", "docs/clusters.md", "docs/roles.md")
 SLOW = {"docs/strategies/compile.md"}
 ON_A_CARD = {"docs/strategies/cuda_graph.md"}
 ELSEWHERE = {
@@ -63,7 +64,7 @@ def test_snippets_begin_with_their_imports(name: str) -> None:
 
 
 def test_every_page_with_snippets_is_run() -> None:
-    here = {*STRATEGIES, "README.md", "docs/checking.md", "docs/roles.md"}
+    here = {*STRATEGIES, "README.md", *SINGLE}
     for name, page in NAMES.items():
         translated = name.startswith("docs/zh/")  # the same snippets, says test_docs_zh.py
         if not snippets(page) or name in here or translated:
@@ -92,7 +93,7 @@ def test_one_that_needs_a_card_says_so(name: str) -> None:
         world(1).run(run, snippet)
 
 
-@pytest.mark.parametrize("name", ["docs/checking.md", "docs/roles.md"])
+@pytest.mark.parametrize("name", SINGLE)
 def test_pages_of_single_scripts(name: str) -> None:
     for snippet in snippets(NAMES[name]):
         world(1).run(run, snippet)

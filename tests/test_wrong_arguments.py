@@ -121,6 +121,7 @@ CALLS: dict[str, tuple[Callable[[Job, Any], Any], str]] = {
     "launch(function)": (lambda job, w: fleet.launch(w), ""),
     "launch(workers)": (lambda job, w: fleet.launch(print, workers=w), ""),
     "launch(gpus)": (lambda job, w: fleet.launch(print, gpus=w), "None text"),
+    "launch(on)": (lambda job, w: fleet.launch(print, on=w), "None text"),
     "distributed_model(model)": (lambda job, w: fleet.distributed_model(w), ""),
     "distributed_model(criterion)": (
         lambda job, w: fleet.distributed_model(job.plain, criterion=w),

@@ -20,11 +20,18 @@ _WORKERS = WHOLE.such_as("a whole number above 0")
 _GPUS = a(str, 'cards such as "0,1", or "none"') | None
 
 
-@takes("fleet.launch", function=FUNCTION, workers=_WORKERS, gpus=_GPUS)
+_ON = a(str, '"ray"') | None
+
+
+@takes("fleet.launch", function=FUNCTION, workers=_WORKERS, gpus=_GPUS, on=_ON)
 def launch(
-    function: Callable[..., Result], *args: Any, workers: int = 1, gpus: str | None = None
+    function: Callable[..., Result],
+    *args: Any,
+    workers: int = 1,
+    gpus: str | None = None,
+    on: str | None = None,
 ) -> list[Result]:
-    """Run a function on several new workers of this machine, and wait for them.
+    """Run a function on several new workers of this machine or of a cluster, and wait for them.
 
     Each worker is a process that ``fleetrun`` starts, with nothing of this one but the function,
     what it uses, and its arguments; ``fleet.init(is_collective=True)`` in the function finds the
@@ -35,7 +42,9 @@ def launch(
         args: its arguments, the same for all.
         workers: how many.
         gpus: the cards to use, as ``fleetrun --gpus`` takes them; None is all there are, or the
-            CPU; "none" is the CPU.
+            CPU; "none" is the CPU. On a cluster: how many cards each worker gets, such as "1".
+        on: None is this machine; "ray" is the Ray cluster that this process has connected to
+            (``ray.init()``), which chooses the machines.
 
     Returns:
         What it returned on each worker, in their order.
@@ -43,6 +52,8 @@ def launch(
     if workers < 1:
         raise ValueError(f"fleet.launch() takes as workers a whole number above 0, got {workers}")
     _refuse_inside()
+    if on is not None:
+        return _on_cluster(function, args, workers, gpus, on)
     with tempfile.TemporaryDirectory(prefix="fleetx-launch-") as name:
         folder = Path(name)
         (folder / CALL).write_bytes(_packed(function, args))
@@ -56,6 +67,22 @@ def launch(
         _raise_failure(folder, workers, code, said)
         pickle = _cloudpickle()
         return [pickle.loads(result_file(folder, at).read_bytes()) for at in range(workers)]
+
+
+def _on_cluster(
+    function: Callable[..., Any], args: tuple[Any, ...], workers: int, gpus: str | None, on: str
+) -> list[Any]:
+    from fleetx.api.ray_workers import launch_on_ray
+
+    if on != "ray":
+        raise ValueError(f"fleet.launch() takes as on None or 'ray', got {on!r}")
+    each = {None: "0", "none": "0"}.get(gpus, gpus)
+    if not str(each).isdigit():
+        raise ValueError(
+            f"fleet.launch(on='ray') takes as gpus how many cards each worker gets, such as '1', "
+            f"got {gpus!r}; Ray chooses which."
+        )
+    return launch_on_ray(function, args, workers=workers, gpus_per_worker=int(str(each)))
 
 
 def _refuse_inside() -> None:
