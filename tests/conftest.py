@@ -74,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the rarest compositions too, and draw new examples for property tests",
     )
     parser.addoption(
-        "--clusters", action="store_true", help="start real clusters on this machine (tests/clusters)"
+        "--clusters", action="store_true", help="start real clusters here (tests/clusters)"
     )
 
 

@@ -54,8 +54,8 @@ def _await_room(ray: Any, group: Any, workers: int, needs: dict[str, int]) -> No
     if not group.wait(timeout_seconds=READY):
         there = {name: ray.cluster_resources().get(name, 0) for name in needs}
         raise RuntimeError(
-            f"fleet.launch(on='ray') waits for {workers} workers with {needs} each, and the cluster "
-            f"had no room for them in {READY:g} s; it has {there}. Take fewer workers, or wait."
+            f"fleet.launch(on='ray') waits for {workers} workers with {needs} each, and the "
+            f"cluster had no room for them in {READY:g} s; it has {there}. Take fewer."
         )
 
 

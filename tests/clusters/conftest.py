@@ -1,4 +1,4 @@
-"""Real clusters on this machine. They take minutes, so that `make test-clusters` alone runs them."""
+"""Real clusters on this machine. They take minutes: `make test-clusters` alone runs them."""
 
 import os
 import re

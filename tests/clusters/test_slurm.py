@@ -95,10 +95,8 @@ def _start(slurm: Slurm, folder: Path) -> None:
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(os.urandom(1024))
     (folder / "munge.key").chmod(0o400)
-    daemon = {
-        name: f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")
-    }
-    slurm.run("munged", "--force", f"--socket={folder}/munge.sock", *daemon.values(), folder=folder)
+    files = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
+    slurm.run("munged", "--force", f"--socket={folder}/munge.sock", *files, folder=folder)
     text = CONFIG.format(
         host=socket.gethostname().partition(".")[0],
         folder=folder,
