@@ -175,7 +175,7 @@ def page(plans: Proposals) -> str:
         pages.head(
             f"Plans for {plans.cluster.name or 'this cluster'}",
             *(("fits", "good") if best.fits else ("does not fit", "bad")),
-            below=table[0],
+            below=f"{table[0].rstrip(':')}.",
         ),
         pages.tiles(
             (
@@ -195,8 +195,10 @@ def page(plans: Proposals) -> str:
             ),
             *(pages.paragraph(line) for line in foot),
         ),
-        pages.card("Memory of the fullest rank", _memory_bars(plans)),
-        pages.card("Time of an update", _time_bars(plans)),
+        pages.side_by_side(
+            pages.card("Memory of the fullest rank", _memory_bars(plans)),
+            pages.card("Time of an update", _time_bars(plans)),
+        ),
         *_stages_card(plans.best),
     )
 

@@ -107,7 +107,7 @@ class Report:
             pages.head("fleetx check", word, tone, below=self.title.removeprefix("fleetx check: ")),
             pages.note(self._conclusion(), tone),
             pages.card("What was found", pages.table(("", "verdict", "why"), rows)),
-            *plots,
+            pages.side_by_side(*plots),
         )
 
     def _conclusion(self) -> str:

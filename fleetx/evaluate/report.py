@@ -92,24 +92,25 @@ class Report:
         return pages.document(
             "fleetx verify",
             pages.head(self.model, *verdict, below=self.sentence),
-            *(pages.note(complaint, "bad") for complaint in found.complaints),
             pages.tiles(self._tiles()),
-            pages.card(
-                "How far the answers are from the vectors, for each input",
-                pages.histogram(
-                    found.relative.tolist(),
-                    label="largest difference, relative to the largest number",
-                    limit=limits.max_abs,
-                    logarithmic=True,
+            pages.side_by_side(
+                pages.card(
+                    "How far the answers are from the vectors",
+                    pages.histogram(
+                        found.relative.tolist(),
+                        label="largest difference of an input, relative to its largest number",
+                        limit=limits.max_abs,
+                        logarithmic=True,
+                    ),
                 ),
-            ),
-            pages.card(
-                "How far their directions are apart",
-                pages.histogram(
-                    (1 - found.cosine.astype(np.float64)).tolist(),
-                    label="1 - cosine",
-                    limit=1 - limits.cosine,
-                    logarithmic=True,
+                pages.card(
+                    "How far their directions are apart",
+                    pages.histogram(
+                        (1 - found.cosine.astype(np.float64)).tolist(),
+                        label="1 - cosine",
+                        limit=1 - limits.cosine,
+                        logarithmic=True,
+                    ),
                 ),
             ),
             pages.card(
@@ -150,4 +151,6 @@ def _shown(name: str, value: Any) -> str:
         return "not finite"
     if name == "top_k_agreement":
         return f"{value:.2%}"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if "cosine" in name:
+        return f"{value:.6f}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

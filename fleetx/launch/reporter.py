@@ -63,7 +63,9 @@ _MESSENGERS = (
 _QUIET = {"wrapper", "wait", "_wait", "__exit__", "<listcomp>"}
 """Functions of torch around an exchange whose names say nothing of it."""
 
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_PAGE, _PAGES = (os.sysconf(name) for name in ("SC_PAGE_SIZE", "SC_PHYS_PAGES"))
+_PHYSICAL = _PAGE * _PAGES
+"""Bytes of memory of this machine."""
 _BROKEN = ("gloo", "NCCL", "c10d", "onnection", "ecv")
 
 Place = tuple[str, int, str]
@@ -147,7 +149,7 @@ class Reporter:
         """What can be told in numbers: what anybody put down, and what any process has."""
         self._exchanging.append(_exchanges())
         share = sum(self._exchanging) / len(self._exchanging)
-        own = {"memory": _resident(), "exchanging": round(share, 3)}
+        own = {"memory": _resident(), "memory_total": _PHYSICAL, "exchanging": round(share, 3)}
         figures = sys.modules.get("fleetx.roles.figures")
         return own if figures is None else {**own, **figures.now()}
 

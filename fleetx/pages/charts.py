@@ -6,13 +6,11 @@ from dataclasses import dataclass
 
 from fleetx.pages.parts import Part, part
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 220, 50, 30, 14
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 230, 50, 38, 20
 ROOM = WIDTH - LEFT - 10
 PARTS = 40
 BAR, GAP = 22, 7
-IN_ROW = 4
-"""Words of a legend in one row."""
-COLOURS = 6
+COLOURS = 9
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,8 @@ class _Across:
     low: float
     high: float
     least: float
-    """Of a logarithmic scale the least that is shown; 0 for an even one."""
+    """Of a logarithmic scale the place of zero; 0 for an even one."""
+    from_zero: bool = False
 
     @staticmethod
     def over(values: Sequence[float], logarithmic: bool) -> "_Across":
@@ -30,7 +29,9 @@ class _Across:
         least = min((v for v in values if v > 0), default=1e-12) / 10 if logarithmic else 0.0
         places = [_Across(0, 1, least).place(value) for value in values]
         low, high = min(places), max(places)
-        return _Across(low, high, least) if high > low else _Across(low - 0.5, low + 0.5, least)
+        if high <= low:
+            low, high = low - 0.5, low + 0.5
+        return _Across(low, high, least, logarithmic and min(values) <= 0)
 
     def place(self, value: float) -> float:
         return math.log10(max(value, self.least)) if self.least else value
@@ -38,6 +39,9 @@ class _Across:
     def value(self, share: float) -> float:
         place = self.low + share * (self.high - self.low)
         return 10.0**place if self.least else place
+
+    def shown(self, share: float) -> float:
+        return 0.0 if self.from_zero and share == 0 else self.value(share)
 
     def share(self, value: float) -> float:
         return (self.place(value) - self.low) / (self.high - self.low)
@@ -74,9 +78,9 @@ def histogram(
     lines = [
         _frame(max(counts), unit),
         *_columns(counts, across, limit),
-        *(_text(across.x(at), HEIGHT - 14, f"{across.value(at):.3g}", to) for at, to in ends),
+        *(_text(across.x(at), HEIGHT - 23, f"{across.shown(at):.3g}", to) for at, to in ends),
         *([] if limit is None else _line(across.x(across.share(limit)), f"limit {limit:.3g}")),
-        _text(WIDTH - 10, HEIGHT - 1, label, "end"),
+        _text(WIDTH - 10, HEIGHT - 6, label, "end"),
     ]
     left = len(values) - len(finite)
     more = f'<p class="soft">{left} that are not finite are not drawn.</p>' if left else ""
@@ -134,14 +138,13 @@ def bars(
             x += width
     lines.append(f'<path class="axis" d="M{LEFT} {bottom}H{WIDTH - 10}"/>')
     for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        shown = f"{longest * share:.3g} {unit}"
+        shown = f"{_short(longest * share)} {unit}"
         lines.append(_text(LEFT + share * ROOM, bottom + 15, shown, anchor))
     if limit is not None:
         x = LEFT + limit[0] / longest * ROOM
         lines.append(f'<path class="limit" d="M{x:.1f} {TOP - 6}V{bottom}"/>')
         lines.append(_text(x - 5, TOP - 3, limit[1], "end"))
-    lines += _legend([words.get(name, name) for name in names], bottom + 26)
-    return Part(_svg(bottom + 32 + -(-len(names) // IN_ROW) * 18, lines))
+    return Part(_svg(bottom + 22, lines) + _legend([words.get(name, name) for name in names]))
 
 
 def timeline(
@@ -162,7 +165,7 @@ def timeline(
         for begin, length, kind in turns:
             x, width = LEFT + begin / longest * ROOM, length / longest * ROOM
             lines.append(rectangle((x, y), (width - 1, BAR), colour(kind), words[kind]))
-    return Part(_svg(bottom + 24, [*lines, *_legend(words, bottom + 6)]))
+    return Part(_svg(bottom, lines) + _legend(words))
 
 
 def colour(number: int) -> str:
@@ -181,15 +184,20 @@ def rectangle(corner: tuple[float, float], sides: tuple[float, float], fill: str
     )
 
 
-def _legend(words: Sequence[str], y: float) -> Iterator[str]:
-    for at, name in enumerate(words):
-        left, top = LEFT + at % IN_ROW * 165, y + at // IN_ROW * 18
-        yield rectangle((left, top), (10, 10), colour(at), name)
-        yield _text(left + 15, top + 9, name, "start")
+def _legend(words: Sequence[str]) -> str:
+    marks = (
+        f'<span><i style="background:var({colour(at)})"></i>{part(word)}</span>'
+        for at, word in enumerate(words)
+    )
+    return f'<div class="legend">{"".join(marks)}</div>'
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _svg(height: float, lines: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{"".join(lines)}</svg>'
+    return f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img">{"".join(lines)}</svg>'
 
 
 def _frame(most: int, unit: str) -> str:
@@ -197,7 +205,7 @@ def _frame(most: int, unit: str) -> str:
         f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - 10}"/>'
         f"{_text(LEFT - 6, TOP + 9, str(most), 'end')}"
         f"{_text(LEFT - 6, HEIGHT - BOTTOM, '0', 'end')}"
-        f"{_text(LEFT + 6, TOP + 9, unit, 'start')}"
+        f"{_text(LEFT - 4, TOP - 7, unit, 'start')}"
     )
 
 

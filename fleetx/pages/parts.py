@@ -63,6 +63,11 @@ def card(title: str, *parts: str) -> Part:
     return Part(f'<section class="card"><h2>{part(title)}</h2>{together(parts)}</section>\n')
 
 
+def side_by_side(*cards: str) -> Part:
+    """Cards in two columns, where the window is wide enough."""
+    return Part(f'<div class="grid pair">{together(cards)}</div>\n')
+
+
 def tiles(pairs: Iterable[tuple[str, str]]) -> Part:
     """Numbers at a glance, each with what it is."""
     each = (f'<div class="tile"><dt>{part(k)}</dt><dd>{part(v)}</dd></div>' for k, v in pairs)

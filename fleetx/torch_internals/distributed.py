@@ -47,12 +47,13 @@ def check_reduced(replica: nn.parallel.DistributedDataParallel) -> None:
 
 
 def exposed_exchange(replica: nn.parallel.DistributedDataParallel) -> float:
-    """Seconds for which a backward of DDP waited for exchanges after its own work, on average.
+    """Seconds for which a backward of DDP waited for exchanges after its own work.
 
-    DDP measures the first ten batches and every hundredth, with events on a GPU.
+    That of the last batch that DDP has measured: the first ten and every hundredth, on a GPU with
+    events.
     """
     told = replica._get_ddp_logging_data()
-    names = ("avg_backward_comm_time", "avg_backward_compute_comm_overlap_time")
+    names = ("backward_comm_time", "backward_compute_comm_overlap_time")
     exchanging, meanwhile = (int(told.get(name) or 0) for name in names)
     return max(0, exchanging - meanwhile) / 1e9
 

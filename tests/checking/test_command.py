@@ -19,8 +19,10 @@ def check(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
-def test_a_script_is_run_with_and_without_each_flag() -> None:
-    done = check("--batches", "6", "--gpus", "none", SCRIPT)
+def test_a_script_is_run_with_and_without_each_flag(tmp_path: Path) -> None:
+    page = tmp_path / "out" / "check.html"
+    done = check("--batches", "6", "--gpus", "none", "--report", str(page), SCRIPT)
+    assert "Weights without fp16_allreduce" in page.read_text(), done.stderr
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert [line for line in lines if "running" in line] == [
@@ -36,7 +38,10 @@ def test_a_script_is_run_with_and_without_each_flag() -> None:
     brought = "workers brought different weights (weight, bias); all began with worker 0's"
     assert f"  start           apart      {brought}" in lines
     assert "  ranks           equal      all 2 workers hold the same weights" in lines
-    assert lines[-1] == "Every flag does what it promises here."
+    assert lines[-2:] == [
+        "Every flag does what it promises here.",
+        f"fleetx check: wrote {page}",
+    ]
 
 
 def test_a_refused_plan_is_shown_with_its_reason() -> None:

@@ -86,7 +86,8 @@ def test_lists_start_each_machine_s_own_processes(launcher: Launcher) -> None:
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
     for n in (1, 2):
         names = sorted(path.name for path in (launcher.folder / f"log{n}").iterdir())
-        assert names == [f"serverlog.{n - 1}", f"workerlog.{n - 1}"]
+        number = n - 1
+        assert names == [f"serverlog.{number}", f"watch.{number}.jsonl", f"workerlog.{number}"]
         assert "told to stop" in launcher.log(f"serverlog.{n - 1}", f"log{n}")
 
 

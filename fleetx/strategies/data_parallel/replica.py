@@ -1,9 +1,10 @@
 """The model behind torch's DDP, which averages gradients while a backward goes on."""
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from fleetx.torch_internals import exposed_exchange
 
 ONE_TENSOR_PER_BUCKET = 1e-6
 """A bucket this small (MB) is closed by the first tensor that enters it."""
+MEASURED = 5
+"""Batches whose exchanges are told of."""
 
 _TWICE = (
     "a backward came after another one without a forward between them, and only the first is "
@@ -65,14 +68,25 @@ def replicate(model: nn.Module, job: Job) -> DistributedDataParallel:
         find_unused_parameters=job.option("find_unused_parameters", bool),
         gradient_as_bucket_view=True,
     )
-    # Weakly, for figures outlive a model that nobody uses any more.
-    figures.source("exchange", partial(_exposed, weakref.ref(replica)))
+    figures.source("exchange", _Exposed(replica))
     return replica
 
 
-def _exposed(kept: "weakref.ref[DistributedDataParallel]") -> dict[str, float]:
-    replica = kept()
-    return {} if replica is None else {"exchange_seconds": exposed_exchange(replica)}
+class _Exposed:
+    """How long backwards waited for exchanges lately: the mean of what DDP measured last."""
+
+    def __init__(self, replica: DistributedDataParallel) -> None:
+        # Weakly, for figures outlive a model that nobody uses any more.
+        self._replica = weakref.ref(replica)
+        self._measured: deque[float] = deque(maxlen=MEASURED)
+
+    def __call__(self) -> dict[str, float]:
+        if (replica := self._replica()) is None:
+            return {}
+        latest = exposed_exchange(replica)
+        if latest not in self._measured:  # else it is the one of the last look
+            self._measured.append(latest)
+        return {"exchange_seconds": fmean(self._measured)}
 
 
 def with_gradients(
