@@ -34,6 +34,7 @@ PACKAGES = ("metrics", "nn", "static", "testing")
 """Packages with public names of their own."""
 MOVED = {
     r"\]\((?:\.\./)+README\.md": "](index.md",
+    r"\]\((?:\.\./)+README\.zh\.md": "](zh/index.md",
     r"\]\((?:\.\./)+benchmarks/README\.md": "](benchmarks.md",
     r"\]\((?:\.\./)+CHANGELOG\.md": "](changes.md",
     r"\]\((?:\.\./)+examples/[^)#]*": "](examples.md",
@@ -52,6 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not files of this folder."""
     made = {
         "index.md": _of_root((ROOT / "README.md").read_text()),
+        "zh/index.md": _of_zh(_of_root((ROOT / "README.zh.md").read_text())),
         "benchmarks.md": _of_root((ROOT / "benchmarks/README.md").read_text(), "benchmarks/"),
         "changes.md": _of_root((ROOT / "CHANGELOG.md").read_text()),
         "examples.md": _examples(),
@@ -76,12 +78,20 @@ def _of_root(text: str, folder: str = "") -> str:
     """A page of another folder, with its links turned to this one."""
     text = re.sub(r"\]\((?:\.\./)?docs/", "](", text)
     text = re.sub(r"\]\(benchmarks/README\.md", "](benchmarks.md", text)
+    text = re.sub(r"\]\(README\.md", "](index.md", text)
+    text = re.sub(r"\]\(README\.zh\.md", "](zh/index.md", text)
     text = re.sub(r"\]\(CHANGELOG\.md", "](changes.md", text)
     text = re.sub(r"\]\(CONTRIBUTING\.md[^)]*", "](architecture.md", text)
     text = re.sub(r"\]\((?:\.\./)?examples/[^)#]*", "](examples.md", text)
     if folder:
         text = re.sub(r"\]\((?!https?:|#|\.\./)([\w/]+\.(?:py|json))[^)]*\)", r"] (`\1`)", text)
     return text
+
+
+def _of_zh(text: str) -> str:
+    """A page of the site's root, with its links turned to the folder of Chinese pages."""
+    text = re.sub(r"\]\((?!https?:|#)", "](../", text)
+    return text.replace("](../zh/", "](")
 
 
 def _examples() -> str:
