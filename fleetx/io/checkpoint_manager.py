@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ class CheckpointManager:
         model: Model,
         optimizer: Mover,
         *,
-        parts: dict[str, Stateful] | None = None,
+        parts: Mapping[str, Stateful] | None = None,
     ) -> dict[str, Any] | None:
         """Take everything back to the latest checkpoint; None where the run begins.
 
@@ -218,7 +219,7 @@ class _Loaded:
         self,
         model: Model,
         optimizer: Mover,
-        parts: dict[str, Stateful],
+        parts: Mapping[str, Stateful],
         moments: Moments,
         reached: int,
     ) -> None:

@@ -54,7 +54,7 @@ def save_checkpoint(
     optimizer: Mover,
     *,
     step: int,
-    parts: dict[str, Stateful] | None = None,
+    parts: Mapping[str, Stateful] | None = None,
     numbers: dict[str, Any] | None = None,
     keep: int = 1,
     wait: bool = True,
@@ -169,7 +169,7 @@ def load_checkpoint(
     model: Model,
     optimizer: Mover,
     *,
-    parts: dict[str, Stateful] | None = None,
+    parts: Mapping[str, Stateful] | None = None,
 ) -> dict[str, Any] | None:
     """Take everything back to the latest checkpoint; None if there is none.
 

@@ -30,7 +30,7 @@ class Stateful(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
 
-    def load_state_dict(self, state_dict: Any) -> Any:
+    def load_state_dict(self, state_dict: Any, /) -> Any:
         """Take it back."""
 
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from tests.programs import fleetrun, python
 from tests.rotation import by_turns
 
@@ -61,3 +63,34 @@ def test_the_transformer_goes_on_under_another_layout(tmp_path: Path) -> None:
     said = run([*fleetrun("--nproc_per_node", "2"), *common, "--pp", "2", "--resume"], tmp_path)
     assert "resumed from update 30" in said
     assert len(re.findall(r"loss on new sentences: [\d.]+", said)) == 1
+
+
+AMONG_LIBRARIES = """
+import runpy
+import sys
+
+sys.path.insert(0, {root!r})
+import tests.libraries  # the build of torchvision at hand may need help
+
+sys.path.pop(0)
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+@by_turns(1, of=4)
+def test_a_model_of_transformers_is_fine_tuned_from_a_folder(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "transformers" / "train.py")
+    (tmp_path / "run.py").write_text(AMONG_LIBRARIES.format(root=str(ROOT), script=script))
+    said = run([*fleetrun("--nproc_per_node", "2", "--gpus", "none"), "run.py"], tmp_path)
+    scores = [float(found) for found in re.findall(r"accuracy ([\d.]+)", said)]
+    assert len(scores) == 3, "only the first worker prints"
+    assert scores[-1] > 0.9
+
+    from tests.libraries import transformers
+
+    folder = tmp_path / "fine-tuned"
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    with_it = torch.tensor([[9, 7, 12, 40, 33, 21, 50, 8, 9, 60, 61, 17, 18, 19, 20, 22]])
+    without = with_it.where(with_it != 7, 11)
+    found = model.eval()(input_ids=torch.cat([with_it, without])).logits.argmax(1)
+    assert found.tolist() == [1, 0]
