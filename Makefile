@@ -17,8 +17,8 @@ run: $(VENV)/.run ## the main job: two CPU workers learn to tell flowers apart, 
 	$(BIN)/fleetx data make output/flowers
 	$(BIN)/fleetrun --gpus none --nproc_per_node 2 --log_dir output/log examples/resnet/train_with_fleet.py \
 		--data_dir=output/flowers --output=output/resnet --model=ResNet18 --width=16 \
-		--image_shape=3,64,64 --lower_scale=0.35 --batch_size=16 --num_epochs=8 --warm_up_epochs=1 \
-		--fp16=True --use_recompute=True --use_lars=True --lars_coeff=0.02 --lr=1
+		--image_shape=3,64,64 --lower_scale=0.35 --batch_size=16 --num_epochs=8 --warm_up_epochs=2 --log_steps=5 \
+		--fp16=True --use_recompute=True --use_lars=True --lars_coeff=0.02 --lr=0.1
 	@echo "loss, accuracy and throughput: output/resnet/curves.png. Next:"
 	@echo "  $(BIN)/fleetx watch output/log                # what every worker did"
 	@echo "  $(BIN)/mlserver start output/resnet/model     # serve it ($(BIN)/pip install mlserver)"
@@ -70,7 +70,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[examples]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[examples,watch]'
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt

@@ -55,4 +55,4 @@ def _draw(axes: Any, title: str, curves: Mapping[str, Points]) -> None:
     axes.set_ylim(0, 1.05 if title == "accuracy" else None)
     axes.grid(alpha=0.3)
     if any(curves.values()):
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small", loc="lower right" if title == "accuracy" else "best")

@@ -72,6 +72,7 @@ def test_two_workers_sum_and_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert {one.state for one in found.values()} <= {"ok", "note"}
 
 
+@pytest.mark.rare
 def test_a_job_that_fails_is_broken_with_its_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

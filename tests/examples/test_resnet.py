@@ -52,6 +52,8 @@ def test_it_trains_with_the_documents_strategies_and_resumes(place: Path) -> Non
     assert not (place / "output" / "model").exists()
     output = run([*line, "--num_epochs=4", "--resume=True"], place)
     assert "resumed from step 4" in output
+    assert "saved output/curves.png" in output
+    assert (place / "output" / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "[Epoch 1]" not in output
     assert "[Epoch 2]" in output
     said = re.findall(r"acc1: ([\d.]+)", output)
