@@ -4,6 +4,7 @@ All of it lies in `fleetx.roles.figures`. No step waits for it: a loss is fetche
 second, and on a GPU it is read when it has arrived.
 """
 
+import contextlib
 import time
 from typing import Any
 
@@ -54,7 +55,8 @@ class ToldFigures:
         if loss is None or loss.numel() != 1 or loss.is_meta:
             return
         if loss.is_cuda:
-            self._fetch(loss.detach())
+            with contextlib.suppress(RuntimeError):  # figures must never end a job
+                self._fetch(loss.detach())
         else:
             figures.put(loss=float(loss.detach()))
 

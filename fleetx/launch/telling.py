@@ -94,7 +94,7 @@ class Telling:
     def _told(self, file: Path, code: int | None, at: float) -> dict[str, Any]:
         try:
             told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            passed_on = {name: told[name] for name in PASSED_ON if told.get(name)}
+            passed_on = {name: told[name] for name in PASSED_ON if told.get(name, "") != ""}
             passed_on |= {"state": told["state"], "still": round(at - float(told["still"]), 1)}
         except (OSError, ValueError, KeyError, TypeError):
             told, passed_on = {}, {"state": "starting"}  # it has told nothing yet

@@ -42,7 +42,10 @@ class Process:
         """It has told more."""
         self.told, self.host = told, host
         self.counts.append((at, _counts(told)))
-        while len(self.counts) > 2 and at - self.counts[1][0] > WINDOW:
+        # A rate begins with the first step, not with the start of the process.
+        while len(self.counts) > 2 and (
+            at - self.counts[1][0] > WINDOW or not any(self.counts[1][1].values())
+        ):
             self.counts.popleft()
 
     def rate(self, name: str) -> float | None:
@@ -57,7 +60,7 @@ class Process:
 
 def _counts(told: Mapping[str, Any]) -> dict[str, float]:
     known = {name: float(told[name]) for name in ("ended", "calls") if name in told}
-    tables = told.get("tables", {}).values()
+    tables = [table for table in told.get("tables", {}).values() if "rows" in table]
     return known | {n: float(sum(t.get(n, 0) for t in tables)) for n in ("pulled", "pushed")}
 
 
@@ -151,7 +154,9 @@ class Watched:
         shares: dict[int, list[float]] = {}
         for rank, process in self._workers.items():
             if (one := _samples(process)) is not None:
-                shares.setdefault(_share(mesh, rank), []).append(one)
+                # Workers that meet at servers have a mesh each, and data of their own.
+                share = rank if self._servers else _share(mesh, rank)
+                shares.setdefault(share, []).append(one)
         return sum(fmean(share) for share in shares.values()) if shares else None
 
     def now(self, at: float) -> dict[str, Any]:

@@ -1,5 +1,9 @@
 """What a training tells of itself, and that it does not look at every batch."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +50,36 @@ def test_a_loss_is_fetched_now_and_then_and_not_in_every_batch() -> None:
         told_figures.INTERVAL = interval
     assert len(set(losses)) == 5
     assert figures.now()["loss"] == pytest.approx(losses[0])
+
+
+ON_A_CARD = """
+import torch, fleetx as fleet
+from fleetx.api import told_figures
+from fleetx.roles import figures
+told_figures.INTERVAL = 0.0
+fleet.init(is_collective=True)
+model = fleet.distributed_model(torch.nn.Linear(8, 2), criterion=torch.nn.functional.mse_loss)
+fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+batch = torch.ones(4, 8), torch.zeros(4, 2)
+first = model.train_batch(batch).item()  # which waits for the card
+model.train_batch(batch)
+told = figures.now()
+assert abs(told["loss"] - first) < 1e-6, (told, first)
+assert 0 < told["memory"] <= told["memory_peak"] < told["memory_total"], told
+print("through")
+"""
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_loss_of_a_card_is_told_when_it_has_arrived(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ON_A_CARD)
+    paths = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(
+        command, env=os.environ | paths, capture_output=True, text=True, check=False
+    )
+    assert "through" in done.stdout, done.stdout + done.stderr
 
 
 @world(1)

@@ -56,6 +56,28 @@ def test_ranks_that_share_their_samples_are_counted_once() -> None:
     assert told["totals"]["samples"] == 160
 
 
+def test_workers_that_meet_at_servers_have_samples_of_their_own() -> None:
+    alone = {"mesh": dict.fromkeys(MESH, 1)}
+    plan = {"kind": "facts", "at": 0, "attempt": 0, "plan": alone}
+    tables = [{"emb": {"rows": 5, "pulled": n, "pushed": 0}, "w": {"numbers": 9}} for n in (0, 30)]
+    lines = [
+        ranks(at, r0=steps(10 * at), r1=steps(10 * at))
+        | {"servers": {"0": {"state": "running", "tables": tables[at]}}}
+        for at in (0, 1)
+    ]
+    told = shown(job(0), plan, *lines)
+    assert told["totals"]["samples"] == 160
+    server = told["servers"][0]
+    assert (server["rows"], server["numbers"]) == (5, 9)
+    assert (server["pulled"], server["pushed"]) == (30, 0)
+
+
+def test_a_rate_begins_with_the_first_step() -> None:
+    waits = [ranks(at, r0=steps(0)) for at in range(8)]
+    told = shown(job(0), *waits, ranks(8, r0=steps(10)), ranks(9, r0=steps(20)))
+    assert told["ranks"][0]["rate"] == 10
+
+
 def test_a_rank_that_died_is_told_and_a_restart_begins_anew() -> None:
     lines = [job(0), ranks(0, r0=steps(5), r1=steps(5, state="failed", code=-9))]
     told = shown(*lines)
