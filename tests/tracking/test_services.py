@@ -4,6 +4,8 @@ import importlib
 import json
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,49 @@ def test_wandb_keeps_everything_also_steps_that_go_back(tmp_path: Path) -> None:
     assert numbers == [(step, step - 1) for step in range(1, 6)]
     assert [row["step"] for row in found if "accuracy" in row] == [1]
     assert [row["step"] for row in found if "fleetx/step_seconds" in row] == [2, 4, 5]
+
+
+ENDING = """
+import sys
+import torch
+import wandb
+import fleetx as fleet
+
+own = wandb.init(project="tests", mode="offline") if sys.argv[1] == "own" else None
+fleet.init(is_collective=True, trackers=["wandb"])
+model = fleet.distributed_model(torch.nn.Linear(2, 1))
+optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+for _ in range(3):
+    optimizer.minimize(model(torch.ones(2, 2)).mean())
+fleet.log({"mine": 7})
+if own is not None:
+    from fleetx import roles
+
+    roles.stop()
+    own.log({"after": 1, "step": 4})  # the script's run goes on
+else:
+    raise KeyError("in the middle")
+"""
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("how", ["raises", "own"])
+def test_wandb_loses_nothing_at_the_end(how: str, tmp_path: Path) -> None:
+    """Its run ends at exit, before the job does; what is left must come before that."""
+    (tmp_path / "train.py").write_text(ENDING)
+    done = subprocess.run(
+        [sys.executable, "train.py", how],
+        cwd=tmp_path,
+        env=os.environ | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ("KeyError" in done.stderr) is (how == "raises"), done.stderr
+    found = rows(tmp_path)
+    assert [row["step"] for row in found if "mine" in row] == [3]
+    assert [row["step"] for row in found if "fleetx/step_seconds" in row] == [3]
+    assert [row["step"] for row in found if "after" in row] == [4] * (how == "own")
 
 
 def on_mlflow(folder: str, uri: str) -> None:
