@@ -12,7 +12,7 @@ import torch
 
 from fleetx import __version__
 from fleetx.__main__ import main
-from fleetx.doctor import machine, software, two_workers
+from fleetx.doctor import cards, machine, software, two_workers
 from fleetx.doctor.finding import Finding, findings, note
 from fleetx.launch import devices
 from tests.programs import python
@@ -107,6 +107,12 @@ def test_cards_that_torch_cannot_use_are_broken(
     assert code == 1
     assert found["cards"].state == "broken"
     assert "8 in this machine, but torch" in found["cards"].said
+
+
+def test_a_product_is_exact_wherever_it_is_made() -> None:
+    assert cards.multiplies(torch.device("cpu"))
+    with torch.autocast("cpu", torch.bfloat16):  # as few digits as any card multiplies with
+        assert cards.multiplies(torch.device("cpu"))
 
 
 def test_too_old_a_torch_ends_the_look(
