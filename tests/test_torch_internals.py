@@ -453,3 +453,23 @@ def test_a_machine_that_parts_leaves_its_place_to_another() -> None:
     assert second.next_rendezvous().world_size == 1, "it would wait for a free place"
     assert not second.is_closed()
     internals.part_from_meeting(second)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="older torch runs a backward in one piece")
+def test_the_second_half_of_a_backward_goes_through_nodes_that_groups_share() -> None:
+    from torch.distributed.pipelining._backward import stage_backward_input
+
+    def ran() -> tuple[torch.Tensor, list[nn.Parameter], torch.Tensor]:
+        torch.manual_seed(0)
+        table, first, second = (nn.Parameter(torch.randn(4, 4)) for _ in range(3))
+        received = torch.randn(2, 4, requires_grad=True)
+        bias = table.square().sin()[:2]  # which two layers read, as the bias for places of a T5
+        return ((received @ first * bias) @ second * bias).sum(), [table, first, second], received
+
+    loss, weights, received = ran()
+    loss.backward()
+    expected = [parameter.grad for parameter in weights]
+    loss, weights, received = ran()
+    _, groups = stage_backward_input([loss], None, [received], iter(weights))
+    internals.backward_of_weights(iter(weights), groups)
+    torch.testing.assert_close([parameter.grad for parameter in weights], expected)

@@ -1,6 +1,7 @@
 """Process groups, meshes, DDP, FSDP2, and the meetings of torch's elastic launcher."""
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FsdpRecord",
+    "backward_of_weights",
     "check_reduced",
     "exchanges_made",
     "exposed_exchange",
@@ -32,6 +34,17 @@ __all__ = [
 def flattened(mesh: "DeviceMesh", name: str) -> "DeviceMesh":
     """All axes of a mesh as one; torch keeps it under its name, so all callers share its group."""
     return mesh._flatten(name)
+
+
+def backward_of_weights(weights: Iterator[nn.Parameter], groups: list[dict[str, Any]]) -> None:
+    """The second half of a backward of torch's pipelines, which was split.
+
+    By itself torch lets go of the graph after the first group of weights, although another one
+    may be behind the same nodes (a T5, whose layers all read one bias for places).
+    """
+    from torch.distributed.pipelining._backward import stage_backward_weight  # heavy
+
+    stage_backward_weight(weights, groups, retain_graph=True)
 
 
 def seed_spread_tensors(seed: int, mesh: "DeviceMesh") -> None:

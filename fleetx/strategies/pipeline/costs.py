@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fleetx.graph import generation_cache
 from fleetx.graph.part import Part
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange, Memory, ring_bytes
@@ -15,7 +16,7 @@ from fleetx.plan.run import Run
 from fleetx.plan.share import Share, Waiting, kept_bytes
 from fleetx.plan.subject import Subject
 from fleetx.plan.trace import Sent, Tracing
-from fleetx.strategies.pipeline import cutting, generation_cache, parts
+from fleetx.strategies.pipeline import cutting, parts
 from fleetx.strategies.pipeline.accepted_inputs import Accepted
 from fleetx.strategies.pipeline.in_flight import Counts, most_in_flight
 from fleetx.strategies.pipeline.micro_batches import bound

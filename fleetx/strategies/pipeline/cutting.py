@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from fleetx.graph import generation_cache
 from fleetx.graph.meta import said
 from fleetx.graph.part import Part
 from fleetx.plan.error import PlanError
-from fleetx.strategies.pipeline import balance, generation_cache, parts, trace, unevenness
+from fleetx.strategies.pipeline import balance, parts, trace, unevenness
 from fleetx.strategies.pipeline.accepted_inputs import Accepted
 
 logger = logging.getLogger(__name__)

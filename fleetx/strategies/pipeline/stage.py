@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from fleetx.roles.messages import Described, described
 from fleetx.strategies.pipeline import transfers
+from fleetx.torch_internals import backward_of_weights
 
 Criterion = Callable[[Any, int], tuple[Tensor, Tensor]]
 """Outputs and the number of their micro-batch -> the plain loss, and what to differentiate."""
@@ -163,6 +164,15 @@ class Stage(pipelining.PipelineStage):
         except Exception as error:  # raised when the batch is over
             self.shell.note(_own(error))
             self.bwd_cache[bwd_chunk_id] = (None,) * len(self._received)
+
+    @override
+    def backward_maybe_with_nosync(
+        self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> Any:
+        if backward_type != "weight":
+            return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+        backward_of_weights(self.submod.parameters(), bwd_kwargs["param_groups"])
+        return (), None
 
     @override
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import pipelining
 
+from fleetx.graph import generation_cache
 from fleetx.graph.part import Part
 from fleetx.roles import activity
 from fleetx.roles.messages import Described, broadcast_json, broadcast_tree, describe, described
-from fleetx.strategies.pipeline import generation_cache
 from fleetx.strategies.pipeline.joined_outputs import grows, joined
 from fleetx.strategies.pipeline.parts import run
 from fleetx.strategies.pipeline.stage import PREFIX, Criterion, Stage

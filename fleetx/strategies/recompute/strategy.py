@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
+from fleetx.graph import generation_cache
 from fleetx.graph.layer_kinds import runs
 from fleetx.graph.meta import said
 from fleetx.graph.recording import recording
@@ -143,6 +144,8 @@ class Recompute(Strategy, name="recompute"):
             segment = _Segment(name, module, job, self.host)
             replace_forward(module, partial(segment.around, shape=self.config.checkpoint_shape))
             self._segments.append(segment)
+        if keeping := generation_cache.switches(model):
+            replace_forward(model, partial(_without_cache, keeping))
         return model
 
     @override
@@ -159,6 +162,24 @@ class Recompute(Strategy, name="recompute"):
             self._warned = True
 
         return replace(step, settle=settle)
+
+
+def _without_cache(keeping: Sequence[Any], forward: Forward) -> Forward:
+    """Blocks that run twice would write their keys and values twice."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        if kwargs.get(generation_cache.SWITCH):
+            raise ValueError(
+                f"the model is called with {generation_cache.SWITCH!r} = True, and blocks that "
+                "strategy.recompute runs twice would write their keys and values twice; leave it "
+                "out: training does not read them."
+            )
+        with generation_cache.switched_off(keeping):
+            return forward(*args, **kwargs)
+
+    return run
 
 
 def segments(

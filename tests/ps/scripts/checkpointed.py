@@ -105,10 +105,12 @@ def main(turn: str, mode: str, folder: Path) -> None:
         job.train(SAVED)
         job.save(folder)
         save_file(job.holds(), kept[0])
+        fleet.barrier_worker()  # what one trains now, another one that still looks would see
         job.train(END)
         save_file(job.holds(), kept[1])
     job.load(folder)
     same(job.holds(), load_file(kept[0]))
+    fleet.barrier_worker()
     if mode == "sync":  # elsewhere results depend on who comes first
         job.train(END)
         same(job.holds(), load_file(kept[1]))

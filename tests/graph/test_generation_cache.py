@@ -7,9 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fleetx as fleet
+from fleetx import roles
+from fleetx.graph import generation_cache
 from fleetx.plan.error import PlanError
-from fleetx.strategies.pipeline import cutting, generation_cache
+from fleetx.strategies.pipeline import cutting
 from fleetx.strategies.pipeline.accepted_inputs import Accepted
+from fleetx.testing import world
 from tests.libraries import transformers as hf
 from tests.strategies.pipeline.strangers import batch, built
 
@@ -93,3 +97,31 @@ def test_models_of_libraries_are_balanced_as_they_come(name: str, stages: int) -
     found = cut(model, dict(rows), stages)
     assert not found.remark
     assert all(len(part.modules) > 1 for part in found.parts[True]), "no stage is a head alone"
+
+
+def replayed(recompute: bool) -> tuple[Any, list[Tensor]]:
+    """A model of transformers that keeps keys and values, after a backward."""
+    strategy = fleet.DistributedStrategy()
+    if recompute:
+        strategy.recompute = True
+        strategy.recompute_configs = {"checkpoints": ["model.layers.*"]}
+    fleet.init(is_collective=True, strategy=strategy)
+    torch.manual_seed(0)
+    model: Any = fleet.distributed_model(llama())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer.minimize(model(input_ids=IDS).logits.square().mean())
+    return model, [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@world(1)
+def test_blocks_that_run_twice_keep_no_keys_and_values() -> None:
+    _, expected = replayed(recompute=False)
+    roles.stop()
+    model, found = replayed(recompute=True)
+    torch.testing.assert_close(found, expected)
+    assert model.config.use_cache, "the config is the user's"
+    with torch.no_grad():
+        assert model(input_ids=IDS).past_key_values is not None, "generating has its cache"
+    with pytest.raises(ValueError, match=r"strategy\.recompute runs twice would write their keys"):
+        model(input_ids=IDS, use_cache=True)
+    roles.stop()

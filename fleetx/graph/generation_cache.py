@@ -1,4 +1,4 @@
-"""Models of transformers keep keys and values for generating; stages run without."""
+"""Models of transformers keep keys and values for generating; stages and replays run without."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ def switches(model: nn.Module) -> list[Any]:
     """The configs of transformers in a model that say whether keys and values are kept.
 
     A cache is an object that one block after the other writes into, so that none could be cut off
-    from the others, and training reads nothing of it.
+    from the others or run twice, and training reads nothing of it.
     """
     configs = {id(held): held for m in model.modules() if (held := vars(m).get("config"))}
     return [held for held in configs.values() if _is_foreign(held) and hasattr(held, SWITCH)]
