@@ -50,6 +50,7 @@ _WAITING = (
     f"{_C10D}rendezvous.py",
     f"{_C10D}_functional_collectives.py",
     f"{_C10D}pipelining{os.sep}schedules.py",
+    f"{_PACKAGE}comm{os.sep}pairwise.py",
     f"{_PACKAGE}roles{os.sep}barrier.py",
     f"{_PACKAGE}roles{os.sep}stores.py",
 )
@@ -60,8 +61,11 @@ _MESSENGERS = (
     _C10D,
     *(f"{_PACKAGE}{room}{os.sep}" for room in ("comm", "roles", "plan")),
 )
-_QUIET = {"wrapper", "wait", "_wait", "__exit__", "<listcomp>"}
-"""Functions of torch around an exchange whose names say nothing of it."""
+_QUIET = {
+    *("wrapper", "wait", "_wait", "__exit__", "<listcomp>"),
+    *("_exchange", "gather_two", "sum_rows"),
+}
+"""Functions around an exchange whose names say nothing of it."""
 
 _PAGE, _PAGES = (os.sysconf(name) for name in ("SC_PAGE_SIZE", "SC_PHYS_PAGES"))
 _PHYSICAL = _PAGE * _PAGES

@@ -110,6 +110,7 @@ class StuckWatch:
 
     def look_back(self) -> None:
         """Say what was wrong with a job whose workers have all ended well."""
+        self._relieve("has ended")  # it may have, between two looks
         local = self._local(time.monotonic())
         self._pass_on(local)
         if self._world.node_rank == 0 and (found := different_updates(self._everywhere(local))):
@@ -198,7 +199,7 @@ class StuckWatch:
     def _judge(self, seen: Mapping[int, Seen]) -> Verdict | None:
         self.found = found = judge(seen, self._limits.first)
         if found is None:
-            self._relieve()
+            self._relieve("goes on")
             return None
         if self._limits.end is not None and found.seconds >= self._limits.end:
             self._say(f"{found.sentence}\n{stacks(seen)}")
@@ -210,9 +211,9 @@ class StuckWatch:
             self._told, self._next = found, 2 * found.seconds
         return None
 
-    def _relieve(self) -> None:
+    def _relieve(self, now: str) -> None:
         if self._told is not None:
-            self._say(f"the wait for {_ranks(self._told)} is over; the job goes on")
+            self._say(f"the wait for {_ranks(self._told)} is over; the job {now}")
         self._told, self._next = None, self._limits.warn
         self._asked.clear()
 

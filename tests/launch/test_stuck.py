@@ -308,11 +308,12 @@ def test_a_stage_that_stands_still_is_named(launcher: Launcher) -> None:
     assert "rank 0 waits for it in the transfer of pipeline" in outcome.err
 
 
-@pytest.mark.rare
+@by_turns(1, of=4)
 def test_a_model_of_others_that_stands_still_in_a_layer_is_named(launcher: Launcher) -> None:
     script = """
 import os, time, torch, fleetx as fleet
 from tests.libraries import transformers
+from tests.rotation import by_turns
 strategy = fleet.DistributedStrategy()
 strategy.sharding = True
 strategy.sharding_configs = {"stage": 3}
