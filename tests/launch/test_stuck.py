@@ -8,6 +8,7 @@ import pytest
 from fleetx.testing.limits import stretched
 from tests.launch.conftest import Launcher, Outcome
 from tests.ports import free_ports
+from tests.rotation import by_turns
 
 ROOT = Path(__file__).parent.parent.parent
 
