@@ -314,7 +314,6 @@ def test_a_model_of_others_that_stands_still_in_a_layer_is_named(launcher: Launc
     script = """
 import os, time, torch, fleetx as fleet
 from tests.libraries import transformers
-from tests.rotation import by_turns
 strategy = fleet.DistributedStrategy()
 strategy.sharding = True
 strategy.sharding_configs = {"stage": 3}
