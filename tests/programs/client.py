@@ -7,6 +7,7 @@ import sys
 
 SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "socket")
 FORWARDED = ("INT", "TERM", "HUP", "QUIT", "ABRT", "USR1", "USR2", "CONT", "TSTP")
+OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)  # nohup and shells ignore them
 arguments = sys.argv[1:]
 unbuffered = arguments[:1] == ["-u"]
 program = arguments[unbuffered:]
@@ -25,6 +26,7 @@ def main() -> int:
         "folder": os.getcwd(),
         "environment": dict(os.environ),
         "files": files,
+        "ignored": [each for each in OF_TERMINALS if signal.getsignal(each) is signal.SIG_IGN],
     }
     text = json.dumps(request).encode()
     socket.send_fds(server, [len(text).to_bytes(8, "big")], files)

@@ -137,8 +137,11 @@ def become(request: dict[str, Any], files: list[int], path: list[str], executabl
     """Turn this fork into what python would be with those arguments."""
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in request["ignored"]:  # where the program began, not where this server did
+        signal.signal(number, signal.SIG_IGN)
     _take_files(files, request["files"])
     os.chdir(request["folder"])
     environment = request["environment"]

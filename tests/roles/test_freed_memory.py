@@ -44,8 +44,10 @@ def faults(folder: Path, **chosen: str) -> int:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's mallopt")
 def test_an_update_asks_the_system_for_no_memory(tmp_path: Path) -> None:
-    assert faults(tmp_path) < 100
-    assert faults(tmp_path, MALLOC_TRIM_THRESHOLD_="131072") > 1000, "else there is nothing to mend"
+    before = faults(tmp_path, MALLOC_TRIM_THRESHOLD_="131072")
+    assert before > 1000, "else there is nothing to mend"
+    # Not none: systems that are short of memory take pages that nobody has touched for a while.
+    assert faults(tmp_path) < before / 4
 
 
 def test_what_a_user_has_chosen_stays() -> None:

@@ -21,7 +21,9 @@ from fleetx import roles
 from fleetx.api import session
 from fleetx.plan.error import PlanError
 from fleetx.testing import world
+from fleetx.testing.limits import stretched
 from fleetx.tracking import TensorBoard
+from tests.launch.conftest import heed_signals
 from tests.programs import fleetrun
 
 Curves = dict[str, list[tuple[int, float]]]
@@ -235,12 +237,13 @@ def test_nothing_is_lost_when_a_job_is_stopped(number: signal.Signals, tmp_path:
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        preexec_fn=heed_signals,  # noqa: PLW1509 - it takes no lock that a thread could hold
     )
     while not all((tmp_path / f"ready.{worker}").exists() for worker in range(2)):
         assert job.poll() is None, "the job ended by itself"
         time.sleep(0.05)
     job.send_signal(number)
-    job.wait()
+    job.wait(stretched(120))
     found = curves(tmp_path / "curves")
     assert found["mine"] == [(3, 7.0)]
     assert [step for step, _ in found["fleetx/step_seconds"]] == [3]
