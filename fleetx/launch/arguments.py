@@ -248,18 +248,7 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
         help="how long such a script may take for a last checkpoint after SIGTERM; the exit code "
         "is 75 then, which asks for a restart (default: 25)",
     )
-    group.add_argument(
-        "--watch",
-        action="store_true",
-        help="serve a page that shows the job while it runs, and print its address (needs "
-        "fleetx[watch]); fleetx watch DIR does the same at any time",
-    )
-    group.add_argument(
-        "--watch_at",
-        metavar="HOST:PORT",
-        help="the same page at an address that other machines reach; the link that is printed has "
-        "a token, without which nobody sees anything (default: 127.0.0.1 and a free port)",
-    )
+    _add_page(group)
     group.add_argument(
         "--dry_run", action="store_true", help="print who would run where, and start nothing"
     )
@@ -281,6 +270,21 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
         "are in English",
     )
     group.add_argument("-h", "--help", action="store_true", help="show this help and exit")
+
+
+def _add_page(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--watch",
+        action="store_true",
+        help="serve a page that shows the job while it runs, and print its address (needs "
+        "fleetx[watch]); fleetx watch DIR does the same at any time",
+    )
+    group.add_argument(
+        "--watch_at",
+        metavar="HOST:PORT",
+        help="the same page at an address that other machines reach; the link that is printed has "
+        "a token, without which nobody sees anything (default: 127.0.0.1 and a free port)",
+    )
 
 
 def _natural(text: str) -> int:
