@@ -5,6 +5,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -136,11 +137,20 @@ def test_ctrl_c_leaves_nothing_behind() -> None:
     until(ours, b"How many machines")
     os.write(ours, b"1\n")
     until(ours, b"How many workers")
+    until_it_waits(program.pid)
     program.send_signal(signal.SIGINT)
     until(ours, b"nothing was written")
     assert program.wait(timeout=stretched(60)) == 130
     os.close(ours)
     assert os.listdir() == []
+
+
+def until_it_waits(pid: int) -> None:
+    """A question is written before it is waited for; a signal in between waits for a key."""
+    looks = ""
+    while not looks.endswith("SSS"):
+        looks += Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        time.sleep(0.05)
 
 
 def until(terminal: int, words: bytes) -> None:
