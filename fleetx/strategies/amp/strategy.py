@@ -330,7 +330,8 @@ class Amp(Strategy, name="amp"):
         half = self.config.low == torch.float16
         _, spared = self.config.lists()
         found = [module for module in model.modules() if isinstance(module, ConvBase)]
-        convolves = any(f"conv{module.weight.dim() - 2}d" not in spared for module in found)
+        weights = [one.weight for one in found if one.weight is not None]  # None: of another stage
+        convolves = any(f"conv{weight.dim() - 2}d" not in spared for weight in weights)
         if half and convolves and job.device.type == "cpu":
             logger.warning(
                 "amp: the backward pass of float16 convolutions takes hundreds of times as long "

@@ -1,0 +1,30 @@
+"""amp looks at convolutions; under a pipeline those of other stages are there without weights."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import fleetx as fleet
+from fleetx import roles
+from fleetx.testing import world
+from tests.libraries import torchvision
+
+
+@world(2)
+def test_a_resnet_of_torchvision_on_two_stages() -> None:
+    torch.manual_seed(0)
+    images, labels = torch.randn(4, 3, 32, 32), torch.randint(10, (4,))
+    model = torchvision.models.resnet18(num_classes=10)
+    with torch.autocast("cpu", torch.bfloat16):
+        alone = functional.cross_entropy(model(images).float(), labels).item()
+    strategy = fleet.DistributedStrategy()
+    strategy.amp, strategy.amp_configs = True, {"dtype": "bfloat16"}
+    strategy.pipeline, strategy.pipeline_configs = True, {"micro_batch_size": 4}
+    strategy.hybrid_configs = {"pp_degree": 2}
+    roles.stop()
+    fleet.init(is_collective=True, strategy=strategy)
+    cut: Any = fleet.distributed_model(model, criterion=functional.cross_entropy, sample=images)
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(cut.parameters(), lr=0.1))
+    assert float(cut.train_batch([images, labels], optimizer)) == pytest.approx(alone, rel=1e-4)
