@@ -2,7 +2,7 @@
 
     python benchmarks/ps.py --rows 1000000 --workers 1 2
     python benchmarks/ps.py --rows 10000000 --workers 1
-    python benchmarks/ps.py --rows 5000000 --stalls
+    python benchmarks/ps.py --rows 5000000 --stalls save shrink
 
 One server process serves one table of Adagrad rows. Bursts of the kinds that are compared take
 turns, so that all of them see the same machine; the figures are medians over bursts, with the best
@@ -243,8 +243,8 @@ def measure(rows: int, workers: int, bursts: int, tls: tuple[str, str] | None) -
         print(kind.line())
 
 
-def stalls(rows: int) -> None:
-    """How long pushes take while the table is saved, against pushes before it."""
+def stalls(rows: int, event: str) -> None:
+    """How long pushes take while a table is saved or a day ends, against pushes before it."""
     with tempfile.TemporaryDirectory() as folder:
         process, port, _ = started("--serve", str(rows))
         try:
@@ -253,7 +253,10 @@ def stalls(rows: int) -> None:
             caller.push()
             before = [late for _ in range(10) for late in caller.push()]
             saver = Client([f"127.0.0.1:{port}"], access)
-            message = {"method": "save", "folder": folder, "delta": False}
+            message: dict[str, Any] = {"method": "save", "folder": folder, "delta": False}
+            if event == "shrink":  # all rows go but those that are pushed meanwhile
+                message = {"method": "shrink", "threshold": 1}
+                saver.call(message)
             thread = threading.Thread(target=lambda: saver.call(message))
             began = time.perf_counter()
             thread.start()
@@ -266,8 +269,8 @@ def stalls(rows: int) -> None:
             process.wait()
     for name, found in (("before", before), ("during", during)):
         p50, p99, most = (1e3 * np.percentile(found, q) for q in (50, 99, 100))
-        print(f"pushes {name} a save: p50 {p50:.1f}, p99 {p99:.1f}, longest {most:.1f} ms")
-    print(f"{rows:,} rows saved in {seconds:.1f} s beside {len(during)} pushes")
+        print(f"pushes {name} a {event}: p50 {p50:.1f}, p99 {p99:.1f}, longest {most:.1f} ms")
+    print(f"{event} of {rows:,} rows took {seconds:.1f} s beside {len(during)} pushes")
 
 
 def _caller(port: int, rows: int, access: Access) -> "Caller":
@@ -294,7 +297,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--bursts", type=int, default=8)
     parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))
-    parser.add_argument("--stalls", action="store_true", help="pushes beside a save instead")
+    parser.add_argument(
+        "--stalls", nargs="+", choices=["save", "shrink"], help="pushes beside these instead"
+    )
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--echo", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--log", default="", help=argparse.SUPPRESS)
@@ -306,7 +311,8 @@ def main() -> None:
         echo(given.port)
     elif given.stalls:
         for rows in given.rows:
-            stalls(rows)
+            for event in given.stalls:
+                stalls(rows, event)
     else:
         for rows in given.rows:
             for workers in given.workers:

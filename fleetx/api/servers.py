@@ -12,6 +12,7 @@ from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.server.server import Server
 from fleetx.ps.tables import save_folder
+from fleetx.ps.tables.entries import check_unseen_days
 from fleetx.ps.wire.channel import Access
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.worker import worker
@@ -166,8 +167,14 @@ def stop_worker() -> None:
 
 
 def shrink(threshold: int = 30, table: str | None = None) -> int:
-    """End a day on all servers: drop rows unseen for so many days; returns how many."""
-    message = {"method": "shrink", "threshold": threshold, "table": table}
+    """End a day on all servers: rows go that are unseen for long; returns how many.
+
+    Args:
+        threshold: whole days without a row being met, the one that ends among them, after which it
+            goes; from 1, at which all rows go that were not met today.
+        table: the only table whose day ends; all of them if not said.
+    """
+    message = {"method": "shrink", "threshold": check_unseen_days(threshold), "table": table}
     answers = connected_worker("shrink").client.call_all(message)
     return sum(int(answer["removed"]) for answer in answers)
 

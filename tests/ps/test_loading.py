@@ -54,6 +54,12 @@ class Small:
     def shrink(self, threshold: int, **said: Any) -> int:
         return int(self.call("shrink", threshold=threshold, table=None, **said)["removed"])
 
+    def forget_all(self) -> None:
+        """End the day on which rows were met, and one on which none was."""
+        assert self.shrink(1) == 0
+        self.shrink(1)
+        assert len(self.table) == 0
+
     def save(self, folder: Path, *, delta: bool = False, **said: Any) -> Path:
         answer = self.call("save", folder=str(folder), delta=delta, **said)
         manifest = {"tables": answer["tables"], "servers": 1}
@@ -73,7 +79,7 @@ def test_an_id_that_was_dropped_and_met_again_is_in_the_delta(tmp_path: Path) ->
     here = Small()
     here.up([1, 2, 3], 5)
     full = here.save(tmp_path / "full")
-    here.shrink(1)
+    here.forget_all()
     here.up([1], 7)
     delta = here.save(tmp_path / "delta", delta=True)
     assert chained(full, delta) == here.rows() == {1: 7}
@@ -84,9 +90,9 @@ def test_a_save_without_a_mark_takes_nothing_from_the_next_delta(tmp_path: Path)
     here.up([1, 2, 3])
     full = here.save(tmp_path / "full")
     here.up([1])
-    here.shrink(2)
+    here.shrink(1)
     here.up([1, 2])
-    here.shrink(2)  # 3 goes
+    here.shrink(1)  # 3 goes
     export = here.save(tmp_path / "export", mark=False)
     assert chained(export) == here.rows()
     here.up([2])
@@ -106,7 +112,7 @@ def test_a_save_that_failed_takes_nothing_from_the_next_delta(
     here = Small()
     here.up([1, 2])
     full = here.save(tmp_path / "full")
-    here.shrink(1)
+    here.forget_all()
     here.up([1], 9)
 
     def fail(*args: Any) -> None:
@@ -125,7 +131,7 @@ def test_a_delta_after_a_death_knows_what_was_dropped_before_it(tmp_path: Path) 
     here = Small(tmp_path / "state")
     here.up([1, 2])
     full = here.save(tmp_path / "full")
-    here.shrink(1)
+    here.forget_all()
     here.up([3])
     here.handler.checkpoint(force=True)
     back = Small(tmp_path / "state")
@@ -177,7 +183,7 @@ def test_days_go_on_where_they_were_saved(tmp_path: Path) -> None:
     other = Small()
     other.handler.load(full)
     assert other.table.day == 10
-    assert [other.shrink(3) for _ in range(3)] == [0, 1, 1], "1 was met a day before 2"
+    assert [other.shrink(2) for _ in range(3)] == [0, 1, 1], "1 was met a day before 2"
 
 
 @pytest.mark.parametrize("names", [["typo"], ["t", "typo"]])
@@ -285,14 +291,14 @@ def test_a_numbered_shrink_ends_one_day_however_often_it_is_sent(tmp_path: Path)
     here.up([1, 2])
     for expected in (0, 2):
         number = expected + 1
-        assert here.shrink(2, call=number) == expected
+        assert here.shrink(1, call=number) == expected
         for _ in range(2):
-            assert here.shrink(2, call=number) == expected, "the kept answer"
+            assert here.shrink(1, call=number) == expected, "the kept answer"
             here = Small(tmp_path)  # and a server that died meanwhile knows it
-            assert here.shrink(2, call=number) == expected
+            assert here.shrink(1, call=number) == expected
             here.handler.checkpoint(force=True)
     assert (here.table.day, len(here.table)) == (2, 0)
-    assert here.handler.call(Claim(0, 78), {"method": "shrink", "threshold": 2, "call": 1})
+    assert here.handler.call(Claim(0, 78), {"method": "shrink", "threshold": 1, "call": 1})
     assert here.table.day == 3, "another client has numbers of its own"
     here.shrink(2)
     assert here.table.day == 4, "without a number it is always a new one"

@@ -252,9 +252,10 @@ def test_shrink_and_admission_are_in_the_log(tmp_path: Path) -> None:
     assert logged.table.ids().tolist() == [3]
     back = handler(tmp_path)
     assert everything(back.sparse(frame)) == everything(logged)
-    back.call(Claim(0, 1), {"method": "shrink", "threshold": 1})
+    for _ in range(2):
+        back.call(Claim(0, 1), {"method": "shrink", "threshold": 1})
     last = handler(tmp_path).sparse(frame)
-    assert (len(last.table), last.table.day) == (0, 1)
+    assert (len(last.table), last.table.day) == (0, 2)
 
 
 def test_a_long_log_is_cut_by_itself(tmp_path: Path) -> None:
@@ -571,7 +572,7 @@ def test_who_was_let_in_and_dropped_while_a_save_ran_stays_away(
     def parts(*args: Any) -> Any:
         """Both fall between the begin of the save and its only part, which knows of both."""
         logged.pull(Claim(0, 1), frame, memoryview(np.array([3]).tobytes()), out)
-        assert logged.shrink(1) == 1
+        assert [logged.shrink(1) for _ in range(2)] == [0, 1]
         yield from plain(*args)
 
     monkeypatch.setattr(snapshot, "_parts", parts)

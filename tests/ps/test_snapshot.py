@@ -63,9 +63,9 @@ def test_a_delta_remembers_what_was_dropped(tmp_path: Path) -> None:
         handle = table(worker.client, SPEC)
         push(worker.client, handle, IDS, ones(IDS))
         save(worker, tmp_path / "full", delta=False)
-        worker.client.call_all({"method": "shrink", "threshold": 2})
+        worker.client.call_all({"method": "shrink", "threshold": 1})
         push(worker.client, handle, IDS[:5], ones(IDS[:5]))
-        worker.client.call_all({"method": "shrink", "threshold": 2})
+        worker.client.call_all({"method": "shrink", "threshold": 1})
         save(worker, tmp_path / "delta", delta=True)
         worker.stop()
     with team(1) as here:

@@ -1,16 +1,18 @@
 """A sparse table with a log."""
 
-import struct
+import threading
+import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
+from fleetx.ps.server.day_end import Call, DayEnd, packed_part, unpacked_part
 from fleetx.ps.server.logged_table import Change, LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.recent_changes import RecentChanges
 from fleetx.ps.tables import kernels
+from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.hashing import parts_of
 from fleetx.ps.tables.journal import Record
 from fleetx.ps.tables.sparse_spec import SparseSpec
@@ -18,18 +20,15 @@ from fleetx.ps.tables.sparse_table import ONE_SHOW, SparseTable
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 from fleetx.ps.wire.frames import SHORT, BadFrameError, Flag, Frame
 from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.wire.pipes import Bytes
 from fleetx.ps.wire.short_floats import widened, width_of
 
-ADMIT, SHRINK = 2, 3
+ADMIT, DAY_END, DAY_END_PART = 2, 5, 6
 """Kinds of records beside pushes."""
-_SHRUNK = struct.Struct("<qQQ")
-
-
-class Call(NamedTuple):
-    """Which request of which client, so that a repeated one is noticed."""
-
-    client: int
-    number: int
+PART_ROWS = 8192
+"""Rows that the end of a day goes through at once: pushes wait a millisecond or two for it."""
+PAUSE = 0.001
+"""Seconds between two parts. Locks are not fair: without a pause pushes would wait for many."""
 
 
 class LoggedSparseTable(LoggedTable):
@@ -48,6 +47,9 @@ class LoggedSparseTable(LoggedTable):
         """Ids dropped since then; some may be back."""
         self.shrunk: dict[int, tuple[int, int]] = {}
         """Client -> the number of its last call that ended a day, and how many rows went."""
+        self.day_end: DayEnd | None = None
+        """While the end of a day goes through the table."""
+        self._ending = threading.Lock()
         self._replayed = 0
         self.recent_changes = RecentChanges()
 
@@ -130,22 +132,62 @@ class LoggedSparseTable(LoggedTable):
         return Change(*self.table.summed(ids, values, _all_stats(changes)))
 
     def shrink(self, threshold: int, call: Call | None = None) -> int:
-        """End a day, once for each call that has a number; returns how many rows were dropped."""
+        """End a day, once for each call that has a number; returns how many rows were dropped.
+
+        Rows are gone through in parts, between which others pull and push.
+        """
+        with self._ending:
+            self.finish_day_end()  # one that a full disk has interrupted
+            call = call or Call(0, 0)
+            if call.number and call.number <= self.shrunk.get(call.client, (0, 0))[0]:
+                return self.shrunk[call.client][1]
+            self._begin_day_end(threshold, call)
+            return self.finish_day_end()
+
+    def _begin_day_end(self, threshold: int, call: Call) -> None:
         with self.changed:
             self.require_intact()
-            if call is not None and call.number <= self.shrunk.get(call.client, (0, 0))[0]:
-                return self.shrunk[call.client][1]
-            gone, call = self.table.leaving(threshold), call or Call(0, 0)
-            head = _SHRUNK.pack(self.table.day + 1, call.client, call.number)
-            self.log_and_apply(SHRINK, [head, gone], lambda: self.table.end_day(gone, threshold))
-            self._note_shrunk(call, gone)
-            self.recent_changes.forget()
-            return len(gone)
+            bits = (self.table.largest // PART_ROWS).bit_length()
+            end = DayEnd(self.table.day + 1, threshold, bits, call)
 
-    def _note_shrunk(self, call: Call, gone: Ids) -> None:
+            def begin() -> None:
+                self.table.begin_day(end.day)
+                self.day_end = end
+
+            self.log_and_apply(DAY_END, [end.packed()], begin)
+
+    def finish_day_end(self) -> int:
+        """Go through what is left of the table, if a day is ending; returns how many rows went."""
+        end = self.day_end
+        while end is not None and not end.complete:
+            with self.changed:
+                self.require_intact()
+                self._end_day_in_part(end)
+            pause()
+        return 0 if end is None else end.gone
+
+    def _end_day_in_part(self, end: DayEnd) -> None:
+        number, table = end.done, self.table
+        gone = table.leaving(end.threshold, number, end.bits)
+        counts = isinstance(self.table.spec.entry, ShowClickEntry)
+        if len(gone) or counts or number + 1 == 1 << end.bits:
+            parts: list[Bytes | Array] = [packed_part(number), gone]
+            self.log_and_apply(DAY_END_PART, parts, lambda: self._leave_part(end, number, gone))
+        end.done = number + 1
+        table.forget_waiting(end.threshold, number, end.bits)
+
+    def _leave_part(self, end: DayEnd, number: int, gone: Ids) -> None:
+        """Let counts of a part fade and drop some of its rows; again, when a log is replayed."""
+        fading = self.table.ids(number, end.bits)
+        self.table.decay(fading[self._not_in_save(fading)])
+        self.table.drop(gone[self._not_in_save(gone)], number, end.bits)
+        end.done, end.gone = number + 1, end.gone + len(gone)
         self.removed.append(gone)
-        if call.number:
-            self.shrunk[call.client] = call.number, len(gone)
+        self.recent_changes.forget()
+        if end.complete:
+            self.day_end = None
+            if end.call.number:
+                self.shrunk[end.call.client] = end.call.number, end.gone
 
     def unsaved_since(self) -> int:
         """The mark of the oldest changes that no save of the user holds; 0 if all rows count."""
@@ -164,19 +206,19 @@ class LoggedSparseTable(LoggedTable):
         if record.kind == ADMIT:
             ids: Ids = np.frombuffer(record.data, np.int64)
             self.table.admit(ids[self._not_in_save(ids)])
-        elif record.kind == SHRINK:
-            self._replay_shrink(record.data)
+        elif record.kind == DAY_END:
+            self._replay_day_end(DayEnd.unpacked(record.data))
+        elif record.kind == DAY_END_PART:
+            number, data = unpacked_part(record.data)
+            if self.day_end is not None and number >= self.day_end.done:
+                self._leave_part(self.day_end, number, np.frombuffer(data, np.int64))
         else:
             super().replay_record(record)
 
-    def _replay_shrink(self, data: memoryview) -> None:
-        day, client, number = _SHRUNK.unpack(data[: _SHRUNK.size])
-        gone: Ids = np.frombuffer(data[_SHRUNK.size :], np.int64)
-        self.table.begin_day(max(day, self.table.day))
-        everyone = self.table.ids()
-        self.table.decay(everyone[self._not_in_save(everyone)])
-        self.table.drop(gone[self._not_in_save(gone)])
-        self._note_shrunk(Call(client, number), gone)
+    def _replay_day_end(self, end: DayEnd) -> None:
+        if end.day > self.table.day:  # else the save knows that it began
+            self.table.begin_day(end.day)
+            self.day_end = end
 
     def _unsaved(self, change: Change) -> Change:
         """What a change does to those parts of the table that were saved before it."""
@@ -192,6 +234,11 @@ class LoggedSparseTable(LoggedTable):
         parts = parts_of(ids, bits) if bits else np.zeros(len(ids), np.int64)
         late: Array = self.saved_at[parts] < self._replayed
         return late
+
+
+def pause() -> None:
+    """Let others come in between two parts."""
+    time.sleep(PAUSE)
 
 
 def _all_stats(changes: list[Change]) -> Floats | None:

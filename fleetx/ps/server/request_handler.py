@@ -5,13 +5,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from fleetx.ps.server.day_end import Call
 from fleetx.ps.server.logged_dense_table import LoggedDenseTable
-from fleetx.ps.server.logged_sparse_table import Call, LoggedSparseTable
+from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.repeated_requests import RepeatedRequests
 from fleetx.ps.server.table_store import LOG_LIMIT, StorageOptions, TableStore
 from fleetx.ps.server.worker_barriers import WorkerBarriers
+from fleetx.ps.tables.entries import check_unseen_days
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.wire.frames import BadFrameError, Frame
 from fleetx.ps.wire.handshake import Claim
@@ -198,7 +200,8 @@ class RequestHandler:
             if name not in tables:
                 raise ValueError(f"there is no table {name!r} of rows; name one of {[*tables]}")
             tables = {name: tables[name]}
-        gone = [logged.shrink(int(message["threshold"]), call) for logged in tables.values()]
+        threshold = check_unseen_days(message["threshold"])
+        gone = [logged.shrink(threshold, call) for logged in tables.values()]
         return {"removed": sum(gone)}
 
     def _save(self, claim: Claim, message: Message) -> Message:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fleetx.ps.server.day_end import DayEnd
 from fleetx.ps.server.logged_dense_table import LoggedDenseTable
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable
@@ -33,6 +34,7 @@ def recover(logged: LoggedTable, folder: Path) -> None:
         logged.replay(after)
     if isinstance(logged, LoggedSparseTable):
         logged.saved_at = None
+        logged.finish_day_end()
 
 
 def _restore(logged: LoggedTable, folder: Path, manifest: dict[str, Any]) -> None:
@@ -48,6 +50,8 @@ def _restore(logged: LoggedTable, folder: Path, manifest: dict[str, Any]) -> Non
         logged.saved_at = np.array(manifest["saved_at"], np.int64)
         shrunk = manifest["shrunk"].items()
         logged.shrunk = {int(client): (call, gone) for client, (call, gone) in shrunk}
+        if manifest.get("day_end"):
+            logged.day_end = DayEnd.from_plain(manifest["day_end"])
     elif isinstance(logged, LoggedDenseTable):
         if manifest["filled"]:
             logged.table.put(safetensors_file.read(folder / manifest["files"][0]))

@@ -72,6 +72,7 @@ class _SaveStart:
                 "day": logged.table.day,
                 "rows": len(logged.table),
                 "shrunk": {str(client): call for client, call in logged.shrunk.items()},
+                "day_end": logged.day_end.plain() if logged.day_end else None,
             }
             return _SaveStart(
                 manifest,

@@ -1,5 +1,6 @@
 """Ids that were met but not admitted yet: a few bytes each instead of a row."""
 
+from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from fleetx.ps.tables.arena import Arena
 from fleetx.ps.tables.entries import Entry, ShowClickEntry
 from fleetx.ps.tables.index import DAY, DAY_SHIFT, Index, rows_of, stamped
+from fleetx.ps.tables.slot_pool import SlotPool
 from fleetx.ps.wire.arrays import Array, Ids
 
 ADMITTED = -1
@@ -19,13 +21,13 @@ class Candidates:
     def __init__(self, kernels: ModuleType) -> None:
         self._kernels = kernels
         self._index = Index(kernels)
-        self._counts = Arena(1, np.int64)
+        self._counts, self._slots = Arena(1, np.int64), SlotPool()
         self._admitted = 0
 
     @property
     def nbytes(self) -> int:
         """Memory in use."""
-        return self._index.nbytes + 8 * self._index.size
+        return self._index.nbytes + 8 * self._slots.used
 
     def meet(self, ids: Ids, times: Array, entry: Entry, day: int) -> Ids:
         """Count these ids; returns those that are let in now, each once."""
@@ -40,35 +42,32 @@ class Candidates:
         counts[slots] = np.where(inside, ADMITTED, met)
         self._admitted += int(inside.sum())
         if self._admitted > self._index.size // 2:
-            self._keep(*self._index.words())
+            self._forget(0, 0, lambda words: self._counts.array[rows_of(words), 0] == ADMITTED)
         admitted: Ids = once[inside]
         return admitted
 
     def _slots_of(self, ids: Ids, day: int) -> Ids:
         slots, missing = self._index.find(ids, ~DAY, day << DAY_SHIFT)
         if missing:
-            first = self._index.size
-            new = np.arange(first, first + missing)
-            self._counts.reserve(first + missing)
+            new = self._slots.take(missing)
+            self._counts.reserve(self._slots.used)
             self._counts.array[new, 0] = 0
             self._index.insert(ids[slots < 0], stamped(new, day, 0))
             slots[slots < 0] = new
         return slots
 
-    def _keep(self, ids: Ids, words: Ids) -> None:
-        """Hold these, less those that were let in, and close the gaps."""
-        counts = self._counts.array[rows_of(words), 0]
-        waiting = counts != ADMITTED
-        slots = np.arange(int(waiting.sum()))
-        self._counts.array[slots, 0] = counts[waiting]
-        self._index.replace(ids[waiting], (words[waiting] & DAY) | slots)
-        self._admitted = 0
+    def _forget(self, number: int, bits: int, which: Callable[[Ids], Array]) -> None:
+        """Let go of some of the ids in a part of the hash range."""
+        _, words = self._index.part(number, bits)
+        gone = which(words)
+        slots = rows_of(words[gone])
+        self._admitted -= int(np.count_nonzero(self._counts.array[slots, 0] == ADMITTED))
+        self._slots.give_back(slots)
+        self._index.prune(number, bits, gone)
 
-    def shrink(self, day: int, threshold: int) -> None:
-        """Forget those that were not met for so many days."""
-        ids, words = self._index.words()
-        kept = day - ((words & DAY) >> DAY_SHIFT) < threshold
-        self._keep(ids[kept], words[kept])
+    def shrink(self, ended: int, threshold: int, number: int, bits: int) -> None:
+        """Forget those of a part that were not met for so many days, of which this is the last."""
+        self._forget(number, bits, lambda words: ended - ((words & DAY) >> DAY_SHIFT) >= threshold)
 
     def __len__(self) -> int:
         return self._index.size

@@ -88,6 +88,21 @@ class ShowClickEntry:
         return worth.astype(np.float32)
 
 
+def check_unseen_days(threshold: Any) -> int:
+    """The number of days after which ``shrink`` drops a row, or an error that says what it may be.
+
+    A day counts when it has ended and the row was not met on it; so at 1 all rows go that were not
+    met on the day that ends, and no number drops those that were.
+    """
+    if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 1:
+        raise ValueError(
+            f"shrink({threshold!r}): a row goes when it was not met for so many days, and there is "
+            "no such number of them; pass a whole number from 1, at which all rows go that were "
+            "not met on the day that ends"
+        )
+    return threshold
+
+
 Entry = CountFilterEntry | ProbabilityEntry | ShowClickEntry
 ENTRIES: dict[str, type[Entry]] = {
     "CountFilterEntry": CountFilterEntry,

@@ -112,22 +112,45 @@ class Index:
 
     def part(self, number: int, bits: int) -> tuple[Ids, Ids]:
         """Ids and words in one of ``2**bits`` equal parts of the hash range, as copies."""
+        chosen = self._places_in(*self._range(number, bits), number, bits)
+        return self._pairs[0::2][chosen], self._pairs[1::2][chosen]
+
+    def prune(self, number: int, bits: int, gone: Array) -> None:
+        """Forget ids of a part: those for which ``gone`` is true, in the order of ``part``.
+
+        Everything between two free places is taken out and put in again: who was behind one that is
+        gone may come nearer to its home. Nobody else moves.
+        """
+        begin, end = self._range(number, bits)
+        keys, words = self._pairs[2 * begin : 2 * end : 2], self._pairs[2 * begin + 1 : 2 * end : 2]
+        words[self._places_in(begin, end, number, bits)[gone] - begin] = -1
+        stay = words >= 0
+        kept_ids, kept_words = keys[stay], words[stay]
+        keys[:], words[:] = 0, -1
+        fitted: int = self._kernels.insert(self._pairs, self._places, kept_ids, kept_words)
+        assert fitted == len(kept_ids), "there was room for them before"
+        self.size -= int(np.count_nonzero(gone))
+
+    def _range(self, number: int, bits: int) -> tuple[int, int]:
+        """The places of one part, up to a free one."""
         shift = np.uint64(64 - bits)
-        low = np.array([number], np.uint64) << shift
-        begin = int(homes(low, self._places)[0])
-        last = number + 1 == 1 << bits
-        end = (
-            self._places
-            if last
-            else int(homes(np.array([number + 1], np.uint64) << shift, self._places)[0])
-        )
+        begin, end = 0, self._places
+        if number:
+            begin = int(homes(np.array([number], np.uint64) << shift, self._places)[0])
+        if number + 1 < 1 << bits:
+            end = int(homes(np.array([number + 1], np.uint64) << shift, self._places)[0])
         words = self._pairs[1::2]
-        while words[end] >= 0:  # the last place is always free
-            end += 1
-        chosen = np.flatnonzero(words[begin:end] >= 0) + begin
-        ids = self._pairs[0::2][chosen]
-        inside = (mixed(ids) >> shift) == np.uint64(number)
-        return ids[inside], words[chosen[inside]]
+        while (words[end : end + SLACK] >= 0).all():  # the last place is always free
+            end += SLACK
+        return begin, end + int((words[end : end + SLACK] < 0).argmax())
+
+    def _places_in(self, begin: int, end: int, number: int, bits: int) -> Ids:
+        """Those places of a range that hold ids of a part: some before it come from another one."""
+        chosen = np.flatnonzero(self._pairs[2 * begin + 1 : 2 * end : 2] >= 0) + begin
+        shift = np.uint64(64 - bits)
+        inside = (mixed(self._pairs[0::2][chosen]) >> shift) == np.uint64(number)
+        places: Ids = chosen[inside]
+        return places
 
 
 def rows_of(words: Ids) -> Ids:

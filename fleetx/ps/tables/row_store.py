@@ -6,6 +6,7 @@ import numpy as np
 
 from fleetx.ps.tables.arena import Arena
 from fleetx.ps.tables.rules import Rule, Tables
+from fleetx.ps.tables.slot_pool import SlotPool
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 
 LINE = 16
@@ -56,7 +57,7 @@ class RowStore:
             self.state = Column(Arena(kept, np.float32), 0, kept)
         self.stats = Column(Arena(2 if counted else 0, np.float32), 0, 2 if counted else 0)
         """Shows and clicks, where they are counted."""
-        self._used, self._free = 0, np.empty(0, np.int64)
+        self._slots = SlotPool()
 
     @property
     def columns(self) -> tuple[Column, Column, Column]:
@@ -74,19 +75,20 @@ class RowStore:
         return self.weights.arena.rows
 
     @property
+    def used(self) -> int:
+        """Rows that exist or did."""
+        return self._slots.used
+
+    @property
     def nbytes(self) -> int:
         """Memory of the rows that exist or did."""
-        return self._used * sum(4 * column.width for column in self.columns)
+        return self.used * sum(4 * column.width for column in self.columns)
 
     def take(self, count: int) -> Ids:
         """Unused rows, dropped ones first; all but their weights is as at the beginning."""
-        old = self._free[: min(count, len(self._free))]
-        self._free = self._free[len(old) :]
-        fresh = np.arange(self._used, self._used + count - len(old))
-        self._used += len(fresh)
+        slots = self._slots.take(count)
         for column in self.columns:
-            column.arena.reserve(self._used)
-        slots = np.concatenate([old, fresh])
+            column.arena.reserve(self.used)
         state = np.empty((count, self.state.width), np.float32)
         self._rule.start(state)
         self.state.array[slots] = state
@@ -95,7 +97,7 @@ class RowStore:
 
     def give_back(self, slots: Ids) -> None:
         """These rows are not needed any more."""
-        self._free = np.concatenate([self._free, slots])
+        self._slots.give_back(slots)
 
 
 def _fills_lines(width: int) -> bool:

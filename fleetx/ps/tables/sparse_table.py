@@ -171,30 +171,32 @@ class SparseTable:
         return once, totals, stats
 
     def shrink(self, threshold: int) -> Ids:
-        """End a day: drop rows that were not met for so many days, or score too low."""
+        """End a day at once: drop rows that were not met for so many days, or score too low."""
+        self.begin_day(self.day + 1)
         gone = self.leaving(threshold)
-        self.end_day(gone, threshold)
+        self.decay(self.ids())
+        self.drop(gone)
+        self.forget_waiting(threshold)
         return gone
 
-    def leaving(self, threshold: int) -> Ids:
-        """The ids that ``shrink`` would drop."""
-        ids, words = self._index.words()
-        gone = self.day + 1 - ((words & DAY) >> DAY_SHIFT) >= threshold
+    def leaving(self, threshold: int, number: int = 0, bits: int = 0) -> Ids:
+        """The ids of a part that go with the day that ended before this one.
+
+        Who was met since that end stays, whatever its score.
+        """
+        ids, words = self._index.part(number, bits)
+        last = (words & DAY) >> DAY_SHIFT
+        gone = self.day - 1 - last >= threshold
         if isinstance(self.spec.entry, ShowClickEntry):
             counted = self._rows.stats.array[rows_of(words)] * np.float32(self.spec.entry.decay)
-            gone |= self.spec.entry.scores(counted) < self.spec.entry.lowest
+            gone |= (self.spec.entry.scores(counted) < self.spec.entry.lowest) & (last < self.day)
         leaving: Ids = ids[gone]
         return leaving
 
-    def end_day(self, gone: Ids, threshold: int) -> None:
-        """Begin the next day without these ids."""
-        self.begin_day(self.day + 1)
-        if self._counted:
-            self.decay(self.ids())
-        if len(gone):
-            self.drop(gone)
+    def forget_waiting(self, threshold: int, number: int = 0, bits: int = 0) -> None:
+        """Forget ids of a part that wait for a row and were not met for so many days."""
         if self._candidates is not None:
-            self._candidates.shrink(self.day, threshold)
+            self._candidates.shrink(self.day - 1, threshold, number, bits)
 
     def begin_day(self, day: int) -> None:
         """Rows that are met from now on are met on this day."""
@@ -213,16 +215,16 @@ class SparseTable:
         slots, _ = self._index.find(ids)
         return slots >= 0
 
-    def ids(self) -> Ids:
-        """Every id that has a row."""
-        return self._index.words()[0]
+    def ids(self, number: int = 0, bits: int = 0) -> Ids:
+        """Every id that has a row, or those in one part of the hash range."""
+        return self._index.part(number, bits)[0]
 
-    def drop(self, ids: Ids) -> None:
-        """Forget these ids."""
-        known, words = self._index.words()
+    def drop(self, ids: Ids, number: int = 0, bits: int = 0) -> None:
+        """Forget these ids, which are in this part of the hash range."""
+        known, words = self._index.part(number, bits)
         gone = np.isin(known, ids)
         self._rows.give_back(rows_of(words[gone]))
-        self._index.replace(known[~gone], words[~gone])
+        self._index.prune(number, bits, gone)
 
     def begin_mark(self) -> int:
         """Changes from now on bear a new mark; returns the one they bear."""

@@ -21,7 +21,8 @@ def test_a_resnet_of_torchvision_on_two_stages() -> None:
         alone = functional.cross_entropy(model(images).float(), labels).item()
     strategy = fleet.DistributedStrategy()
     strategy.amp, strategy.amp_configs = True, {"dtype": "bfloat16"}
-    strategy.pipeline, strategy.pipeline_configs = True, {"micro_batch_size": 4}
+    strategy.pipeline = True
+    strategy.pipeline_configs = {"micro_batch_size": 4, "schedule_mode": "F-then-B"}
     strategy.hybrid_configs = {"pp_degree": 2}
     roles.stop()
     fleet.init(is_collective=True, strategy=strategy)
