@@ -63,6 +63,12 @@ TOOLS = {
         "Runs your script up to its model and its optimizer, compares all legal plans for them, "
         "and writes the best one as a strategy file, with a table and pictures.",
     ),
+    "ps": (
+        "fleetx.ps.observers.command",
+        "look at parameter servers, and keep a fresh copy for serving",
+        "Reports what the servers of a running job hold and do, and keeps a read-only copy of it "
+        "that inference models follow.",
+    ),
     "verify": (
         "fleetx.evaluate.verify_command",
         "compare a running service with such vectors",

@@ -1,5 +1,6 @@
 """The life of a parameter-server job: ``init_server`` to ``stop_worker``."""
 
+import contextlib
 import logging
 from itertools import chain
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from fleetx import roles
 from fleetx.api import session
 from fleetx.engine.engine import Engine
+from fleetx.ps.server import metrics_page
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.server.server import Server
@@ -23,8 +25,8 @@ from fleetx.roles.stores import patience
 
 logger = logging.getLogger(__name__)
 
-_handlers: list[RequestHandler] = []
-"""Empty or one: what ``init_server`` made, for ``run_server``."""
+_handlers: list[tuple[RequestHandler, int | None]] = []
+"""Empty or one: what ``init_server`` made, and where its figures are served."""
 
 
 def has_servers() -> bool:
@@ -33,7 +35,11 @@ def has_servers() -> bool:
 
 
 def init_server(
-    model_dir: str | None = None, var_names: list[str] | None = None, *, durable: bool = False
+    model_dir: str | None = None,
+    var_names: list[str] | None = None,
+    *,
+    durable: bool = False,
+    metrics_port: int | None = None,
 ) -> None:
     """Prepare this server's tables.
 
@@ -43,8 +49,11 @@ def init_server(
         var_names: the tables to load from it; all of them if not said.
         durable: wait for the disk before a push is acknowledged, so that the log survives the death
             of the machine and not only that of the process.
+        metrics_port: serves figures to Prometheus at this port of the server's address, under
+            ``/metrics``; what ``fleetrun --metrics_port`` says if not said.
     """
     found = _server("init_server")
+    _check_port(metrics_port)
     if model_dir is not None and not (Path(model_dir) / save_folder.MANIFEST).is_file():
         raise ValueError(
             f"init_server({model_dir!r}): there is no {save_folder.MANIFEST}, so this is no "
@@ -65,7 +74,15 @@ def init_server(
         durable=durable,
     )
     handler.preload(Path(model_dir) if model_dir else None, var_names)
-    _handlers[:] = [handler]
+    if metrics_port is None:
+        metrics_port = secrets.metrics_port()
+    _handlers[:] = [(handler, metrics_port)]
+
+
+def _check_port(port: Any) -> None:
+    whole = isinstance(port, int) and not isinstance(port, bool)
+    if port is not None and (not whole or not 0 < port < 65536):
+        raise ValueError(f"init_server(metrics_port={port!r}): pass a port from 1 to 65535")
 
 
 def run_server() -> None:
@@ -76,7 +93,11 @@ def run_server() -> None:
     endpoint = found.server_endpoints[found.index]
     host, port = split_endpoint(endpoint, where="server endpoints")
     token = secrets.job_token(found.server_endpoints)
-    with Server((host, port), _handlers.pop(), token, tls=secrets.server_tls()) as server:
+    handler, metrics_port = _handlers.pop()
+    with contextlib.ExitStack() as open_:
+        if metrics_port is not None:
+            open_.enter_context(metrics_page.served(host, metrics_port, handler.report))
+        server = open_.enter_context(Server((host, port), handler, token, tls=secrets.server_tls()))
         logger.info("serving %d workers at %s", found.worker_num, endpoint)
         server.run()
 
@@ -180,7 +201,7 @@ def shrink(threshold: int = 30, table: str | None = None) -> int:
 
 
 def server_report() -> list[dict[str, Any]]:
-    """What each server says of its tables: rows, bytes, updates and staleness."""
+    """What each server says of itself and of its tables: memory, log, rates, staleness."""
     return connected_worker("server_report").client.call_all({"method": "describe"})
 
 

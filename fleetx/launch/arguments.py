@@ -46,6 +46,7 @@ class Arguments:
     server_num: int | None = None
     worker_num: int | None = None
     http_port: int | None = None
+    metrics_port: int | None = None
     log_dir: str = "log"
     max_restart: int = 0
     timeout: float = 60.0
@@ -63,8 +64,9 @@ class Arguments:
 
     def is_parameter_server(self) -> bool:
         """True when any flag of a parameter-server job was given."""
-        flags = (self.servers, self.workers, self.server_num, self.worker_num, self.http_port)
-        return any(value is not None for value in flags)
+        flags = (self.servers, self.workers, self.server_num, self.worker_num)
+        flags_of_ports = (self.http_port, self.metrics_port)
+        return any(value is not None for value in (*flags, *flags_of_ports))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -206,6 +208,13 @@ def _add_parameter_server(parser: argparse.ArgumentParser) -> None:
         type=_port,
         metavar="PORT",
         help="where the launchers meet (default: one below the first machine's lowest port)",
+    )
+    group.add_argument(
+        "--metrics_port",
+        type=_port,
+        metavar="PORT",
+        help="figures of the first server of this machine for Prometheus, at /metrics; the others "
+        "have the next ports (default: nowhere)",
     )
 
 

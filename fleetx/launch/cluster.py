@@ -69,6 +69,8 @@ class Job:
     """Place of this machine; None when it is decided at the rendezvous."""
     min_nodes: int = 1
     max_nodes: int = 1
+    metrics_port: int | None = None
+    """Where the first server of this machine serves its figures; the others have the next ports."""
 
     @property
     def size(self) -> int:

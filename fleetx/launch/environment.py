@@ -51,6 +51,8 @@ def variables(
     }
     if process.role == "TRAINER":
         ours["PADDLE_GLOBAL_RANK"] = str(process.rank)
+    elif job.metrics_port is not None:
+        ours["FLEETX_PS_METRICS_PORT"] = str(job.metrics_port + process.local_rank)
     if job.cards:
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(job.cards)
     else:

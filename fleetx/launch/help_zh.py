@@ -48,6 +48,8 @@ FLAGS = {
     "--servers": "所有机器上的所有 server",
     "--workers": "所有机器上的所有 worker",
     "--http_port": "启动器会合的端口（默认：比第一台机器的最小端口小一）",
+    "--metrics_port": "本机第一个 server 的指标，供 Prometheus 读取，路径为 /metrics；"
+    "其余 server 依次使用后面的端口（默认：不提供）",
     "--log_dir": "workerlog.N 和 serverlog.N 所在的目录（默认：log）",
     "--max_restart": "任务失败后重新启动的次数，所有进程一起重启（默认：0）；"
     "使用 fleet.CheckpointManager "

@@ -11,6 +11,7 @@ from fleetx.roles.addresses import join_endpoint
 
 FIRST_WORKER_PORT = 6170
 LOOPBACK = "127.0.0.1"
+LAST_PORT = 65535
 COLLECTIVE_FLAGS = ("gpus", "nproc_per_node", "ips", "nnodes", "master", "rank", "started_port")
 
 
@@ -124,7 +125,18 @@ def _job(
         node_rank=node_rank,
         min_nodes=len(hosts),
         max_nodes=len(hosts),
+        metrics_port=_metrics_port(arguments, world),
     )
+
+
+def _metrics_port(arguments: Arguments, world: World) -> int | None:
+    servers = sum(process.role == "PSERVER" for process in world.local)
+    if arguments.metrics_port is not None and arguments.metrics_port + servers - 1 > LAST_PORT:
+        raise LaunchError(
+            f"--metrics_port {arguments.metrics_port} leaves no ports for {servers} servers of "
+            f"this machine, which take one each; choose one up to {LAST_PORT - servers + 1}"
+        )
+    return arguments.metrics_port
 
 
 def _on_host(role: str, endpoints: tuple[str, ...], host: str) -> tuple[Process, ...]:

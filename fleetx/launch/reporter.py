@@ -153,7 +153,7 @@ class Reporter:
         """What can be told in numbers: what anybody put down, and what any process has."""
         self._exchanging.append(_exchanges())
         share = sum(self._exchanging) / len(self._exchanging)
-        own = {"memory": _resident(), "memory_total": _PHYSICAL, "exchanging": round(share, 3)}
+        own = {"memory": resident_bytes(), "memory_total": _PHYSICAL, "exchanging": round(share, 3)}
         figures = sys.modules.get("fleetx.roles.figures")
         return own if figures is None else {**own, **figures.now()}
 
@@ -228,7 +228,7 @@ def _exchanges() -> bool:
     return frame is not None and any(part in frame.f_code.co_filename for part in _EXCHANGING)
 
 
-def _resident() -> int:
+def resident_bytes() -> int:
     """Bytes of memory that this process has; 0 where the system does not say."""
     try:
         with open("/proc/self/statm", "rb") as file:

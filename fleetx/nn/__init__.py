@@ -2,6 +2,7 @@
 
 from fleetx.nn.inference import load_inference_model
 from fleetx.nn.sparse_embedding import SparseEmbedding
+from fleetx.ps.observers.follower import Follower
 from fleetx.ps.tables.entries import CountFilterEntry, ProbabilityEntry, ShowClickEntry
 from fleetx.ps.tables.initializers import Constant, Normal, Uniform
 from fleetx.ps.tables.rules import SGD, Adagrad, Adam
@@ -12,6 +13,7 @@ __all__ = [
     "Adam",
     "Constant",
     "CountFilterEntry",
+    "Follower",
     "Normal",
     "ProbabilityEntry",
     "ShowClickEntry",

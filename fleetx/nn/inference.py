@@ -1,11 +1,14 @@
 """Models that were trained with parameter servers, without them."""
 
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import nn
 
+from fleetx.ps.observers.follower import Follower
 from fleetx.ps.tables import safetensors_file
 from fleetx.ps.tables.saved_rows import SavedRows
 from fleetx.ps.worker.sparse_module import SparseModule
@@ -13,7 +16,9 @@ from fleetx.ps.worker.sparse_module import SparseModule
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def load_inference_model(dirname: str | Path, model: Model) -> Model:
+def load_inference_model(
+    dirname: str | Path, model: Model, *, follow: str | Sequence[str] | Follower | None = None
+) -> Model:
     """Let a plain model compute with what ``fleet.save_inference_model`` wrote; no job is needed.
 
     Dense parameters and buffers are loaded by name, rows are looked up in the saved tables. The
@@ -22,6 +27,9 @@ def load_inference_model(dirname: str | Path, model: Model) -> Model:
     Args:
         dirname: the folder.
         model: of the same structure as the one that was saved.
+        follow: the servers of a running job (``"host:port,host:port"``, or a list), or a
+            ``Follower`` of them: rows and dense parameters stay as new as theirs. The save is
+            what the model computes with until they were copied.
     """
     folder = Path(dirname)
     if not (folder / "dense.safetensors").is_file():
@@ -42,6 +50,19 @@ def load_inference_model(dirname: str | Path, model: Model) -> Model:
             f"{[*missing, *left.unexpected_keys][:4]} are in one of them only; build the model "
             "that was saved"
         )
+    source = rows if follow is None else _following(follow, rows, model)
     for table in tables:
-        table.row_source = rows
+        table.row_source = source
     return model.eval()
+
+
+def _following(
+    follow: str | Sequence[str] | Follower, rows: SavedRows, model: nn.Module
+) -> Follower:
+    follower = follow if isinstance(follow, Follower) else Follower(follow)
+    if follower is not follow:  # nobody else can end it
+        weakref.finalize(model, follower.close)
+    if follower.base is None:
+        follower.base = rows
+    follower.attach(model)
+    return follower

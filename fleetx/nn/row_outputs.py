@@ -66,7 +66,10 @@ class Indexed:
 
 
 class Pooled:
-    """The sum of ``rows[places]`` in each of so many bags, or their mean."""
+    """The sum of ``rows[places]`` in each of so many bags, or their mean.
+
+    A mean is that of the rows which are not padding, as in ``torch.nn.EmbeddingBag``.
+    """
 
     def __init__(
         self,
@@ -76,10 +79,21 @@ class Pooled:
         device: torch.device,
         *,
         mean: bool = False,
+        padding: int | None = None,
     ) -> None:
+        """Describe the bags.
+
+        Args:
+            places: where the row of each id is.
+            count: how many rows there are.
+            bags: the bag of each id, and how many there are.
+            device: of the result.
+            mean: instead of the sum.
+            padding: where the row is that stands for nothing.
+        """
         self._places, self._count, self._device = places, count, device
         self._bags, self._number = bags
-        self._mean = mean
+        self._mean, self._padding = mean, padding
 
     def forward(self, rows: Floats) -> Tensor:
         """A row for each bag."""
@@ -107,7 +121,10 @@ class Pooled:
         return total
 
     def _sizes(self) -> Tensor:
-        sizes = np.maximum(np.bincount(self._bags, minlength=self._number), 1)
+        bags = self._bags
+        if self._padding is not None:
+            bags = bags[self._places != self._padding]
+        sizes = np.maximum(np.bincount(bags, minlength=self._number), 1)
         return _moved(sizes, self._device)[:, None]
 
 

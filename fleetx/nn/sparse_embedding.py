@@ -52,7 +52,8 @@ class SparseEmbedding(SparseModule):
             initializer: what rows begin with, ``Uniform(-1e-4, 1e-4)`` if not said.
             entry: which ids get a row; all of them if not said.
             padding_idx: an id that stands for nothing: its row is zero and never trained.
-            pooling: "sum" or "mean" over the ids of a bag; a row for each id if not said.
+            pooling: "sum" or "mean" over the ids of a bag, padding left out; a row for each id if
+                not said.
             seed: another one gives other initial rows.
             wire: "float16" or "bfloat16" sends rows and gradients in half the bytes; tables keep
                 float32.
@@ -133,7 +134,8 @@ class SparseEmbedding(SparseModule):
         if self.pooling is None:
             return Indexed(batch.place, count, device)
         bags, mean = bags_of(ids.shape, offsets), self.pooling == "mean"
-        return Pooled(batch.place, count, bags, device, mean=mean)
+        padding = None if self.padding_idx is None else len(batch.ids)
+        return Pooled(batch.place, count, bags, device, mean=mean, padding=padding)
 
     def _rows(self, flat: Array, train: bool) -> tuple[IdBatch, Floats]:
         """What was fetched ahead for these ids, or what is fetched now."""

@@ -14,6 +14,7 @@ from fleetx.roles.environment import Environment
 TOKEN = "FLEETX_PS_TOKEN"
 CERTIFICATE, KEY = "FLEETX_PS_CERT", "FLEETX_PS_KEY"
 STATE = "FLEETX_PS_STATE"
+METRICS = "FLEETX_PS_METRICS_PORT"
 SHORTEST = 16
 _CIPHERS = "ECDHE+AES128+AESGCM"
 """A key for each connection, and the cipher that costs servers least."""
@@ -109,6 +110,12 @@ def client_tls(environ: Mapping[str, str] | None = None) -> ssl.SSLContext | Non
         # Python cannot choose among the ciphers of TLS 1.3, which takes 256 bits by itself.
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     return context
+
+
+def metrics_port(environ: Mapping[str, str] | None = None) -> int | None:
+    """Where a server shall serve its figures; None for nowhere."""
+    env = Environment(os.environ if environ is None else environ)
+    return env.number(METRICS) if env.has(METRICS) else None
 
 
 def state_folder(server: int, environ: Mapping[str, str] | None = None) -> Path | None:

@@ -762,3 +762,39 @@ def test_optimizers_that_rows_do_not_have_are_refused_before_training(optimizer:
     with pytest.raises(ValueError, match=f"is {optimizer.__name__}, and rows .* Adagrad or Adam"):
         carried(net(), nobody, GeoCarrier, optimizer=optimizer, join=False)
     carried(net(SGD(0.1)), nobody, GeoCarrier, optimizer=optimizer, join=False)
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_bags_with_padding_are_those_of_torch(pooling: str, *, flat: bool) -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag = SparseEmbedding(
+                3, name="bags", padding_idx=0, pooling=pooling, rule=SGD(1.0), seed=3
+            )
+
+    ids = torch.tensor([[5, 0, 6], [0, 0, 0], [7, 7, 5]])
+    given = (ids.flatten(), torch.tensor([0, 3, 6])) if flat else (ids,)
+    scale = torch.tensor([[1.0], [2.0], [5.0]])
+    with team(2) as here:
+        model, worker = Bags(), here.worker()
+        first = model.bag.options.initializer.rows(np.arange(8), 3, 3)
+        theirs = nn.EmbeddingBag.from_pretrained(
+            torch.from_numpy(first), freeze=False, mode=pooling, padding_idx=0
+        )
+        carrier = carried(model, worker, lr=1.0)
+        carrier.begin()
+        ours = model.bag(*given)
+        torch.testing.assert_close(ours, theirs(*given))
+        (ours * scale).sum().backward()
+        (theirs(*given) * scale).sum().backward()
+        carrier.collect()
+        carrier.optimizer.step()
+        carrier.clear_gradients()
+        model.eval()
+        assert theirs.weight.grad is not None
+        expected = theirs.weight.detach() - theirs.weight.grad
+        everything = torch.arange(1, 8)[:, None]
+        torch.testing.assert_close(model.bag(everything), expected[1:])
+        worker.stop()

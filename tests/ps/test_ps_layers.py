@@ -1,4 +1,7 @@
-"""The layers of the parameter servers: wire, then tables, then server and worker side by side."""
+"""The layers of the parameter servers: wire, then tables, then server and worker side by side.
+
+Observers keep what they copy in tables of a server.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ ALLOWED = {
     "tables": {"wire", "tables"},
     "server": {"wire", "tables", "server"},
     "worker": {"wire", "tables", "worker"},
+    "observers": {"wire", "tables", "server", "observers"},
 }
 """Layer -> the layers that it may import."""
 

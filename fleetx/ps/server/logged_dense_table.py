@@ -1,6 +1,8 @@
 """A dense table with a log."""
 
+import secrets
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
@@ -8,7 +10,7 @@ from typing_extensions import override
 from fleetx.ps.server.logged_table import Change, LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.tables.dense_table import DenseSpec, DenseTable
-from fleetx.ps.wire.arrays import Floats
+from fleetx.ps.wire.arrays import Array, Floats
 from fleetx.ps.wire.frames import BadFrameError, Flag, Frame
 from fleetx.ps.wire.handshake import Claim
 
@@ -23,6 +25,27 @@ class LoggedDenseTable(LoggedTable):
     ) -> None:
         self.table = DenseTable(spec)
         super().__init__(self.table, membership, folder, durable)
+        self._life, self._replaced = secrets.token_hex(8), 0
+
+    def replace(self, values: dict[str, Array], updates: int | None = None) -> None:
+        """Set all values, past the optimizer: to those of a save, or of another server."""
+        with self.changed, self.lost_on_failure():
+            self.table.put(values)
+            self._replaced += 1
+            if updates is not None:
+                self.table.updates = updates
+
+    @override
+    def brief(self) -> dict[str, Any]:
+        with self.changed:
+            stamp = f"{self._life}-{self._replaced}-{self.version}"
+            return {
+                "name": self.spec.name,
+                "kind": "dense",
+                "filled": self.table.filled,
+                "updates": self.version,
+                "stamp": stamp,
+            }
 
     def read(self, claim: Claim, frame: Frame, patience: float) -> tuple[Floats, int]:
         """A copy of all values and its version, once the table has come to the one asked for."""

@@ -1,13 +1,16 @@
 """A sparse table with a log."""
 
+import contextlib
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
 from fleetx.ps.server.day_end import Call, DayEnd, packed_part, unpacked_part
+from fleetx.ps.server.followed_changes import FollowedChanges
 from fleetx.ps.server.logged_table import Change, LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.recent_changes import RecentChanges
@@ -15,6 +18,7 @@ from fleetx.ps.tables import kernels
 from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.hashing import parts_of
 from fleetx.ps.tables.journal import Record
+from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import ONE_SHOW, SparseTable
 from fleetx.ps.wire.arrays import Array, Floats, Ids
@@ -22,6 +26,7 @@ from fleetx.ps.wire.frames import SHORT, BadFrameError, Flag, Frame
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.wire.pipes import Bytes
 from fleetx.ps.wire.short_floats import widened, width_of
+from fleetx.ps.wire.versions import Version
 
 ADMIT, DAY_END, DAY_END_PART = 2, 5, 6
 """Kinds of records beside pushes."""
@@ -29,6 +34,8 @@ PART_ROWS = 8192
 """Rows that the end of a day goes through at once: pushes wait a millisecond or two for it."""
 PAUSE = 0.001
 """Seconds between two parts. Locks are not fair: without a pause pushes would wait for many."""
+MOST_BITS = 32
+"""A table is looked through in two to the power of this many parts at most."""
 
 
 class LoggedSparseTable(LoggedTable):
@@ -50,8 +57,11 @@ class LoggedSparseTable(LoggedTable):
         self.day_end: DayEnd | None = None
         """While the end of a day goes through the table."""
         self._ending = threading.Lock()
-        self._replayed = 0
+        self._replayed, self._replaying = 0, False
         self.recent_changes = RecentChanges()
+        self.followed = FollowedChanges(None if folder is None else folder.parent)
+        self.followed_after = 0
+        """The last record that a save of this server knows: all behind it are in the log."""
 
     def pull(self, claim: Claim, frame: Frame, body: memoryview, out: Floats) -> None:
         """Write the rows of the ids in ``body`` to ``out``."""
@@ -81,6 +91,68 @@ class LoggedSparseTable(LoggedTable):
         ids = np.concatenate([np.empty(0, np.int64), *found])
         return last, ids if len(found) < 2 else kernels.active.dedupe(ids, 1)[0]
 
+    def changed_since(self, version: Version) -> tuple[Version, Ids | None]:
+        """The version of now, and the ids that were changed or dropped since another one.
+
+        None instead of ids if nobody knows, or not any more.
+        """
+        with self.table.lock:
+            self.require_intact()
+            now, found = self.followed.since(version, self._record_number())
+        if found is None:
+            return now, None
+        ids = np.concatenate([np.empty(0, np.int64), *found])
+        return now, ids if len(found) < 2 else kernels.active.dedupe(ids, 1)[0]
+
+    def fetch(self, ids: Ids) -> tuple[Ids, Floats]:
+        """Those of the ids that have a row, and the rows; none is made, and none counts as met."""
+        with self.table.lock:
+            self.require_intact()
+            return self._rows_of(ids[self.table.knows(ids)])
+
+    def scan(self, number: int, bits: int) -> tuple[Ids, Floats]:
+        """The same for all ids in one of ``2**bits`` parts of the table."""
+        if not 0 <= bits <= MOST_BITS or not 0 <= number < 1 << bits:
+            raise BadFrameError(f"a table has no part {number} of two to the power of {bits}")
+        with self.table.lock:
+            self.require_intact()
+            return self._rows_of(self.table.part(number, bits).ids)
+
+    def _rows_of(self, ids: Ids) -> tuple[Ids, Floats]:
+        rows = np.empty((len(ids), self.table.spec.dim), np.float32)
+        self.table.pull(ids, rows, train=False)
+        return ids, rows
+
+    @override
+    def replaced(self) -> contextlib.AbstractContextManager[None]:
+        return self.followed.replaced()
+
+    def put_copies(self, rows: Rows, gone: Ids) -> None:
+        """Take what another server has, and drop what it has no more."""
+        with self.table.lock:
+            self.table.put(rows)
+            known = gone[self.table.knows(gone)]
+            if len(known):
+                self.table.drop(known)
+            self.followed.note(np.concatenate([rows.ids, known]), None)
+
+    def _record_number(self) -> int | None:
+        """The record that changes are made by now; None without a log."""
+        if self._replaying:
+            return self._replayed
+        return None if self.journal is None else self.journal.number
+
+    @override
+    def replay(self, after: int) -> None:
+        assert self.journal is not None
+        self.followed.begin_replay(self.followed_after)
+        self._replaying = True
+        try:
+            super().replay(after)
+        finally:
+            self._replaying = False
+        self.followed.end_replay(self.journal.number)
+
     def _note_admitted(self, ids: Ids) -> None:
         if self.journal is not None:
             try:
@@ -88,6 +160,7 @@ class LoggedSparseTable(LoggedTable):
             except OSError:
                 self.table.drop(ids)  # a row that no log knows would not come back
                 raise
+        self.followed.note(ids, self._record_number())
 
     @override
     def parsed(self, frame: Frame, body: memoryview) -> Change:
@@ -111,6 +184,8 @@ class LoggedSparseTable(LoggedTable):
 
     @override
     def apply(self, frame: Frame, change: Change) -> None:
+        if frame.rate != 0 or frame.flags & Flag.DELTA:
+            self.followed.note(change.ids, self._record_number())
         if self.saved_at is not None:
             change = self._unsaved(change)
         unique = bool(frame.flags & Flag.UNIQUE)
@@ -183,11 +258,16 @@ class LoggedSparseTable(LoggedTable):
         self.table.drop(gone[self._not_in_save(gone)], number, end.bits)
         end.done, end.gone = number + 1, end.gone + len(gone)
         self.removed.append(gone)
+        self.followed.note(gone, self._record_number())
         self.recent_changes.forget()
         if end.complete:
             self.day_end = None
             if end.call.number:
                 self.shrunk[end.call.client] = end.call.number, end.gone
+
+    @override
+    def brief(self) -> dict[str, Any]:
+        return {"name": self.spec.name, "kind": "sparse", "rows": len(self.table)}
 
     def unsaved_since(self) -> int:
         """The mark of the oldest changes that no save of the user holds; 0 if all rows count."""
@@ -206,6 +286,7 @@ class LoggedSparseTable(LoggedTable):
         if record.kind == ADMIT:
             ids: Ids = np.frombuffer(record.data, np.int64)
             self.table.admit(ids[self._not_in_save(ids)])
+            self.followed.note(ids, record.number)
         elif record.kind == DAY_END:
             self._replay_day_end(DayEnd.unpacked(record.data))
         elif record.kind == DAY_END_PART:

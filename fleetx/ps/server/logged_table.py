@@ -123,6 +123,10 @@ class LoggedTable(ABC):
         except Exception as error:
             raise self.mark_lost(error) from error
 
+    def replaced(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, everything that the table holds is exchanged."""
+        return contextlib.nullcontext()
+
     def mark_lost(self, error: Exception) -> TableLostError:
         """Serve nothing any more: a change has failed half way."""
         logger.exception("table %s is lost", self.spec.name)
@@ -279,6 +283,10 @@ class LoggedTable(ABC):
     def describe(self) -> dict[str, Any]:
         """What a person may want to know."""
         return self._table.describe() | {"staleness": self.staleness.describe()}
+
+    @abstractmethod
+    def brief(self) -> dict[str, Any]:
+        """What tells whether a copy of it is as new as it is."""
 
     def figures(self) -> dict[str, int]:
         """What it holds and has served, for whoever watches; a look that waits for nobody."""

@@ -19,21 +19,32 @@ class RecentChanges:
         self._most_ids, self._most_changes = most_ids, most_changes
         self._changes: deque[tuple[int, int, Ids]] = deque()
         """The number of each change, who made it, and its ids."""
-        self._request = False
+        self.asked = False
+        """Whether anybody wants to know."""
         self.forget()
 
     def forget(self) -> None:
         """From now on any row may have changed since anybody asked."""
+        # By chance, so that a number of before, or from a server that died, is not among them.
+        self.begin_at(secrets.randbits(62))
+
+    def begin_at(self, number: int) -> None:
+        """Nothing is known of what changed up to this number."""
         self._changes.clear()
         self._ids = 0
-        # By chance, so that a number of before, or from a server that died, is not among them.
-        self._last = self._gone = secrets.randbits(62)
+        self._last = self._gone = number
 
-    def note(self, ids: Ids, by: int) -> None:
-        """Rows were changed; the ids are copied."""
-        if not self._request:
+    def note(self, ids: Ids, by: int, number: int | None = None) -> None:
+        """Rows were changed; the ids are copied.
+
+        Args:
+            ids: of the rows.
+            by: who changed them.
+            number: of the change, if changes have numbers elsewhere; else the next one.
+        """
+        if not self.asked:
             return
-        self._last += 1
+        self._last = self._last + 1 if number is None else max(self._last, number)
         self._changes.append((self._last, by, ids.copy()))
         self._ids += len(ids)
         while self._ids > self._most_ids or len(self._changes) > self._most_changes:
@@ -47,7 +58,7 @@ class RecentChanges:
             The number of the last change, to ask with the next time; and ids, of which some may
             come twice, or None when nobody knows: then any row may have changed.
         """
-        self._request = True
+        self.asked = True
         if not self._gone <= number <= self._last:
             return self._last, None
         found: list[Ids] = []

@@ -2,24 +2,32 @@
 
 import logging
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fleetx.launch.reporter import resident_bytes
 from fleetx.ps.server.day_end import Call
 from fleetx.ps.server.logged_dense_table import LoggedDenseTable
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.repeated_requests import RepeatedRequests
+from fleetx.ps.server.service_rates import ServiceRates
 from fleetx.ps.server.table_store import LOG_LIMIT, StorageOptions, TableStore
 from fleetx.ps.server.worker_barriers import WorkerBarriers
 from fleetx.ps.tables.entries import check_unseen_days
 from fleetx.ps.wire.arrays import Floats
-from fleetx.ps.wire.frames import BadFrameError, Frame
-from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.wire.frames import LOOKING, BadFrameError, Flag, Frame, Op, name_of
+from fleetx.ps.wire.handshake import OBSERVER, Claim
 from fleetx.ps.wire.messages import Message
 
 logger = logging.getLogger(__name__)
+
+_LOOKS = ("describe", "heartbeat", "spec", "tables")
+"""What callers may ask for that are no workers."""
+_COUNTED = ("pulled", "pushed", "updates")
+"""Figures that rise, and whose rates are reported."""
 
 
 class RequestHandler:
@@ -45,6 +53,9 @@ class RequestHandler:
         self._store = TableStore(membership, server, servers, storage)
         self._tables = self._store.tables
         self._repeated = RepeatedRequests()
+        self._rates, self._began = ServiceRates(), time.monotonic()
+        self.connections: Callable[[], int] = lambda: 0
+        """How many there are; set by whoever has the sockets."""
         self.barriers = WorkerBarriers(membership, self._folder)
         if membership.job_over:
             logger.warning(
@@ -65,6 +76,8 @@ class RequestHandler:
             "rest": self._rest,
             "save": lambda claim, message: self._only_once(claim, message, self._save),
             "shrink": lambda claim, message: self._only_once(claim, message, self._shrink),
+            "spec": self._spec,
+            "tables": self._list,
             "tick": self._tick,
         }
 
@@ -75,12 +88,21 @@ class RequestHandler:
     def call(self, claim: Claim, message: Message) -> Message:
         """Answer one of the rare requests."""
         method = self._calls.get(str(message.get("method")))
+        if message.get("method") not in _LOOKS and claim.worker == OBSERVER:
+            raise BadFrameError(f"an observer must not ask for {message.get('method')!r}")
         if method is None:
             raise BadFrameError(f"there is no method {message.get('method')!r}")
         try:
             return method(claim, message)
         except (KeyError, TypeError) as error:
             raise BadFrameError(f"{message.get('method')} was asked wrongly ({error!r})") from None
+
+    @staticmethod
+    def check_observer(frame: Frame) -> None:
+        """Let a caller that is no worker look, and nothing else."""
+        looks = frame.op in LOOKING or frame.op == Op.CALL
+        if not looks or frame.flags & Flag.TRAIN:
+            raise BadFrameError(f"an observer must not {name_of(frame.op)} what it would change")
 
     def sparse(self, frame: Frame) -> LoggedSparseTable:
         """The sparse table that a frame names."""
@@ -113,6 +135,10 @@ class RequestHandler:
     def _create(self, claim: Claim, message: Message) -> Message:
         number, logged = self._store.create(str(message["kind"]), message["spec"], claim.worker)
         return {"table": number, "version": logged.version}
+
+    def adopt(self, logged: LoggedTable) -> None:
+        """Serve a table that was made elsewhere, in the place of the one of its name."""
+        self._store.adopt(logged)
 
     def checkpoint(self, *, force: bool = False) -> None:
         """Save tables whose log has become long, and begin their logs anew."""
@@ -176,12 +202,43 @@ class RequestHandler:
         return {}
 
     def _describe(self, claim: Claim, message: Message) -> Message:
-        tables = {logged.spec.name: logged.describe() for logged in self._tables}
+        return self.report()
+
+    def report(self) -> Message:
+        """What a person may want to know: of the process, and of each table."""
+        dead = self.membership.dead()
         return {
-            "tables": tables,
+            "tables": {logged.spec.name: self._report_of(logged) for logged in [*self._tables]},
             "largest_lead": self.barriers.largest_lead,
-            "dead": self.membership.dead(),
+            "dead": dead,
+            "dead_workers": len(dead),
+            "connections": self.connections(),
+            "memory": resident_bytes(),
+            "uptime": time.monotonic() - self._began,
         }
+
+    def _report_of(self, logged: LoggedTable) -> Message:
+        figures = {name: n for name, n in logged.figures().items() if name in _COUNTED}
+        rates = {
+            f"{name}_per_s": round(rate, 3)
+            for name, rate in self._rates.per_second(logged.spec.name).items()
+            if name in _COUNTED
+        }
+        log = 0 if logged.journal is None else logged.journal.bytes
+        return logged.describe() | figures | rates | {"log_bytes": log}
+
+    def take_rates(self) -> None:
+        """Note how much was done by now."""
+        self._rates.take(self.figures())
+
+    def _list(self, claim: Claim, message: Message) -> Message:
+        """The tables in brief, for whoever keeps copies of them."""
+        return {"tables": [logged.brief() for logged in [*self._tables]]}
+
+    def _spec(self, claim: Claim, message: Message) -> Message:
+        logged = self._found(int(message["table"]))
+        kind = "sparse" if isinstance(logged, LoggedSparseTable) else "dense"
+        return {"kind": kind, "spec": logged.spec.to_plain()}
 
     def _only_once(
         self, claim: Claim, message: Message, work: Callable[[Claim, Message], Message]

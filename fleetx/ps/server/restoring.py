@@ -48,6 +48,7 @@ def _restore(logged: LoggedTable, folder: Path, manifest: dict[str, Any]) -> Non
             logged.removed = [_removed(folder, manifest)]
         logged.table.updates, logged.table.day = manifest["updates"], manifest["day"]
         logged.saved_at = np.array(manifest["saved_at"], np.int64)
+        logged.followed_after = manifest["record"]
         shrunk = manifest["shrunk"].items()
         logged.shrunk = {int(client): (call, gone) for client, (call, gone) in shrunk}
         if manifest.get("day_end"):
@@ -175,8 +176,7 @@ def load_dense(logged: LoggedDenseTable, folders: list[Path]) -> None:
         )
     keys = {key for arrays in whole.values() for key in arrays}
     cut = {key: _cut(whole, wanted, key) for key in keys}
-    with logged.changed, logged.lost_on_failure():
-        logged.table.put(cut)
+    logged.replace(cut)
 
 
 def _collect(

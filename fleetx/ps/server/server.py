@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import TableLostError
 from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.wire.arrays import Array
 from fleetx.ps.wire.errors import PeerLostError
 from fleetx.ps.wire.frames import HEADER, REQUESTS, SHORT, BadFrameError, Flag, Frame, Op, unpacked
-from fleetx.ps.wire.handshake import Claim, RefusedError, receive
+from fleetx.ps.wire.handshake import OBSERVER, Claim, RefusedError, receive
 from fleetx.ps.wire.messages import from_json, to_json
 from fleetx.ps.wire.pipes import LARGE, EndedError, Pipe
 from fleetx.ps.wire.shared_memory_server import ROWS_AT, SharedReplyWriter
 from fleetx.ps.wire.short_floats import shortened
+from fleetx.ps.wire.versions import Version
 from fleetx.roles import figures
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 MOST_CONNECTIONS = 1024
 HANDSHAKE = 5.0
 WATCH = 0.5
+_COPYING = (Op.FOLLOW, Op.FETCH, Op.SCAN)
+"""What only those ask for who keep copies of tables."""
 
 
 class Server(socketserver.ThreadingTCPServer):
@@ -49,6 +53,7 @@ class Server(socketserver.ThreadingTCPServer):
             self.address_family = socket.AF_INET6
         self.handler, self.token, self.tls = handler, token, tls
         self.open_connections = 0
+        handler.connections = lambda: self.open_connections
         self._count = threading.Lock()
         self._trouble = ""
         super().__init__(address, Connection)
@@ -71,6 +76,7 @@ class Server(socketserver.ThreadingTCPServer):
 
     def _tell(self) -> None:
         figures.put(tables=self.handler.figures())
+        self.handler.take_rates()
 
     def _try(self, task: Callable[[], object]) -> None:
         """A full disk must not end the watch: nobody would notice dead workers, or the end."""
@@ -129,9 +135,18 @@ class Connection(socketserver.BaseRequestHandler):
 
     def _known(self, pipe: Pipe, claim: Claim) -> None:
         membership = self.server.handler.membership
+        if claim.worker == OBSERVER:
+            self._serve(pipe, claim)
+            return
         if claim.worker >= membership.workers:
             raise BadFrameError(f"there is no worker {claim.worker} in this job")
         membership.connected(claim.worker)
+        try:
+            self._serve(pipe, claim)
+        finally:
+            membership.disconnected(claim.worker)
+
+    def _serve(self, pipe: Pipe, claim: Claim) -> None:
         loop = _RequestLoop(self.server.handler, pipe, claim)
         try:
             while True:
@@ -141,7 +156,6 @@ class Connection(socketserver.BaseRequestHandler):
             raise
         finally:
             loop.close()
-            membership.disconnected(claim.worker)
 
 
 class _RequestLoop:
@@ -160,13 +174,19 @@ class _RequestLoop:
             self._body = memoryview(bytearray(frame.body))
         body = self._body[: frame.body]
         self._pipe.read(body)
-        self._handler.membership.heard(self._claim.worker)
         try:
+            self._check_claim(frame)
             self._answer(frame, body)
         except (ValueError, TimeoutError, PeerLostError, TableLostError, OSError) as error:
             if isinstance(error, ConnectionError):
                 raise
             self.refuse(error)
+
+    def _check_claim(self, frame: Frame) -> None:
+        if self._claim.worker == OBSERVER:
+            self._handler.check_observer(frame)
+        else:
+            self._handler.membership.heard(self._claim.worker)
 
     def close(self) -> None:
         """Give the memory for replies back."""
@@ -196,6 +216,8 @@ class _RequestLoop:
             self._send_changed_ids(frame)
         elif op == Op.SHARED_MEMORY:
             self._message(Op.ANSWER, self._replies.offer())
+        elif op in _COPYING:
+            self._send_for_copies(frame, body)
         else:
             self._message(Op.ANSWER, self._handler.call(self._claim, from_json(body)))
 
@@ -227,6 +249,27 @@ class _RequestLoop:
             self._pipe.send(reply._replace(flags=Flag.ALL).packed())
         else:
             self._reply(reply._replace(count=len(ids)), ids)
+
+    def _send_for_copies(self, frame: Frame, body: memoryview) -> None:
+        logged = self._handler.sparse(frame)
+        if frame.op == Op.FOLLOW:
+            self._send_changes(logged, body)
+        elif frame.op == Op.FETCH:
+            self._send_found(*logged.fetch(np.frombuffer(body, np.int64, frame.count)))
+        else:
+            self._send_found(*logged.scan(frame.step, frame.width))
+
+    def _send_changes(self, logged: LoggedSparseTable, body: memoryview) -> None:
+        version, ids = logged.changed_since(Version.unpacked(body))
+        packed, flags = version.packed(), Flag.ALL if ids is None else Flag.NONE
+        found: Array = np.empty(0, np.int64) if ids is None else ids
+        reply = Frame(Op.CHANGES, flags=flags, count=len(found), body=len(packed) + found.nbytes)
+        self._pipe.send(reply.packed(), packed, found)
+
+    def _send_found(self, ids: Array, rows: Array) -> None:
+        size = ids.nbytes + rows.nbytes
+        reply = Frame(Op.FOUND, count=len(ids), width=rows.shape[1], body=size)
+        self._pipe.send(reply.packed(), ids, rows)
 
     def _reply(self, frame: Frame, array: Array) -> None:
         self._pipe.send(frame._replace(body=array.nbytes).packed(), array)

@@ -76,6 +76,16 @@ class TableStore:
             self._makers.append(worker)
             return number, self.tables[number]
 
+    def adopt(self, logged: LoggedTable) -> None:
+        """Hold a table that was made elsewhere, in the place of the one of its name."""
+        with self._lock:
+            names = [each.spec.name for each in self.tables]
+            if logged.spec.name in names:
+                self.tables[names.index(logged.spec.name)] = logged
+            else:
+                self.tables.append(logged)
+                self._makers.append(0)
+
     def _made(self, number: int, kind: str, plain: Message, worker: int) -> LoggedTable:
         """A new table; recovery knows of it when all that it begins with is on the disk."""
         place = self._place(number)
@@ -83,8 +93,8 @@ class TableStore:
             shutil.rmtree(place, ignore_errors=True)  # of a server that died just here
             place.mkdir(parents=True)
         made = self._make(kind, plain, place)
-        if self._preload is not None and self._fill(made, self._preload, self._preloaded):
-            self._write_down(number, made)  # what was loaded is in no log
+        if self._preload is not None:
+            self._fill_and_keep(number, made, self._preload, self._preloaded)
         if place is not None:
             kept = {"kind": kind, "spec": plain, "worker": worker}
             save_folder.write_json(place / "spec.json", kept)
@@ -156,9 +166,15 @@ class TableStore:
         with self._saving:
             for number, logged in enumerate(self.tables):
                 logged.require_intact()
-                if self._fill(logged, root, tables):
-                    with logged.lost_on_failure():
-                        self._write_down(number, logged)  # what was loaded is in no log
+                self._fill_and_keep(number, logged, root, tables)
+
+    def _fill_and_keep(
+        self, number: int, logged: LoggedTable, root: Path, tables: list[str] | None
+    ) -> None:
+        with logged.replaced():
+            if self._fill(logged, root, tables):
+                with logged.lost_on_failure():
+                    self._write_down(number, logged)  # what was loaded is in no log
 
     def _fill(self, logged: LoggedTable, root: Path, tables: list[str] | None) -> bool:
         """Load a table, if a save holds it and it is wanted; whether that is so."""

@@ -30,7 +30,11 @@ class TableOptions:
 
 
 class RowSource(Protocol):
-    """Gives rows to layers: carriers get them from the servers, ``SavedRows`` from files."""
+    """Gives rows to layers.
+
+    Carriers get them from the servers of their job, ``SavedRows`` from files, and a ``Follower``
+    from a copy of what servers hold.
+    """
 
     @property
     def exact_prefetch(self) -> bool:
@@ -69,3 +73,11 @@ class RowSource(Protocol):
 
     def refreshed(self, table: TableOptions, batch: IdBatch, rows: Floats) -> Floats:
         """Rows that were fetched ahead, as they are now that their batch is trained."""
+
+
+def untrainable(table: TableOptions) -> RuntimeError:
+    """What is said to whoever trains a model that was loaded to compute outputs."""
+    return RuntimeError(
+        f"table {table.name!r} was loaded to compute outputs and cannot be trained; call "
+        "model.eval(), or load the save in a job with servers: fleet.init_server(folder)"
+    )

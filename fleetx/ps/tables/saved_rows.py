@@ -10,7 +10,7 @@ import numpy as np
 
 from fleetx.ps.tables import safetensors_file, save_folder
 from fleetx.ps.tables.id_batch import IdBatch
-from fleetx.ps.tables.row_source import TableOptions
+from fleetx.ps.tables.row_source import TableOptions, untrainable
 from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.rules import SGD
 from fleetx.ps.tables.sparse_spec import SparseSpec
@@ -48,7 +48,7 @@ class SavedRows:
     ) -> Floats:
         """The rows of a batch; ids that were never trained show what they would begin with."""
         if train:
-            raise _untrainable(table)
+            raise untrainable(table)
         if table.name not in self._tables:
             self._tables[table.name] = self._read(table.name, table.dim)
         out = np.empty((len(batch.ids), table.dim), np.float32)
@@ -61,7 +61,7 @@ class SavedRows:
 
     def next_versions(self, table: TableOptions) -> list[int]:
         """Refused, for only training fetches ahead."""
-        raise _untrainable(table)
+        raise untrainable(table)
 
     def outdated(self, table: TableOptions, versions: list[int]) -> bool:
         """Saved rows do not change."""
@@ -100,10 +100,3 @@ def _plain(arrays: dict[str, Any]) -> Rows:
     count = len(arrays["ids"])
     none = np.empty((count, 0), np.float32)
     return Rows(arrays["ids"], arrays["rows"], none, none, np.zeros(count, np.int32))
-
-
-def _untrainable(table: TableOptions) -> RuntimeError:
-    return RuntimeError(
-        f"table {table.name!r} was loaded to compute outputs and cannot be trained; call "
-        "model.eval(), or load the save in a job with servers: fleet.init_server(folder)"
-    )

@@ -49,6 +49,9 @@ _REPLY = {
     Op.WRITE: Op.DONE,
     Op.CALL: Op.ANSWER,
     Op.CHANGED_IDS: Op.IDS,
+    Op.FOLLOW: Op.CHANGES,
+    Op.FETCH: Op.FOUND,
+    Op.SCAN: Op.FOUND,
 }
 _ERRORS: dict[str, type[Exception]] = {
     "PeerLostError": PeerLostError,

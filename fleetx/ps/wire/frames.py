@@ -25,12 +25,17 @@ class Op:
     CALL = 5  # everything rare, as JSON
     CHANGED_IDS = 6  # which rows others have changed since a change
     SHARED_MEMORY = 7  # where a client on the same host can read rows that are not sent
+    FOLLOW = 8  # which rows have changed since a version
+    FETCH = 9  # ids -> those that have a row, and the rows
+    SCAN = 10  # the same for all ids of one part of the table
     ROWS = 16
     VALUES = 17
     DONE = 18
     ANSWER = 19
     ERROR = 20
     IDS = 21
+    CHANGES = 22
+    FOUND = 23
 
 
 def name_of(op: int) -> str:
@@ -38,10 +43,14 @@ def name_of(op: int) -> str:
     return next((name for name, number in vars(Op).items() if number == op), str(op))
 
 
-REQUESTS = frozenset(
-    {Op.PULL, Op.PUSH, Op.READ, Op.WRITE, Op.CALL, Op.CHANGED_IDS, Op.SHARED_MEMORY}
+CHANGING = frozenset({Op.PUSH, Op.WRITE})
+LOOKING = frozenset(
+    {Op.PULL, Op.READ, Op.CHANGED_IDS, Op.SHARED_MEMORY, Op.FOLLOW, Op.FETCH, Op.SCAN}
 )
-REPLIES = frozenset({Op.ROWS, Op.VALUES, Op.DONE, Op.ANSWER, Op.ERROR, Op.IDS})
+REQUESTS = CHANGING | LOOKING | {Op.CALL}
+REPLIES = frozenset(
+    {Op.ROWS, Op.VALUES, Op.DONE, Op.ANSWER, Op.ERROR, Op.IDS, Op.CHANGES, Op.FOUND}
+)
 _WITH_ROWS = frozenset({Op.PULL, Op.PUSH, Op.ROWS})
 _OURS = MAGIC, VERSION
 
@@ -63,7 +72,9 @@ class Flag:
 
 SHORT = Flag.FLOAT16 | Flag.BFLOAT16
 _KNOWN = Flag.ALL - 1
-_ONLY_IN: dict[int, int] = {Op.IDS: Flag.ALL, Op.ROWS: Flag.SHARED}
+_ONLY_IN: dict[int, int] = {Op.IDS: Flag.ALL, Op.CHANGES: Flag.ALL, Op.ROWS: Flag.SHARED}
+VERSION_BYTES = 24
+"""What a version of a table takes; see ``versions.py``."""
 
 
 class BadFrameError(Exception):
@@ -137,6 +148,18 @@ def body_bytes(frame: Frame) -> int | None:
         return wide * n * frame.width
     if op in (Op.WRITE, Op.VALUES):
         return 4 * n
-    if op == Op.IDS:
-        return 8 * n
-    return None if op in (Op.CALL, Op.ANSWER, Op.ERROR) else 0
+    return _rare_body_bytes(frame)
+
+
+def _rare_body_bytes(frame: Frame) -> int | None:
+    op, n = frame.op, frame.count
+    if op in (Op.CALL, Op.ANSWER, Op.ERROR):
+        return None
+    sizes = {
+        Op.IDS: 8 * n,
+        Op.FETCH: 8 * n,
+        Op.FOLLOW: VERSION_BYTES,
+        Op.CHANGES: VERSION_BYTES + 8 * n,
+        Op.FOUND: 8 * n + 4 * n * frame.width,
+    }
+    return sizes.get(op, 0)

@@ -15,6 +15,8 @@ GREETING = b"fleetx-ps-1\n"
 NONCE = 32
 DIGEST = 32
 _CLAIM = struct.Struct("<IQ")
+OBSERVER = 0xFFFFFFFF
+"""What a caller claims to be that is no worker of the job: it looks, and changes nothing."""
 
 Read = Callable[[int], bytes]
 """Returns exactly so many bytes, or raises ``OSError``."""

@@ -1,0 +1,1 @@
+"""Processes that look at the servers of a job and are no part of it."""
