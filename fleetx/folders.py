@@ -19,10 +19,11 @@ def put_in_place(made: Path, target: Path, *, old: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
         target.replace(old)
     made.replace(target)
-    _sync(target.parent)  # a log that this folder stands for may be removed next
+    sync_folder(target.parent)  # a log that this folder stands for may be removed next
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
     file = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(file)

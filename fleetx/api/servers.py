@@ -15,6 +15,7 @@ from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.server.server import Server
 from fleetx.ps.tables import save_folder
 from fleetx.ps.tables.entries import check_unseen_days
+from fleetx.ps.tables.saves import Save
 from fleetx.ps.wire.channel import Access
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.worker import worker
@@ -59,6 +60,8 @@ def init_server(
             f"init_server({model_dir!r}): there is no {save_folder.MANIFEST}, so this is no "
             "complete save; pass a folder that fleet.save_persistables() wrote"
         )
+    if model_dir is not None:
+        Save.opened(Path(model_dir)).require_full("init_server()")
     folder = secrets.state_folder(found.index)
     if durable and folder is None:
         raise ValueError(

@@ -7,7 +7,7 @@ from torch import nn
 
 from fleetx import roles
 from fleetx.api import servers, session
-from fleetx.ps.tables import safetensors_file, save_folder
+from fleetx.ps.tables import safetensors_file, saves
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker
 
@@ -44,14 +44,10 @@ def save(connected: Worker, folder: Path, *, delta: bool, mark: bool = True) -> 
     _open_before_the_first_batch(connected)
     servers.flush()
     folder.mkdir(parents=True, exist_ok=True)
+    saves.remove_replaced(folder)
     message = {"method": "save", "folder": str(folder.resolve()), "delta": delta, "mark": mark}
     answers = connected.client.call_all(message)
-    manifest = {
-        "tables": answers[0]["tables"],
-        "servers": len(answers),
-        "mode": "delta" if delta else "full",
-    }
-    save_folder.write_json(folder / save_folder.MANIFEST, manifest)
+    saves.write_list(folder, answers, delta=delta)
 
 
 def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:

@@ -39,7 +39,7 @@ def load_inference_model(
         )
     rows, modules = SavedRows(folder / "tables"), list(model.modules())
     tables = [module for module in modules if isinstance(module, SparseModule)]
-    arrays = safetensors_file.read(folder / "dense.safetensors")
+    arrays = safetensors_file.read(folder / "dense.safetensors", sealed=rows.sealed)
     found = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
     anchors = {name for name, p in model.named_parameters() if any(p is t.anchor for t in tables)}
     left = model.load_state_dict(found, strict=False)

@@ -359,11 +359,11 @@ def test_a_model_for_serving_is_no_beginning_of_a_delta(
         said: list[dict[str, Any]] = []
         call: Any = here.handlers[1].call
 
-        def watched(claim: Any, message: dict[str, Any]) -> Any:
+        def watched(claim: Any, message: dict[str, Any], *more: Any) -> Any:
             said.append(message)
-            return call(claim, message)
+            return call(claim, message, *more)
 
-        here.handlers[1].call = watched  # type: ignore[method-assign]
+        here.handlers[1].call = watched  # type: ignore[assignment, method-assign]
         steps(1)
         fleet.save_persistables(str(tmp_path / "full"))
         fleet.save_inference_model(str(tmp_path / "serve"))

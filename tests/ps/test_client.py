@@ -84,11 +84,11 @@ def test_an_interrupted_request_is_neither_answered_later_nor_sent_again() -> No
         seen: list[str] = []
         call: Any = here.handlers[1].call
 
-        def watched(claim: Any, message: Any) -> Any:
+        def watched(claim: Any, message: Any, *more: Any) -> Any:
             seen.append(message["method"])
-            return call(claim, message)
+            return call(claim, message, *more)
 
-        here.handlers[1].call = watched  # type: ignore[method-assign]
+        here.handlers[1].call = watched  # type: ignore[assignment, method-assign]
         answer: Any = client._answer
 
         def interrupted(server: int) -> Any:
@@ -127,13 +127,13 @@ def test_what_must_not_be_done_twice_bears_a_number() -> None:
         said: list[dict[str, Any]] = []
         call: Any = here.handlers[1].call
 
-        def dying(claim: Any, message: Any) -> Any:
+        def dying(claim: Any, message: Any, *more: Any) -> Any:
             said.append(message)
             if len(said) == 1:
                 raise ConnectionResetError("a cable was pulled")
-            return call(claim, message)
+            return call(claim, message, *more)
 
-        here.handlers[1].call = dying  # type: ignore[method-assign]
+        here.handlers[1].call = dying  # type: ignore[assignment, method-assign]
         for _ in range(2):
             client.call_all({"method": "shrink", "threshold": 9, "table": None})
         client.call_all({"method": "heartbeat"})
@@ -146,14 +146,14 @@ def test_a_server_may_think_for_longer_than_it_may_be_away() -> None:
         call: Any = here.handlers[0].call
         times: list[float] = []
 
-        def slow(claim: Any, message: Any) -> Any:
+        def slow(claim: Any, message: Any, *more: Any) -> Any:
             times.append(time.monotonic())
             if len(times) == 1:
                 time.sleep(1)
                 raise ConnectionResetError("gone, and back at once")
-            return call(claim, message)
+            return call(claim, message, *more)
 
-        here.handlers[0].call = slow  # type: ignore[method-assign]
+        here.handlers[0].call = slow  # type: ignore[assignment, method-assign]
         assert client.call({"method": "heartbeat"}) == {}
         client.close()
     assert len(times) == 2
@@ -238,11 +238,11 @@ def test_a_silent_server_keeps_no_sign_of_life_from_the_others(
     with silent() as endpoint, team(1) as here:
         call: Any = here.handlers[0].call
 
-        def counted(claim: Any, message: Any) -> Any:
+        def counted(claim: Any, message: Any, *more: Any) -> Any:
             beats.release()
-            return call(claim, message)
+            return call(claim, message, *more)
 
-        here.handlers[0].call = counted  # type: ignore[method-assign]
+        here.handlers[0].call = counted  # type: ignore[assignment, method-assign]
         told: list[int] = []
         beating = Heartbeat([endpoint, *here.endpoints], here.access(), told.append, silence=100)
         for _ in range(5):

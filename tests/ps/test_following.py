@@ -18,6 +18,7 @@ from fleetx.nn import Follower, SparseEmbedding, load_inference_model
 from fleetx.ps.observers.relay import Relay
 from fleetx.ps.observers.server_reader import ServerReader, observing
 from fleetx.ps.server.request_handler import RequestHandler
+from fleetx.ps.tables import saves
 from fleetx.ps.tables.entries import CountFilterEntry
 from fleetx.ps.tables.initializers import Constant
 from fleetx.ps.tables.row_source import TableOptions
@@ -114,10 +115,8 @@ def test_a_save_that_is_loaded_is_copied_as_a_whole(here: Team, tmp_path: Path) 
     client = here.client()
     handle = table(client, SPEC)
     push(client, handle, [1, 2], np.full((2, 3), -1.0))
-    client.call_all({"method": "save", "folder": str(tmp_path), "delta": False})
-    from fleetx.ps.tables.save_folder import MANIFEST, write_json
-
-    write_json(tmp_path / MANIFEST, {"tables": ["t"], "servers": 2, "mode": "full"})
+    said = {"method": "save", "folder": str(tmp_path), "delta": False}
+    saves.write_list(tmp_path, client.call_all(said))
     push(client, handle, [2, 3], np.full((2, 3), -1.0))
     with Follower(here.endpoints, every=SOON) as follower:
         settled(follower)

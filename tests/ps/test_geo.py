@@ -11,7 +11,7 @@ from torch import nn
 
 from fleetx.nn import SparseEmbedding
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
-from fleetx.ps.tables import save_folder
+from fleetx.ps.tables import saves
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.initializers import Constant
 from fleetx.ps.tables.rules import SGD
@@ -76,10 +76,9 @@ def test_anything_may_have_changed_after(event: str, tmp_path: Path) -> None:
         if event == "shrink":
             client.call({"method": "shrink", "threshold": 30, "table": None})
         else:
-            client.call({"method": "save", "folder": str(tmp_path / "saved"), "delta": False})
+            said = {"method": "save", "folder": str(tmp_path / "saved"), "delta": False}
+            saves.write_list(tmp_path / "saved", [client.call(said)])
         if event == "load":
-            listed = {"tables": ["t"], "servers": 1, "mode": "full"}
-            save_folder.write_json(tmp_path / "saved" / save_folder.MANIFEST, listed)
             client.call({"method": "load", "folder": str(tmp_path / "saved"), "tables": None})
         if event != "restart":
             assert changed_ids(client, handle, since, 1) is None

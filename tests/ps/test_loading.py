@@ -9,7 +9,7 @@ import pytest
 
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.request_handler import RequestHandler
-from fleetx.ps.tables import save_folder
+from fleetx.ps.tables import saves
 from fleetx.ps.tables.dense_table import DenseSpec, DenseTable
 from fleetx.ps.tables.entries import CountFilterEntry
 from fleetx.ps.tables.initializers import Constant
@@ -62,8 +62,7 @@ class Small:
 
     def save(self, folder: Path, *, delta: bool = False, **said: Any) -> Path:
         answer = self.call("save", folder=str(folder), delta=delta, **said)
-        manifest = {"tables": answer["tables"], "servers": 1}
-        save_folder.write_json(folder / save_folder.MANIFEST, manifest)
+        saves.write_list(folder, [answer], delta=delta)
         return folder
 
 
@@ -234,12 +233,14 @@ def made_dense(size: int, server: int = 0, servers: int = 1, **spec: Any) -> Req
 
 def test_a_server_without_a_part_of_the_parameters_goes_on_after_a_load(tmp_path: Path) -> None:
     folder = tmp_path / "m"
+    answers = []
     for server, size in enumerate((3, 0)):
         handler = made_dense(size, server, 2)
         step_dense(handler, size, 1, Flag.INITIAL)
         step_dense(handler, size, 2)
-        handler.call(ME, {"method": "save", "folder": str(folder), "delta": False})
-    save_folder.write_json(folder / save_folder.MANIFEST, {"tables": ["d"], "servers": 2})
+        said = {"method": "save", "folder": str(folder), "delta": False}
+        answers.append(handler.call(ME, said))
+    saves.write_list(folder, answers)
     for server, size in enumerate((3, 0)):
         handler = made_dense(size, server, 2)
         handler.load(folder)
@@ -250,8 +251,8 @@ def test_a_server_without_a_part_of_the_parameters_goes_on_after_a_load(tmp_path
 def test_a_load_undoes_the_state_of_the_optimizer(tmp_path: Path) -> None:
     handler = made_dense(3)
     step_dense(handler, 3, 1, Flag.INITIAL)
-    handler.call(ME, {"method": "save", "folder": str(tmp_path), "delta": False})
-    save_folder.write_json(tmp_path / save_folder.MANIFEST, {"tables": ["d"], "servers": 1})
+    said = {"method": "save", "folder": str(tmp_path), "delta": False}
+    saves.write_list(tmp_path, [handler.call(ME, said)])
     first = step_dense(handler, 3, 2).values.copy()
     for seq in (3, 4):
         step_dense(handler, 3, seq)
@@ -259,7 +260,7 @@ def test_a_load_undoes_the_state_of_the_optimizer(tmp_path: Path) -> None:
     assert (step_dense(handler, 3, 5).values == first).all(), "the first step from there once more"
     for seq in (6, 7):
         step_dense(handler, 3, seq)
-    handler.call(ME, {"method": "save", "folder": str(tmp_path), "delta": False})
+    saves.write_list(tmp_path, [handler.call(ME, said)])
     other = made_dense(3, optimizer="Adagrad")
     other.load(tmp_path)
     assert step_dense(other, 3, 1).arrays()["state.step"] == 1, "of Adam nothing but the values"

@@ -1,7 +1,9 @@
 """Who a server counts as dead, also after it was started again, and what a job leaves behind."""
 
 import logging
+import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,14 @@ import pytest
 
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.request_handler import RequestHandler
-from fleetx.ps.server.server import Server
+from fleetx.ps.server.server import AllWorkersLostError, Server
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.wire.errors import PeerLostError
 from fleetx.ps.wire.frames import Frame, Op
-from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.wire.handshake import Claim, greet
+from fleetx.ps.wire.messages import to_json
+from fleetx.ps.wire.pipes import Pipe
+from fleetx.testing.limits import stretched
 from tests.ps.team import TOKEN, push, table, team
 
 SPEC = SparseSpec(name="t", dim=2)
@@ -57,6 +62,50 @@ def test_a_worker_that_never_comes_is_waited_for_as_long_as_the_job_is_patient(
         membership.require_alive()
     membership.connected(2)
     assert clock.run(1, membership, 0, 1, 2) == []
+
+
+def test_a_server_that_was_stopped_takes_nobody_for_dead(clock: Clock) -> None:
+    membership = Membership(2)
+    membership.connected(0)
+    membership.connected(1)
+    assert clock.run(3, membership, 0, 1) == []
+    for _ in range(3):
+        clock.now += 60  # it was stopped; what workers said meanwhile is still to be read
+        assert membership.find_dead() == []
+        assert clock.run(2, membership, 0, 1) == []
+    assert clock.run(10, membership, 0) == [1], "who is silent while it listens is dead"
+
+
+def test_servers_end_when_all_workers_are_gone_for_good(clock: Clock) -> None:
+    membership = Membership(2, patience=300)
+    assert clock.run(1000, membership) == []
+    assert not membership.ended.is_set(), "nobody has come yet"
+    membership.connected(0)
+    membership.connected(1)
+    membership.disconnected(0)
+    membership.disconnected(1)
+    assert clock.run(200, membership) == [0, 1]
+    membership.connected(1)  # it was started again
+    membership.disconnected(1)
+    assert clock.run(290, membership) == [0, 1]
+    assert not membership.ended.is_set()
+    clock.run(30, membership)
+    assert membership.ended.is_set()
+    assert membership.abandoned
+    assert not membership.job_over
+
+
+def test_a_server_without_workers_ends_with_an_error_and_keeps_its_state(tmp_path: Path) -> None:
+    membership = Membership(1, grace=0.0)
+    handler = RequestHandler(membership, folder=tmp_path, patience=0.0)
+    made(handler)
+    with Server(("127.0.0.1", 0), handler, TOKEN) as server:
+        membership.connected(0)
+        membership.disconnected(0)
+        with pytest.raises(AllWorkersLostError, match="keeps the state"):
+            server.run()
+    again = RequestHandler(Membership(1), folder=tmp_path)
+    assert again.sparse(Frame(Op.PULL, 0)).spec == SPEC
 
 
 def opened(
@@ -191,3 +240,52 @@ def test_workers_meet_and_end_with_a_full_disk(
     handler.call(Claim(0, 5), {"method": "rest", "resting": True})
     handler.call(Claim(0, 5), {"method": "finish"})
     assert membership.ended.is_set()
+
+
+def test_who_is_too_far_ahead_waits_with_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetx.ps.server.worker_barriers.POLL", 0.01)
+    handler, membership = opened(tmp_path, patience=0.05)
+    membership.connected(0)
+    membership.connected(1)
+    tick = {"method": "tick", "step": 9, "bound": 2, "done": 9}
+    with pytest.raises(TimeoutError, match=r"workers \[1\] have not pushed that far"):
+        handler.call(Claim(0, 5), tick)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"method": "tick", "step": 9, "bound": 2, "done": 9},
+        {"method": "agree", "topic": "x", "number": 1, "value": 1.0, "strict": False},
+    ],
+    ids=["tick", "agree"],
+)
+def test_nobody_waits_for_a_caller_that_hung_up(
+    message: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with team(workers=2) as here:
+        server, other = here.servers[0], here.client(1)
+        other.call({"method": "heartbeat"})
+        pipe = Pipe(socket.create_connection(("127.0.0.1", server.server_address[1])))
+        greet(TOKEN, Claim(0, 7), pipe.read_exactly, pipe.send)
+        body, looked, plain = to_json(message), threading.Event(), Pipe.connected
+
+        def connected(self: Pipe) -> bool:
+            looked.set()  # so it waits
+            return plain(self)
+
+        monkeypatch.setattr(Pipe, "connected", connected)
+        pipe.send(Frame(Op.CALL, body=len(body)).packed(), body)
+        assert looked.wait(stretched(60))
+        assert server.open_connections == 2
+        pipe.close()
+        wait_for(lambda: server.open_connections == 1)
+
+
+def wait_for(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + stretched(60)
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,5 +1,7 @@
 """The wire under fire: malformed, oversized and unauthorised bytes harm nobody."""
 
+import contextlib
+import itertools
 import logging
 import random
 import re
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.server.server import Server
+from fleetx.ps.server.strangers import Strangers
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.wire.channel import Access
 from fleetx.ps.wire.frames import (
@@ -318,7 +321,7 @@ def _cipher(client: Client) -> Any:
     return pipe.socket.cipher()
 
 
-def test_tls_on_request() -> None:
+def test_tls_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"FLEETX_PS_CERT": str(CERTIFICATE), "FLEETX_PS_KEY": str(KEY)}
     server = Server(("127.0.0.1", 0), RequestHandler(Membership(1)), TOKEN, tls=server_tls(environ))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -334,8 +337,9 @@ def test_tls_on_request() -> None:
     works(other, handle)
     assert _cipher(other)[1] == "TLSv1.3"
     other.close()
-    plain = Client([endpoint], Access(TOKEN, Claim(0, 0), patience=0.5))
-    with pytest.raises(ConnectionError):
+    monkeypatch.setattr("fleetx.ps.server.server.PLAIN", 0.05)
+    plain = Client([endpoint], Access(TOKEN, Claim(0, 0), patience=60))
+    with pytest.raises(RefusedError, match=r"the server encrypts .* set FLEETX_PS_CERT"):
         plain.call({"method": "describe"})
     stranger = ssl.create_default_context()
     careful = Client([endpoint], Access(TOKEN, Claim(0, 0), stranger, patience=60))
@@ -345,6 +349,70 @@ def test_tls_on_request() -> None:
     client.call_all({"method": "finish"})
     thread.join(10)
     server.server_close()
+
+
+def test_a_worker_that_encrypts_is_told_that_the_server_does_not() -> None:
+    with team() as here:
+        tls = ssl.create_default_context(cafile=str(CERTIFICATE))
+        client = Client(here.endpoints, Access(TOKEN, Claim(0, 0), tls, patience=60))
+        with pytest.raises(RefusedError, match=r"does not encrypt .*, and this worker does"):
+            client.call({"method": "describe"})
+
+
+def test_strangers_lock_nobody_out() -> None:
+    """They come in hundreds and say a byte now and then; workers get in all the same."""
+    with team() as here:
+        strangers = [raw(here) for _ in range(300)]
+        for stranger in strangers:
+            stranger.sendall(b"x")
+        clients = [here.client() for _ in range(20)]
+        for client in clients:
+            assert client.call({"method": "heartbeat"}) == {}
+        for stranger in strangers:
+            with contextlib.suppress(ConnectionError):  # most were hung up on
+                stranger.sendall(b"x")
+        assert len(here.servers[0].strangers) <= 128
+        works(clients[0], table(clients[0], SPEC))
+        for client in clients[1:]:
+            assert client.call({"method": "heartbeat"}) == {}, "who is in stays in"
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_greeting_has_a_limit_however_slowly_it_comes() -> None:
+    hurried, patient = Strangers(10, 0.0), Strangers(10, 1000.0)
+    ours, theirs = socket.socketpair()
+
+    def greeted(strangers: Strangers) -> None:
+        with strangers.greeting(ours):
+            theirs.sendall(b"x")  # it says something
+            begun = time.monotonic()
+            while time.monotonic() == begun:
+                pass
+            strangers.drop_late()
+            assert ours.recv(10) == b"x"
+
+    greeted(patient)
+    with pytest.raises(ConnectionAbortedError, match="took too long"):
+        greeted(hurried)
+    assert ours.recv(10) == b"", "whoever waits for more wakes up"
+    assert len(patient) == len(hurried) == 0
+    for sock in (ours, theirs):
+        sock.close()
+
+
+def test_a_newcomer_takes_the_place_of_the_oldest_stranger() -> None:
+    strangers, pairs = Strangers(2, 1000.0), [socket.socketpair() for _ in range(3)]
+    with contextlib.ExitStack() as stack:
+        for ours, _ in pairs:
+            stack.enter_context(contextlib.suppress(ConnectionAbortedError))
+            stack.enter_context(strangers.greeting(ours))
+        assert len(strangers) == 2
+        assert pairs[0][1].recv(1) == b"", "hung up"
+        pairs[2][0].sendall(b"x")
+        assert pairs[2][1].recv(1) == b"x"
+    for sock in itertools.chain.from_iterable(pairs):
+        sock.close()
 
 
 def test_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from fleetx.ps.server.recent_changes import RecentChanges
 from fleetx.ps.tables import kernels
 from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.hashing import parts_of
-from fleetx.ps.tables.journal import Record
+from fleetx.ps.tables.log_file import Record
 from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import ONE_SHOW, SparseTable

@@ -14,7 +14,8 @@ import numpy as np
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.staleness import Staleness
 from fleetx.ps.tables.dense_table import DenseTable
-from fleetx.ps.tables.journal import Journal, Record
+from fleetx.ps.tables.journal import Journal
+from fleetx.ps.tables.log_file import Record
 from fleetx.ps.tables.sparse_table import SparseTable
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 from fleetx.ps.wire.frames import HEADER, REQUESTS, Flag, Frame, unpacked

@@ -18,6 +18,8 @@ SILENCE = 8.0
 """Seconds without a sign of life after which a worker counts as dead."""
 GRACE = 3.0
 """Seconds that a worker whose connections are all gone has to come back."""
+LONGEST_LOOK = 1.0
+"""Seconds that may pass between two looks and count in full."""
 
 
 @dataclass
@@ -46,14 +48,18 @@ class Membership:
         self.workers = workers
         self._silence, self._grace, self.patience = silence, grace, patience
         self._lock = threading.Lock()
-        now = time.monotonic()
-        self._states = {worker: _WorkerState(now) for worker in range(workers)}
+        self._watched, self._looked = 0.0, time.monotonic()
+        """Seconds during which this server could hear its workers, and when it last looked."""
+        self._states = {worker: _WorkerState(0.0) for worker in range(workers)}
         self._newest: float | None = None
         """When a worker last connected for the first time."""
         self.on_change: Callable[[str, int], None] = lambda event, worker: None
         """Called with who died and who is back; without our lock, for it takes one of its own."""
         self.ended = threading.Event()
-        """Set when the last worker has reported that it is done."""
+        """Set when the last worker has reported that it is done, or all are gone for good."""
+        self.abandoned = False
+        """Whether all workers are gone for good, and none of them had said that it was done."""
+        self._all_dead_since: float | None = None
 
     def connected(self, worker: int) -> None:
         """A connection of a worker opened."""
@@ -61,7 +67,7 @@ class Membership:
             state = self._states[worker]
             state.connections += 1
             if not state.met:
-                state.met, self._newest = True, time.monotonic()
+                state.met, self._newest = True, self._watched
             if state.finished and state.connections == 1:
                 state.finished = False  # it was started again
         self.heard(worker)
@@ -69,7 +75,7 @@ class Membership:
     def heard(self, worker: int) -> None:
         """A worker gave a sign of life."""
         state = self._states[worker]
-        state.seen = time.monotonic()
+        state.seen = self._watched
         if state.dead:
             state.dead = state.dead_by_log = False
             logger.warning("worker %d is back", worker)
@@ -86,7 +92,7 @@ class Membership:
         with self._lock:
             state = self._states[worker]
             state.connections -= 1
-            state.seen = time.monotonic()
+            state.seen = self._watched
 
     def finish(self, worker: int) -> None:
         """A worker says that it is done; after the last one the server may end."""
@@ -112,24 +118,46 @@ class Membership:
 
     def find_dead(self) -> list[int]:
         """Notice who died since the last look; returns all the dead."""
-        now = time.monotonic()
         with self._lock:
-            died = [w for w, state in self._states.items() if self._died(state, now)]
+            self._watch()
+            died = [w for w, state in self._states.items() if self._died(state)]
             for worker in died:
                 self._states[worker].dead, self._states[worker].dead_by_log = True, False
             self._settle()
+            self._give_up()
         for worker in died:
             logger.warning("worker %d is dead: %s", worker, self._why(self._states[worker]))
             self.on_change(DEAD, worker)
         return self.dead()
 
-    def _died(self, state: _WorkerState, now: float) -> bool:
+    def _give_up(self) -> None:
+        """End if all workers are dead and none has come back for as long as anybody is patient."""
+        dead = all(state.dead and not state.dead_by_log for state in self._states.values())
+        if not dead:
+            self._all_dead_since = None
+        elif self._all_dead_since is None:
+            self._all_dead_since = self._watched
+        elif self._watched - self._all_dead_since > self.patience:
+            self.abandoned = True
+            self.ended.set()
+
+    def _watch(self) -> None:
+        """Count the time since the last look, as far as this server was awake.
+
+        One that was stopped, or had no processor, finds signs of life that wait to be read: nobody
+        was silent because it did not listen.
+        """
+        now = time.monotonic()
+        self._watched += min(now - self._looked, LONGEST_LOOK)
+        self._looked = now
+
+    def _died(self, state: _WorkerState) -> bool:
         known = state.finished or (state.dead and not state.dead_by_log)
         if known or (not state.met and self._newest is None):
             return False  # as long as nobody comes, nobody is late
         since = state.seen if state.met else self._newest
         assert since is not None
-        return now - since > self._limit(state)
+        return self._watched - since > self._limit(state)
 
     def _limit(self, state: _WorkerState) -> float:
         if not state.met:

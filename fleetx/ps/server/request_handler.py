@@ -1,9 +1,10 @@
 """What a server does for each request, apart from sockets."""
 
+import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fleetx.launch.reporter import resident_bytes
@@ -14,8 +15,10 @@ from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.repeated_requests import RepeatedRequests
 from fleetx.ps.server.service_rates import ServiceRates
+from fleetx.ps.server.state_folder import StateFolder
 from fleetx.ps.server.table_store import LOG_LIMIT, StorageOptions, TableStore
-from fleetx.ps.server.worker_barriers import WorkerBarriers
+from fleetx.ps.server.worker_barriers import Connected, WorkerBarriers, always
+from fleetx.ps.tables.checksums import DamagedError
 from fleetx.ps.tables.entries import check_unseen_days
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.wire.frames import LOOKING, BadFrameError, Flag, Frame, Op, name_of
@@ -47,16 +50,16 @@ class RequestHandler:
         self.membership = membership
         self.patience = patience
         membership.patience = patience
-        storage = StorageOptions(folder=folder, durable=durable, log_limit=log_limit)
-        # The name of the folder is part of the format on the disk.
-        self._folder = None if folder is None else folder / "meetings"
-        self._store = TableStore(membership, server, servers, storage)
+        with _told_what_to_do(folder):
+            self._state = None if folder is None else StateFolder(folder)
+            storage = StorageOptions(state=self._state, durable=durable, log_limit=log_limit)
+            self._store = TableStore(membership, server, servers, storage)
+            self.barriers = self._opened_barriers()
         self._tables = self._store.tables
         self._repeated = RepeatedRequests()
         self._rates, self._began = ServiceRates(), time.monotonic()
         self.connections: Callable[[], int] = lambda: 0
         """How many there are; set by whoever has the sockets."""
-        self.barriers = WorkerBarriers(membership, self._folder)
         if membership.job_over:
             logger.warning(
                 "the job whose state is in %s is over: this server ends, and empties the folder, "
@@ -64,7 +67,6 @@ class RequestHandler:
                 folder,
             )
         self._calls: dict[str, Callable[[Claim, Message], Message]] = {
-            "agree": self._agree,
             "await": self._await,
             "began": lambda claim, message: {"saved": self._store.preloads},
             "create": self._create,
@@ -78,22 +80,34 @@ class RequestHandler:
             "shrink": lambda claim, message: self._only_once(claim, message, self._shrink),
             "spec": self._spec,
             "tables": self._list,
+        }
+        self._waiting_calls: dict[str, Callable[[Claim, Message, Connected], Message]] = {
+            "agree": self._agree,
             "tick": self._tick,
         }
+
+    def _opened_barriers(self) -> WorkerBarriers:
+        if self._state is None:
+            return WorkerBarriers(self.membership)
+        made = WorkerBarriers(self.membership, self._state.barriers)
+        self._state.note_barriers(made.identity)
+        return made
 
     def preload(self, folder: Path | None, tables: list[str] | None) -> None:
         """Let tables begin with what a save holds; those that came back from death do not."""
         self._store.preload(folder, tables)
 
-    def call(self, claim: Claim, message: Message) -> Message:
-        """Answer one of the rare requests."""
-        method = self._calls.get(str(message.get("method")))
-        if message.get("method") not in _LOOKS and claim.worker == OBSERVER:
+    def call(self, claim: Claim, message: Message, connected: Connected = always) -> Message:
+        """Answer one of the rare requests; one that waits for others ends with its connection."""
+        name = str(message.get("method"))
+        if name not in _LOOKS and claim.worker == OBSERVER:
             raise BadFrameError(f"an observer must not ask for {message.get('method')!r}")
-        if method is None:
+        if name not in self._calls and name not in self._waiting_calls:
             raise BadFrameError(f"there is no method {message.get('method')!r}")
         try:
-            return method(claim, message)
+            if name in self._waiting_calls:
+                return self._waiting_calls[name](claim, message, connected)
+            return self._calls[name](claim, message)
         except (KeyError, TypeError) as error:
             raise BadFrameError(f"{message.get('method')} was asked wrongly ({error!r})") from None
 
@@ -146,12 +160,12 @@ class RequestHandler:
 
     def clear(self) -> None:
         """After a job that came to its end: the next one in this folder begins anew."""
-        if self._folder is not None and self.membership.job_over:
+        if self._state is not None and self.membership.job_over:
             self._store.clear()
             # What says that the job is over goes last, for a server that dies here.
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self._state.barriers_place, ignore_errors=True)
 
-    def _agree(self, claim: Claim, message: Message) -> Message:
+    def _agree(self, claim: Claim, message: Message, connected: Connected) -> Message:
         value = self.barriers.agree(
             str(message["topic"]),
             int(message["number"]),
@@ -159,6 +173,7 @@ class RequestHandler:
             float(message["value"]),
             strict=bool(message["strict"]),
             patience=self.patience,
+            connected=connected,
         )
         return {"value": value}
 
@@ -181,9 +196,12 @@ class RequestHandler:
         """What each table holds and has served so far."""
         return {logged.spec.name: logged.figures() for logged in self._tables}
 
-    def _tick(self, claim: Claim, message: Message) -> Message:
+    def _tick(self, claim: Claim, message: Message, connected: Connected) -> Message:
         step, bound, done = (int(message[name]) for name in ("step", "bound", "done"))
-        return {"lead": self.barriers.tick(claim.worker, step, bound, done)}
+        lead = self.barriers.tick(
+            claim.worker, step, bound, done, patience=self.patience, connected=connected
+        )
+        return {"lead": lead}
 
     def _finish(self, claim: Claim, message: Message) -> Message:
         self.barriers.finish(claim.worker)
@@ -263,7 +281,8 @@ class RequestHandler:
 
     def _save(self, claim: Claim, message: Message) -> Message:
         folder, mark = Path(str(message["folder"])), bool(message.get("mark", True))
-        return {"tables": self._store.save(folder, delta=bool(message["delta"]), mark=mark)}
+        pieces = self._store.save(folder, delta=bool(message["delta"]), mark=mark)
+        return {"tables": [*pieces], "pieces": pieces}
 
     def _load(self, claim: Claim, message: Message) -> Message:
         self.load(Path(str(message["folder"])), message.get("tables"))
@@ -272,3 +291,16 @@ class RequestHandler:
     def load(self, root: Path, tables: list[str] | None = None) -> None:
         """Set the tables that exist to this server's share of a save."""
         self._store.load(root, tables)
+
+
+@contextlib.contextmanager
+def _told_what_to_do(folder: Path | None) -> Iterator[None]:
+    """A server whose state is damaged does not begin: it would train something else."""
+    try:
+        yield
+    except DamagedError as error:
+        raise DamagedError(
+            f"this server cannot go on from {folder}: {error}. Put back what is missing or changed "
+            "from a copy; or empty the folders of all servers of this job and begin with its last "
+            "save: fleet.init_server(folder)"
+        ) from error

@@ -11,11 +11,14 @@ from fleetx.ps.server.day_end import DayEnd
 from fleetx.ps.server.logged_dense_table import LoggedDenseTable
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable
-from fleetx.ps.tables import safetensors_file, save_folder
+from fleetx.ps.tables import save_folder, saves
+from fleetx.ps.tables.checksums import DamagedError
 from fleetx.ps.tables.dense_table import Block
 from fleetx.ps.tables.hashing import servers_of
+from fleetx.ps.tables.journal import Journal
 from fleetx.ps.tables.row_store import Rows
-from fleetx.ps.tables.save_folder import MANIFEST, read_json
+from fleetx.ps.tables.save_folder import MANIFEST
+from fleetx.ps.tables.saves import Piece
 from fleetx.ps.tables.sparse_table import SparseTable
 from fleetx.ps.wire.arrays import Array, Ids
 
@@ -23,29 +26,60 @@ logger = logging.getLogger(__name__)
 
 
 def recover(logged: LoggedTable, folder: Path) -> None:
-    """Take back this server's own last save and every change logged after it."""
-    after, folder = 0, save_folder.found(folder)
-    if (folder / MANIFEST).exists():
-        manifest = read_json(folder / MANIFEST)
-        after = manifest["after"]
-        logged.seen = {int(client): seq for client, seq in manifest["seen"].items()}
-        _restore(logged, folder, manifest)
-    if logged.journal is not None:
-        logged.replay(after)
+    """Take back this server's own last checkpoint and every change logged after it.
+
+    ``DamagedError`` where one of them is not the one that the other speaks of.
+    """
+    journal = logged.journal
+    assert journal is not None
+    piece, after = _checkpoint(journal, save_folder.found(folder)), 0
+    if piece is not None:
+        after = piece.manifest["after"]
+        logged.seen = {int(client): seq for client, seq in piece.manifest["seen"].items()}
+        _restore(logged, piece)
+    logged.replay(after)
     if isinstance(logged, LoggedSparseTable):
         logged.saved_at = None
+    if piece is not None and journal.number < piece.manifest["record"]:
+        raise DamagedError(
+            f"the log beside {piece.folder} ends with record {journal.number}, and the checkpoint "
+            f"there knows of record {piece.manifest['record']}: the end of the log is lost"
+        )
+    if isinstance(logged, LoggedSparseTable):
         logged.finish_day_end()
 
 
-def _restore(logged: LoggedTable, folder: Path, manifest: dict[str, Any]) -> None:
+def _checkpoint(journal: Journal, folder: Path) -> Piece | None:
+    """The checkpoint that a log continues, if there is one."""
+    if not (folder / MANIFEST).exists():
+        if journal.checkpoint:
+            raise DamagedError(
+                f"{folder / MANIFEST} is missing, the checkpoint that the log beside it continues"
+            )
+        return None
+    piece = saves.piece(folder)
+    # A server that died between the two had not yet told its log of the checkpoint.
+    known = (piece.manifest["identity"], piece.manifest["follows"])
+    if piece.manifest["log"] != journal.identity or journal.checkpoint not in known:
+        raise DamagedError(f"{folder} is not the checkpoint that the log beside it continues")
+    if journal.first > piece.manifest["after"] + 1:
+        raise DamagedError(
+            f"the log beside {folder} begins with record {journal.first}, and the checkpoint there "
+            f"ends with record {piece.manifest['after']}: what was between is lost"
+        )
+    return piece
+
+
+def _restore(logged: LoggedTable, piece: Piece) -> None:
+    manifest = piece.manifest
     if isinstance(logged, LoggedSparseTable):
         logged.table.reserve(manifest["rows"])
         for name in manifest["files"]:
-            logged.table.put(_rows(folder / name))
+            logged.table.put(_rows(piece, name))
         if "waiting" in manifest:
-            logged.table.put_waiting(*_waiting(folder, manifest))
+            logged.table.put_waiting(*_waiting(piece))
         if "removed" in manifest:
-            logged.removed = [_removed(folder, manifest)]
+            logged.removed = [_removed(piece)]
         logged.table.updates, logged.table.day = manifest["updates"], manifest["day"]
         logged.saved_at = np.array(manifest["saved_at"], np.int64)
         logged.followed_after = manifest["record"]
@@ -55,22 +89,22 @@ def _restore(logged: LoggedTable, folder: Path, manifest: dict[str, Any]) -> Non
             logged.day_end = DayEnd.from_plain(manifest["day_end"])
     elif isinstance(logged, LoggedDenseTable):
         if manifest["filled"]:
-            logged.table.put(safetensors_file.read(folder / manifest["files"][0]))
+            logged.table.put(piece.read(manifest["files"][0]))
         logged.table.updates = manifest["updates"]
 
 
-def _removed(folder: Path, manifest: dict[str, Any]) -> Ids:
-    ids: Ids = safetensors_file.read(folder / manifest["removed"])["ids"]
+def _removed(piece: Piece) -> Ids:
+    ids: Ids = piece.read(piece.manifest["removed"])["ids"]
     return ids
 
 
-def _waiting(folder: Path, manifest: dict[str, Any]) -> tuple[Array, Array, Array]:
-    arrays = safetensors_file.read(folder / manifest["waiting"])
+def _waiting(piece: Piece) -> tuple[Array, Array, Array]:
+    arrays = piece.read(piece.manifest["waiting"])
     return arrays["ids"], arrays["counts"], arrays["days"]
 
 
-def _rows(path: Path) -> Rows:
-    arrays = safetensors_file.read(path)
+def _rows(piece: Piece, name: str) -> Rows:
+    arrays = piece.read(name)
     n = len(arrays["ids"])
     none = np.empty((n, 0), np.float32)
     return Rows(
@@ -82,39 +116,38 @@ def _rows(path: Path) -> Rows:
     )
 
 
-def load_sparse(logged: LoggedSparseTable, folders: list[Path], server: int, servers: int) -> int:
+def load_sparse(logged: LoggedSparseTable, pieces: list[Piece], server: int, servers: int) -> int:
     """Set a table to this server's share of a save; returns how many rows there were.
 
     A full save takes the place of all rows. What a delta dropped goes before its rows come: an id
     may have been met again after that.
     """
-    manifests = [read_json(folder / MANIFEST) for folder in folders]
-    _check(logged.table, folders, manifests)
+    manifests = [piece.manifest for piece in pieces]
+    _check(logged.table, pieces)
     count, share = 0, sum(manifest["rows"] for manifest in manifests) // servers
     ours = _share(server, servers)
     with logged.lost_on_failure():
         _make_room(logged, manifests, share)
-        for folder, manifest in zip(folders, manifests, strict=True):
-            if "removed" in manifest:
-                _drop(logged, _removed(folder, manifest))
-            for name in manifest["files"]:
-                count += _load(logged, folder / name, ours)
-            if "waiting" in manifest:
-                _load_waiting(logged, _waiting(folder, manifest), ours)
+        for piece in pieces:
+            if "removed" in piece.manifest:
+                _drop(logged, _removed(piece))
+            for name in piece.manifest["files"]:
+                count += _load(logged, _rows(piece, name), ours)
+            if "waiting" in piece.manifest:
+                _load_waiting(logged, _waiting(piece), ours)
     return count
 
 
-def _check(table: SparseTable, folders: list[Path], manifests: list[dict[str, Any]]) -> None:
+def _check(table: SparseTable, pieces: list[Piece]) -> None:
     """Refuse what cannot be loaded before anything is changed."""
-    for folder, manifest in zip(folders, manifests, strict=True):
-        if (width := manifest["spec"]["dim"]) != table.spec.dim:
+    for piece in pieces:
+        if (width := piece.manifest["spec"]["dim"]) != table.spec.dim:
             raise ValueError(
-                f"{folder} holds rows of {width} floats, and table {table.spec.name!r} has "
+                f"{piece.folder} holds rows of {width} floats, and table {table.spec.name!r} has "
                 f"{table.spec.dim}; load it into a table of the same width"
             )
-        more = [manifest[key] for key in ("waiting", "removed") if key in manifest]
-        for name in [*manifest["files"], *more]:
-            safetensors_file.check(folder / name)
+        for name in piece.names:
+            piece.read(name)  # twice in all; a damaged one must not cost the table
 
 
 def _make_room(logged: LoggedSparseTable, manifests: list[dict[str, Any]], share: int) -> None:
@@ -148,8 +181,7 @@ def _load_waiting(
         logged.table.put_waiting(*(array[mine] for array in found))
 
 
-def _load(logged: LoggedSparseTable, path: Path, ours: Callable[[Ids], Array]) -> int:
-    rows = _rows(path)
+def _load(logged: LoggedSparseTable, rows: Rows, ours: Callable[[Ids], Array]) -> int:
     mine = ours(rows.ids)
     chosen = Rows(*(array[mine] for array in vars(rows).values()))
     with logged.changed:
@@ -157,22 +189,22 @@ def _load(logged: LoggedSparseTable, path: Path, ours: Callable[[Ids], Array]) -
     return len(chosen)
 
 
-def load_dense(logged: LoggedDenseTable, folders: list[Path]) -> None:
+def load_dense(logged: LoggedDenseTable, pieces: list[Piece]) -> None:
     """Take this server's share, however the parameters were cut when they were saved."""
     whole: dict[str, dict[str, Array]] = {}
-    for folder in folders:
-        manifest = read_json(folder / MANIFEST)
+    for piece in pieces:
+        manifest = piece.manifest
         if manifest["filled"]:
-            arrays = safetensors_file.read(folder / manifest["files"][0])
+            arrays = piece.read(manifest["files"][0])
             if (rule := manifest["spec"]["optimizer"]) != logged.table.spec.optimizer:
-                logger.warning("%s holds state of %s, which is not taken", folder, rule)
+                logger.warning("%s holds state of %s, which is not taken", piece.folder, rule)
                 arrays = {"values": arrays["values"]}
             _collect(whole, manifest["spec"]["blocks"], arrays)
     wanted = logged.table.spec.blocks
     if missing := {name for name, _, _ in wanted} - whole.keys():
         raise ValueError(
-            f"{folders[0].parent} holds no parameter {min(missing)!r}; load it into the model "
-            "that was saved"
+            f"{pieces[0].folder.parent} holds no parameter {min(missing)!r}; load it into the "
+            "model that was saved"
         )
     keys = {key for arrays in whole.values() for key in arrays}
     cut = {key: _cut(whole, wanted, key) for key in keys}

@@ -1,6 +1,7 @@
 """A parameter server: one thread for each connection, over one request handler."""
 
 import logging
+import select
 import socket
 import socketserver
 import ssl
@@ -14,11 +15,12 @@ from typing_extensions import override
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import TableLostError
 from fleetx.ps.server.request_handler import RequestHandler
+from fleetx.ps.server.strangers import Strangers
 from fleetx.ps.wire.arrays import Array
 from fleetx.ps.wire.errors import PeerLostError
 from fleetx.ps.wire.frames import HEADER, REQUESTS, SHORT, BadFrameError, Flag, Frame, Op, unpacked
-from fleetx.ps.wire.handshake import OBSERVER, Claim, RefusedError, receive
-from fleetx.ps.wire.messages import from_json, to_json
+from fleetx.ps.wire.handshake import ENCRYPTED, OBSERVER, Claim, RefusedError, receive
+from fleetx.ps.wire.messages import Message, from_json, to_json
 from fleetx.ps.wire.pipes import LARGE, EndedError, Pipe
 from fleetx.ps.wire.shared_memory_server import ROWS_AT, SharedReplyWriter
 from fleetx.ps.wire.short_floats import shortened
@@ -27,11 +29,19 @@ from fleetx.roles import figures
 
 logger = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 1024
-HANDSHAKE = 5.0
+MOST_STRANGERS = 128
+"""Connections whose ends have not proved that they know the token, at most."""
+GREETING = 5.0
+"""Seconds that a greeting may take in all, however slowly its bytes come."""
+PLAIN = 2.0
+"""Seconds after which a caller that says nothing is told that this server encrypts."""
 WATCH = 0.5
 _COPYING = (Op.FOLLOW, Op.FETCH, Op.SCAN)
 """What only those ask for who keep copies of tables."""
+
+
+class AllWorkersLostError(RuntimeError):
+    """No worker is left, and none has said that it was done."""
 
 
 class Server(socketserver.ThreadingTCPServer):
@@ -52,6 +62,7 @@ class Server(socketserver.ThreadingTCPServer):
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         self.handler, self.token, self.tls = handler, token, tls
+        self.strangers = Strangers(MOST_STRANGERS, GREETING)
         self.open_connections = 0
         handler.connections = lambda: self.open_connections
         self._count = threading.Lock()
@@ -65,6 +76,12 @@ class Server(socketserver.ThreadingTCPServer):
         self.serve_forever(poll_interval=0.1)
         watch.join()
         self.handler.clear()
+        if self.handler.membership.abandoned:
+            raise AllWorkersLostError(
+                "all workers are dead, and none has come back for "
+                f"{self.handler.patience:.0f} s (FLEETX_TIMEOUT); this server ends, and keeps the "
+                "state from which the job can go on: look at the logs of the workers"
+            )
 
     def _watch(self) -> None:
         while not self.handler.membership.ended.wait(WATCH):
@@ -87,18 +104,14 @@ class Server(socketserver.ThreadingTCPServer):
                 self._trouble = str(error)
                 logger.exception("the watch goes on")
 
-    def count(self, change: int) -> int:
+    def count(self, change: int) -> None:
         """Note that a connection opened or closed."""
         with self._count:
             self.open_connections += change
-            return self.open_connections
 
     @override
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        if self.open_connections < MOST_CONNECTIONS:
-            return True
-        logger.warning("%s was turned away: too many connections", client_address)
-        return False
+    def service_actions(self) -> None:
+        self.strangers.drop_late()
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -114,9 +127,8 @@ class Connection(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         self.server.count(+1)
         try:
-            pipe = self._pipe()
-            claim = receive(self.server.token, pipe.read_exactly, pipe.send)
-            self._known(Pipe(pipe.socket, corks=True), claim)
+            pipe, claim = self._greeted()
+            self._known(pipe, claim)
         except EndedError:
             logger.debug("%s left", self.client_address)
         except (BadFrameError, RefusedError, OSError) as error:
@@ -124,14 +136,21 @@ class Connection(socketserver.BaseRequestHandler):
         finally:
             self.server.count(-1)
 
-    def _pipe(self) -> Pipe:
+    def _greeted(self) -> tuple[Pipe, Claim]:
+        """The connection, when its other end has proved that it knows the token."""
         sock = self.request
-        sock.settimeout(HANDSHAKE)
         if self.server.tls is not None:
             # Here and not where connections are accepted: a slow caller keeps nobody else waiting.
-            sock = self.server.tls.wrap_socket(sock, server_side=True)
+            sock = self.server.tls.wrap_socket(
+                sock, server_side=True, do_handshake_on_connect=False
+            )
             self.request = sock
-        return Pipe(sock, stall=HANDSHAKE)
+        with self.server.strangers.greeting(sock):
+            if self.server.tls is not None:
+                _shake_hands(sock)
+            pipe = Pipe(sock, stall=GREETING)
+            claim = receive(self.server.token, pipe.read_exactly, pipe.send)
+        return Pipe(sock, corks=True), claim
 
     def _known(self, pipe: Pipe, claim: Claim) -> None:
         membership = self.server.handler.membership
@@ -156,6 +175,17 @@ class Connection(socketserver.BaseRequestHandler):
             raise
         finally:
             loop.close()
+
+
+def _shake_hands(sock: ssl.SSLSocket) -> None:
+    """Begin to encrypt; a caller that waits to be greeted in plain words is told what is wrong."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    if not poll.poll(1000 * PLAIN):
+        socket.socket.send(sock, ENCRYPTED)
+        raise ConnectionAbortedError("the caller does not encrypt, or is too slow to begin")
+    sock.settimeout(GREETING)
+    sock.do_handshake()
 
 
 class _RequestLoop:
@@ -219,7 +249,10 @@ class _RequestLoop:
         elif op in _COPYING:
             self._send_for_copies(frame, body)
         else:
-            self._message(Op.ANSWER, self._handler.call(self._claim, from_json(body)))
+            self._message(Op.ANSWER, self._called(from_json(body)))
+
+    def _called(self, message: Message) -> Message:
+        return self._handler.call(self._claim, message, self._pipe.connected)
 
     def _pull(self, frame: Frame, body: memoryview) -> None:
         logged = self._handler.sparse(frame)

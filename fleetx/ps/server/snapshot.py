@@ -1,10 +1,11 @@
 """Saving tables while they are trained."""
 
+import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,29 +25,43 @@ PAUSE = 0.001
 _WAITING = ("ids", "counts", "days")
 
 
+class Saved(NamedTuple):
+    """What was written."""
+
+    manifest: dict[str, Any]
+    checksum: str
+    """Of the manifest, which names those of all files."""
+
+
 def save(
-    logged: LoggedTable, folder: Path, *, delta: bool = False, mark: bool = True
-) -> dict[str, Any]:
-    """Write a table, all of it or what changed since the last save, and return the manifest.
+    logged: LoggedTable,
+    folder: Path,
+    *,
+    delta: bool = False,
+    mark: bool = True,
+    keep_old: bool = False,
+) -> Saved:
+    """Write a table, all of it or what changed since the last save.
 
     Args:
         logged: the table, which may be trained meanwhile.
         folder: where to; it appears when it is complete.
         delta: only rows that changed since the last save that set a mark.
         mark: later deltas begin here; else they do not know of this save.
+        keep_old: leave what was there before beside it; it is a part of a save of all servers.
     """
     logged.require_intact()
-    with save_folder.filled(folder) as partial:
+    with save_folder.filled(folder, keep_old=keep_old) as partial:
         if isinstance(logged, LoggedSparseTable):
             start = _SaveStart.of(logged, delta, mark)
             manifest = _save_sparse(logged, partial, start)
         else:
             assert isinstance(logged, LoggedDenseTable)
             manifest = _save_dense(logged, partial)
-        write_json(partial / MANIFEST, manifest)
+        checksum = write_json(partial / MANIFEST, manifest)
     if isinstance(logged, LoggedSparseTable) and mark:
         logged.mark_saved(*start.mark, removed=start.dropped)
-    return manifest
+    return Saved(manifest, checksum)
 
 
 @dataclass(frozen=True)
@@ -88,27 +103,32 @@ def _save_sparse(logged: LoggedSparseTable, folder: Path, start: _SaveStart) -> 
     saved_at: list[int] = []
     waiting: list[tuple[Ids, Ids, Ids]] = []
     files: list[str] = []
-    manifest = start.manifest | {"files": files, "saved_at": saved_at}
+    written: dict[str, str] = {}
+    manifest = start.manifest | {"files": files, "saved_at": saved_at, "checksums": written}
     for rows in _files(_parts(logged, start, saved_at, waiting)):
         name = f"rows-{len(files):05d}.safetensors"
-        safetensors_file.write(folder / name, _arrays(rows))
+        written[name] = safetensors_file.write(folder / name, _arrays(rows))
         files.append(name)
     if start.removed:
-        gone = np.unique(np.concatenate(start.removed))
-        safetensors_file.write(folder / "removed.safetensors", {"ids": gone})
-        manifest["removed"] = "removed.safetensors"
+        gone, name = np.unique(np.concatenate(start.removed)), "removed.safetensors"
+        written[name] = safetensors_file.write(folder / name, {"ids": gone})
+        manifest["removed"] = name
     if waiting:
         joined = [np.concatenate(column) for column in zip(*waiting, strict=True)]
-        named = dict(zip(_WAITING, joined, strict=True))
-        safetensors_file.write(folder / "waiting.safetensors", named)
-        manifest["waiting"] = "waiting.safetensors"
+        named, name = dict(zip(_WAITING, joined, strict=True)), "waiting.safetensors"
+        written[name] = safetensors_file.write(folder / name, named)
+        manifest["waiting"] = name
     return manifest
 
 
 def _start(logged: LoggedTable, kind: str) -> dict[str, Any]:
     """What must be noted at the very moment at which the save begins."""
+    journal = logged.journal
     return {
         "kind": kind,
+        "identity": secrets.token_hex(16),
+        "log": journal.identity if journal else "",
+        "follows": journal.checkpoint if journal else "",
         "spec": logged.spec.to_plain(),
         "updates": logged.version,
         "after": logged.oldest_needed() if logged.journal else 0,
@@ -169,5 +189,7 @@ def _save_dense(logged: LoggedDenseTable, folder: Path) -> dict[str, Any]:
         manifest = _start(logged, "dense")
         arrays = logged.table.arrays(buffers)
         filled = logged.table.filled
-    safetensors_file.write(folder / "dense.safetensors", arrays)
-    return manifest | {"mode": "full", "files": ["dense.safetensors"], "filled": filled}
+    name = "dense.safetensors"
+    written = {name: safetensors_file.write(folder / name, arrays)}
+    files = {"files": [name], "checksums": written}
+    return manifest | {"mode": "full", "filled": filled} | files

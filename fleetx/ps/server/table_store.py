@@ -11,8 +11,12 @@ from fleetx.ps.server.logged_dense_table import LoggedDenseTable
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.state_folder import StateFolder
 from fleetx.ps.tables import save_folder
+from fleetx.ps.tables.checksums import DamagedError
 from fleetx.ps.tables.dense_table import DenseSpec
+from fleetx.ps.tables.journal import Journal
+from fleetx.ps.tables.saves import Save
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.wire.messages import Message
 
@@ -28,7 +32,7 @@ LONGEST = 120
 class StorageOptions:
     """How tables are kept."""
 
-    folder: Path | None = None
+    state: StateFolder | None = None
     """For recovery; without it nothing is logged."""
     durable: bool = False
     log_limit: int = LOG_LIMIT
@@ -46,18 +50,18 @@ class TableStore:
         self._makers: list[int] = []
         """For each table, the worker that asked for it first."""
         self._lock, self._saving = threading.Lock(), threading.Lock()
-        self._preload: Path | None = None
+        self._preload: Save | None = None
         self._preloaded: list[str] | None = None
-        if storage.folder is not None:
-            self._recover(storage.folder)
+        if storage.state is not None:
+            self._recover(storage.state)
 
     def preload(self, folder: Path | None, tables: list[str] | None) -> None:
         """Let tables begin with what a save holds; those that came back from death do not."""
-        if folder is not None:
-            _check_names(
-                tables, folder, save_folder.read_json(folder / save_folder.MANIFEST)["tables"]
-            )
-        self._preload, self._preloaded = folder, tables
+        save = None if folder is None else Save.opened(folder)
+        if save is not None:
+            save.require_full("a table cannot begin with part of itself")
+            _check_names(tables, save)
+        self._preload, self._preloaded = save, tables
 
     @property
     def preloads(self) -> bool:
@@ -88,21 +92,21 @@ class TableStore:
 
     def _made(self, number: int, kind: str, plain: Message, worker: int) -> LoggedTable:
         """A new table; recovery knows of it when all that it begins with is on the disk."""
-        place = self._place(number)
+        state = self._storage.state
+        place = None if state is None else state.place(number)
         if place is not None:
-            shutil.rmtree(place, ignore_errors=True)  # of a server that died just here
+            _remove_begun(place)
             place.mkdir(parents=True)
         made = self._make(kind, plain, place)
         if self._preload is not None:
             self._fill_and_keep(number, made, self._preload, self._preloaded)
-        if place is not None:
+        if state is not None:
+            assert place is not None
+            assert made.journal is not None
             kept = {"kind": kind, "spec": plain, "worker": worker}
             save_folder.write_json(place / "spec.json", kept)
+            state.note_table(made.journal.identity)
         return made
-
-    def _place(self, number: int) -> Path | None:
-        folder = self._storage.folder
-        return None if folder is None else folder / f"{number:04d}"
 
     def _make(self, kind: str, plain: Message, place: Path | None) -> LoggedTable:
         log, durable = place / "log" if place else None, self._storage.durable
@@ -110,18 +114,18 @@ class TableStore:
             return LoggedSparseTable(SparseSpec.from_plain(plain), self._membership, log, durable)
         return LoggedDenseTable(DenseSpec.from_plain(plain), self._membership, log, durable)
 
-    def _recover(self, folder: Path) -> None:
-        for path in sorted(folder.glob("[0-9]*/spec.json")):
-            kept = save_folder.read_json(path)
-            logged = self._make(kept["kind"], kept["spec"], path.parent)
-            restoring.recover(logged, path.parent / "saved")
+    def _recover(self, state: StateFolder) -> None:
+        for place in state.tables():
+            kept = save_folder.read_json(place / "spec.json")
+            logged = self._make(kept["kind"], kept["spec"], place)
+            restoring.recover(logged, place / "saved")
             self.tables.append(logged)
             self._makers.append(kept["worker"])
             logger.warning("table %s is back with %s", logged.spec.name, logged.describe())
 
     def checkpoint(self, *, force: bool = False) -> None:
         """Save tables whose log has become long, and begin their logs anew."""
-        if self._storage.folder is None or not self._saving.acquire(blocking=force):
+        if self._storage.state is None or not self._saving.acquire(blocking=force):
             return  # whoever saves now takes long; the next look is soon
         try:
             for number, logged in enumerate(self.tables):
@@ -133,68 +137,83 @@ class TableStore:
             self._saving.release()
 
     def _write_down(self, number: int, logged: LoggedTable) -> None:
-        place = self._place(number)
-        if place is None:
+        if self._storage.state is None:
             return
         assert logged.journal is not None
         with logged.changed:
             logged.journal.cut()
-        manifest = snapshot.save(logged, place / "saved", mark=False)
-        logged.journal.forget(manifest["after"])
+        place = self._storage.state.place(number)
+        manifest = snapshot.save(logged, place / "saved", mark=False).manifest
+        with logged.changed:
+            logged.journal.continue_from(manifest["identity"], manifest["after"])
 
     def clear(self) -> None:
         """Remove what recovery would find."""
         for logged in self.tables:
             if logged.journal is not None:
                 logged.journal.close()
-        if self._storage.folder is not None:
-            for place in sorted(self._storage.folder.glob("[0-9]*")):
+        if (state := self._storage.state) is not None:
+            state.note_end()
+            for place in sorted(state.folder.glob("[0-9]*")):
                 shutil.rmtree(place, ignore_errors=True)
+            state.remove_index()
 
-    def save(self, root: Path, *, delta: bool, mark: bool) -> list[str]:
-        """Write this server's share of a save of the user; returns the names of the tables."""
+    def save(self, root: Path, *, delta: bool, mark: bool) -> dict[str, str]:
+        """Write this server's share of a save of the user.
+
+        Returns for each table the checksum of what says which files there are.
+        """
+        written: dict[str, str] = {}
         with self._saving:
             for logged in self.tables:
                 place = root / logged.spec.name / f"server-{self._server}"
-                snapshot.save(logged, place, delta=delta, mark=mark)
-            return [logged.spec.name for logged in self.tables]
+                saved = snapshot.save(logged, place, delta=delta, mark=mark, keep_old=True)
+                written[logged.spec.name] = saved.checksum
+        return written
 
     def load(self, root: Path, tables: list[str] | None = None) -> None:
         """Set the tables that exist to this server's share of a save."""
-        held = save_folder.read_json(root / save_folder.MANIFEST)["tables"]
-        _check_names(tables, root, held, [logged.spec.name for logged in self.tables])
+        save = Save.opened(root)
+        _check_names(tables, save, [logged.spec.name for logged in self.tables])
         with self._saving:
             for number, logged in enumerate(self.tables):
                 logged.require_intact()
-                self._fill_and_keep(number, logged, root, tables)
+                self._fill_and_keep(number, logged, save, tables)
 
     def _fill_and_keep(
-        self, number: int, logged: LoggedTable, root: Path, tables: list[str] | None
+        self, number: int, logged: LoggedTable, save: Save, tables: list[str] | None
     ) -> None:
         with logged.replaced():
-            if self._fill(logged, root, tables):
+            if self._fill(logged, save, tables):
                 with logged.lost_on_failure():
                     self._write_down(number, logged)  # what was loaded is in no log
 
-    def _fill(self, logged: LoggedTable, root: Path, tables: list[str] | None) -> bool:
+    def _fill(self, logged: LoggedTable, save: Save, tables: list[str] | None) -> bool:
         """Load a table, if a save holds it and it is wanted; whether that is so."""
-        manifest, name = save_folder.read_json(root / save_folder.MANIFEST), logged.spec.name
-        if name not in manifest["tables"] or (tables is not None and name not in tables):
+        name = logged.spec.name
+        if name not in save.tables or (tables is not None and name not in tables):
             return False
-        folders = [
-            save_folder.found(root / name / f"server-{i}") for i in range(manifest["servers"])
-        ]
+        pieces = save.pieces_of(name)
         if isinstance(logged, LoggedSparseTable):
-            restoring.load_sparse(logged, folders, self._server, self._servers)
+            restoring.load_sparse(logged, pieces, self._server, self._servers)
         elif isinstance(logged, LoggedDenseTable):
-            restoring.load_dense(logged, folders)
+            restoring.load_dense(logged, pieces)
         return True
 
 
-def _check_names(
-    wanted: list[str] | None, root: Path, held: list[str], made: list[str] | None = None
-) -> None:
+def _remove_begun(place: Path) -> None:
+    """Remove the beginnings of a table whose server died before anybody could use it."""
+    if (place / "log").exists() and Journal(place / "log").used:
+        raise DamagedError(
+            f"{place} holds a table that was trained, and {place.with_name('state.json')} does not "
+            "name it: it is older than that"
+        )
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _check_names(wanted: list[str] | None, save: Save, made: list[str] | None = None) -> None:
     """Refuse names of tables that a save, or this job, does not have."""
+    root, held = save.root, save.tables
     for name in wanted or ():
         if name not in held:
             raise ValueError(f"{root} holds no table {name!r}; name some of {sorted(held)}")

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,20 @@ logger = logging.getLogger(__name__)
 POLL = 0.5
 KEPT = 8
 """Past barriers of a topic that are remembered, for workers that ask twice."""
+
+
+Connected = Callable[[], bool]
+
+
+def always() -> bool:
+    """For callers without a connection."""
+    return True
+
+
+def _require(connected: Connected, worker: int) -> None:
+    """Nobody waits for a caller that is gone: the thread would be left behind."""
+    if not connected():
+        raise ConnectionAbortedError(f"worker {worker} hung up while it waited for others")
 
 
 class WorkerBarriers:
@@ -40,6 +54,11 @@ class WorkerBarriers:
             for entry in self._journal.records():
                 self._apply(from_json(entry.data))
             membership.on_change = self._log_change
+
+    @property
+    def identity(self) -> str:
+        """Of its log; empty without one."""
+        return self._journal.identity if self._journal is not None else ""
 
     def _apply(self, record: Mapping[str, object]) -> None:
         if "event" in record:
@@ -104,7 +123,15 @@ class WorkerBarriers:
             self._changed.notify_all()
 
     def agree(
-        self, topic: str, number: int, worker: int, value: float, *, strict: bool, patience: float
+        self,
+        topic: str,
+        number: int,
+        worker: int,
+        value: float,
+        *,
+        strict: bool,
+        patience: float,
+        connected: Connected = always,
     ) -> float:
         """The largest value that any worker brings to this barrier; waits for all of them.
 
@@ -115,6 +142,7 @@ class WorkerBarriers:
             value: what it brings.
             strict: a dead worker is an error; else it is not waited for.
             patience: seconds to wait.
+            connected: whether the connection on which it asks is still open.
         """
         with self._changed:
             self._log(topic=topic, number=number, worker=worker, value=value)
@@ -129,6 +157,7 @@ class WorkerBarriers:
 
             waited = 0.0
             while not self._changed.wait_for(complete, POLL):
+                _require(connected, worker)
                 if strict:
                     self._membership.require_alive()
                 waited += POLL
@@ -140,7 +169,16 @@ class WorkerBarriers:
                     )
             return max(here.values())
 
-    def tick(self, worker: int, step: int, bound: int, done: int) -> int:
+    def tick(
+        self,
+        worker: int,
+        step: int,
+        bound: int,
+        done: int,
+        *,
+        patience: float,
+        connected: Connected = always,
+    ) -> int:
         """Begin a step; waits while more than ``bound`` steps of the slowest worker are missing.
 
         Args:
@@ -148,17 +186,34 @@ class WorkerBarriers:
             step: which one.
             bound: by how much it may be ahead of what the slowest has pushed.
             done: steps whose gradients it has pushed itself.
+            patience: seconds to wait.
+            connected: whether the connection on which it asks is still open.
         """
         with self._changed:
             self._clocks[worker] = max(done, self._clocks.get(worker, 0))
             self._changed.notify_all()
+            waited = 0.0
+            # A dead worker is not waited for, and may die while we wait.
             while not self._changed.wait_for(lambda: self._lead(step) <= bound, POLL):
-                pass  # a dead worker is not waited for, and dies while we wait
+                _require(connected, worker)
+                waited += POLL
+                if waited > patience:
+                    raise TimeoutError(
+                        f"worker {worker} waited {patience:.0f} s to begin step {step}, which may "
+                        f"be {bound} ahead of the slowest (max_staleness), and workers "
+                        f"{self._behind(step - bound)} have not pushed that far; look at their "
+                        "logs (set FLEETX_TIMEOUT, in seconds, if they are only slow)"
+                    )
             lead = self._lead(step)
             self.largest_lead = max(self.largest_lead, lead)
             return lead
 
-    def _lead(self, step: int) -> int:
+    def _behind(self, step: int) -> list[int]:
+        return [worker for worker in self._present() if self._clocks.get(worker, 0) < step]
+
+    def _present(self) -> list[int]:
         absent = {*self._membership.absent(), *self._membership.idle()}
-        present = [w for w in range(self._membership.workers) if w not in absent]
-        return step - min((self._clocks.get(w, 0) for w in present), default=step)
+        return [w for w in range(self._membership.workers) if w not in absent]
+
+    def _lead(self, step: int) -> int:
+        return step - min((self._clocks.get(w, 0) for w in self._present()), default=step)

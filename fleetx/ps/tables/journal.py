@@ -2,18 +2,17 @@
 
 import contextlib
 import os
-import struct
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
+from fleetx.ps.tables import log_file
+from fleetx.ps.tables.checksums import DamagedError
+from fleetx.ps.tables.log_file import Record
+from fleetx.ps.tables.log_list import LogList
 from fleetx.ps.wire.arrays import Array
 from fleetx.ps.wire.pipes import Bytes, byte_view
 
-_HEAD = struct.Struct("<IIQQ")
-_TAIL = struct.Struct("<Q")
-_MAGIC = 0x4C4F4746
 LEAST_GROWTH, MOST_GROWTH = 1 << 20, 8 << 20
 """Bytes that a file is made longer by at once; as many as it has, within these.
 
@@ -22,24 +21,19 @@ pushes wait for it.
 """
 
 
-class Record(NamedTuple):
-    """One change."""
-
-    number: int
-    kind: int
-    data: memoryview
-
-
 class Journal:
     """Numbered records in files; each file begins with the number in its name.
 
     A record is in the operating system's hands when ``append`` returns, so it survives the death of
-    the process; ``durable`` waits for the disk, so that it survives that of the machine.
+    the process; ``durable`` waits for the disk, so that it survives that of the machine. A record
+    that changed since, and a file that is missing, raise ``DamagedError`` when they are read.
     """
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
         self._folder, self._durable = folder, durable
         folder.mkdir(parents=True, exist_ok=True)
+        self._list = LogList.opened(folder)
+        self._seed = log_file.seed_of(self.identity)
         self.number = 0
         """The number of the last record."""
         self._file: int | None = None
@@ -51,16 +45,61 @@ class Journal:
         self.bytes = 0
         """What was written since the last cut."""
 
+    @property
+    def identity(self) -> str:
+        """By which others know this journal."""
+        return self._list.identity
+
+    @property
+    def checkpoint(self) -> str:
+        """The identity of the checkpoint that this journal continues; empty if there is none."""
+        return self._list.checkpoint
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest record that may be there."""
+        return _number(self._list.files[0]) if self._list.files else 1
+
+    @property
+    def used(self) -> bool:
+        """Whether it ever had a record."""
+        return self.first > 1 or next(self._all_records(), None) is not None
+
     def records(self, after: int = 0) -> Iterator[Record]:
         """Those behind a number, in order; stops where a dying process was interrupted."""
-        for path in self._paths():
-            data = memoryview(path.read_bytes())
-            while (record := _first(data)) is not None:
-                self.number = max(self.number, record.number)
-                self.bytes += _size(record)
-                if record.number > after:
-                    yield record
-                data = data[_size(record) :]
+        self._remove_strangers()
+        self.number = self.first - 1
+        for record in self._all_records():
+            self.number = record.number
+            self.bytes += len(record.data) + log_file.RECORD_EXTRA
+            if record.number > after:
+                yield record
+
+    def _all_records(self) -> Iterator[Record]:
+        last = self.first - 1
+        for path in self._list.paths():
+            if _number(path.name) != last + 1:
+                raise DamagedError(
+                    f"{path} begins with record {_number(path.name)}, and the log before it ends "
+                    f"with record {last}: what was between is lost"
+                )
+            for record in self._records_of(path):
+                last = record.number
+                yield record
+
+    def _records_of(self, path: Path) -> Iterator[Record]:
+        data = memoryview(path.read_bytes())
+        if log_file.check_head(path, data, self.identity) != _number(path.name):
+            raise DamagedError(f"{path} had another name when it was written")
+        return log_file.records(path, data, self.identity)
+
+    def _remove_strangers(self) -> None:
+        """Remove files that a dying process had not listed yet, or was about to remove."""
+        for path in self._list.strangers():
+            found = self._records_of(path)
+            if _number(path.name) >= self.first and next(found, None) is not None:
+                raise DamagedError(f"{path} holds records, and the list of logs does not name it")
+            path.unlink()
 
     def append(self, kind: int, parts: list[Bytes | Array]) -> int:
         """Write a record and return its number; one that cannot be written leaves nothing behind.
@@ -70,22 +109,22 @@ class Journal:
         if self._broken:
             raise OSError(self._broken)
         views = [byte_view(part) for part in parts if len(part)]
-        length = sum(len(view) for view in views)
         number = self.number + 1
         if self._file is None:
-            self._file, self._end, self._allocated = self._open(number), 0, 0
-        self._reserve(self._end + _HEAD.size + length + _TAIL.size)
-        pieces: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, kind, number, length), *views]
+            self._file = self._open(number)
+            self._end = self._allocated = log_file.FILE_HEAD
+        size = sum(len(view) for view in views) + log_file.RECORD_EXTRA
+        self._reserve(self._end + size)
+        pieces = log_file.record_bytes(kind, number, views, self._seed)
         try:
-            tail = _TAIL.pack(~number & 0xFFFFFFFFFFFFFFFF)
-            _write(self._file, self._end, [*pieces, tail])
+            _write(self._file, self._end, pieces)
             if self._durable:
                 os.fdatasync(self._file)
         except BaseException:
             self._truncate(self._end)
             raise
-        self._last = _HEAD.size + length + _TAIL.size
-        self.number, self._end, self.bytes = number, self._end + self._last, self.bytes + self._last
+        self._last = size
+        self.number, self._end, self.bytes = number, self._end + size, self.bytes + size
         return number
 
     def _reserve(self, end: int) -> None:
@@ -121,12 +160,19 @@ class Journal:
         self.bytes = 0
         return self.number
 
-    def forget(self, upto: int) -> None:
-        """Remove the files all of whose records have numbers up to this one."""
-        paths = self._paths()
-        for path, later in pairwise(paths):
-            if int(later.stem) <= upto + 1:
-                path.unlink()
+    def continue_from(self, checkpoint: str, upto: int) -> None:
+        """Name the checkpoint that stands for what was, and remove the files that it replaces.
+
+        Args:
+            checkpoint: its identity.
+            upto: the last record that it holds; a file goes if all of its records are among them.
+        """
+        names = self._list.files
+        gone = {name for name, later in pairwise(names) if _number(later) <= upto + 1}
+        kept = tuple(name for name in names if name not in gone)
+        self._list = self._list.changed(files=kept, checkpoint=checkpoint)
+        for name in gone:
+            (self._folder / name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -137,27 +183,24 @@ class Journal:
             self._file, self._last = None, 0
 
     def _open(self, number: int) -> int:
+        """A new file, which is on the list before a record is in it."""
         path = self._folder / f"{number:020d}.log"
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-
-    def _paths(self) -> list[Path]:
-        return sorted(self._folder.glob("*.log"))
-
-
-def _first(data: memoryview) -> Record | None:
-    if len(data) < _HEAD.size:
-        return None
-    magic, kind, number, length = _HEAD.unpack(data[: _HEAD.size])
-    end = _HEAD.size + length
-    if magic != _MAGIC or len(data) < end + _TAIL.size:
-        return None
-    if _TAIL.unpack(data[end : end + _TAIL.size])[0] != ~number & 0xFFFFFFFFFFFFFFFF:
-        return None
-    return Record(number, kind, data[_HEAD.size : end])
+        partial = path.with_name(f"{path.name}.partial")
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            _write(file, 0, [log_file.file_head(self.identity, number)])
+            os.replace(partial, path)  # one that was begun, and has no record, goes
+            if path.name not in self._list.files:
+                self._list = self._list.changed(files=(*self._list.files, path.name))
+        except BaseException:
+            os.close(file)
+            raise
+        return file
 
 
-def _size(record: Record) -> int:
-    return _HEAD.size + len(record.data) + _TAIL.size
+def _number(name: str) -> int:
+    """The number of the first record of a file."""
+    return int(name.partition(".")[0])
 
 
 def _write(file: int, at: int, pieces: list[bytes | memoryview]) -> None:

@@ -16,47 +16,68 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from fleetx.ps.tables import checksums
+from fleetx.ps.tables.checksums import DamagedError
 from fleetx.ps.wire.arrays import Array
 
+KEY = "xxh3_64"
+"""Under this name the metadata of a file hold the checksum of its arrays."""
 PIECE = 1 << 24
 """Bytes that are read at once; other threads come in between."""
 
 
-def write(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write all of it or nothing: a reader never sees half a file under this name."""
+def write(path: Path, arrays: Mapping[str, Array]) -> str:
+    """Write all of it or nothing: a reader never sees half a file under this name.
+
+    Returns the checksum of the arrays, which is also in the file.
+    """
     partial = path.with_name(f"{path.name}.partial")
     # The package takes the address of an array and believes its rows to be neighbours. A plain
     # array even of a single number, for a numpy scalar has no address.
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    checksum = checksums.of_arrays(plain)
     try:
-        save_file(plain, partial)
+        save_file(plain, partial, metadata={KEY: checksum})
     except SafetensorError as error:  # a full disk, which callers know as what it is
         raise OSError(f"{partial} cannot be written ({error})") from error
     with partial.open("rb") as file:
         os.fsync(file.fileno())  # all of the file, whoever wrote it
     os.replace(partial, path)
+    return checksum
 
 
-def read(path: Path) -> dict[str, Array]:
-    """All arrays of a file, as copies; ``ValueError`` when it is damaged."""
+def read(path: Path, checksum: str | None = None, *, sealed: bool = True) -> dict[str, Array]:
+    """All arrays of a file, as copies; ``DamagedError`` unless they are as they were written.
+
+    Args:
+        path: the file.
+        checksum: what somebody else knows of the arrays, so that no other file takes their place.
+        sealed: whether the file must hold a checksum itself; those of fleetx 0.1.0 do not.
+    """
     try:
         with safe_open(path, framework="np") as file:
-            return {name: _read(file, name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            arrays = {name: _read(file, name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            kept = (file.metadata() or {}).get(KEY)
     except (OSError, SafetensorError) as error:
         raise _damaged(path, error) from None
-
-
-def check(path: Path) -> None:
-    """Raise ``ValueError`` where ``read`` would; costs no more than reading the header."""
-    try:
-        with safe_open(path, framework="np"):
-            pass
-    except (OSError, SafetensorError) as error:
+    except (ValueError, TypeError) as error:  # a damaged head may name dtypes that numpy lacks
         raise _damaged(path, error) from None
+    if sealed or kept is not None:
+        _check(path, arrays, kept, checksum)
+    return arrays
 
 
-def _damaged(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path} is not a whole safetensors file ({error})")
+def _check(path: Path, arrays: dict[str, Array], kept: str | None, known: str | None) -> None:
+    found = checksums.of_arrays(arrays)
+    if kept != found:
+        what = "it has no checksum" if kept is None else "its checksum is not that of its arrays"
+        raise DamagedError(f"{path} is damaged, or was not written by this version: {what}")
+    if known not in (None, found):
+        raise DamagedError(f"{path} is whole, but of another save than the files beside it")
+
+
+def _damaged(path: Path, error: Exception) -> DamagedError:
+    return DamagedError(f"{path} is not a whole safetensors file ({error})")
 
 
 def _read(file: Any, name: str) -> Array:

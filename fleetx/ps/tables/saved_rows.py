@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fleetx.ps.tables import safetensors_file, save_folder
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.row_source import TableOptions, untrainable
 from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.rules import SGD
+from fleetx.ps.tables.saves import Save
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import SparseTable
 from fleetx.ps.wire.arrays import Array, Floats, Ids
@@ -24,9 +24,14 @@ class SavedRows:
     """Gives rows to layers without servers; tables are read at their first use."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._manifest = save_folder.read_json(folder / save_folder.MANIFEST)
+        self._save = Save.opened(folder)
+        self._save.require_full("a model that computes outputs")
         self._tables: dict[str, SparseTable] = {}
+
+    @property
+    def sealed(self) -> bool:
+        """Whether what is read has checksums, as all has that was written after fleetx 0.1.0."""
+        return self._save.sealed
 
     @property
     def exact_prefetch(self) -> bool:
@@ -72,16 +77,13 @@ class SavedRows:
         return rows
 
     def _read(self, name: str, dim: int) -> SparseTable:
-        if name not in self._manifest["tables"]:
+        if name not in self._save.tables:
             raise ValueError(
-                f"{self._folder} holds no table {name!r}, only {self._manifest['tables']}; give "
+                f"{self._save.root} holds no table {name!r}, only {self._save.tables}; give "
                 "the layer the name that it was trained with"
             )
-        folders = [
-            save_folder.found(self._folder / name / f"server-{i}")
-            for i in range(self._manifest["servers"])
-        ]
-        manifests = [save_folder.read_json(folder / save_folder.MANIFEST) for folder in folders]
+        pieces = self._save.pieces_of(name)
+        manifests = [piece.manifest for piece in pieces]
         spec = SparseSpec.from_plain(manifests[0]["spec"])
         if spec.dim != dim:
             raise ValueError(
@@ -90,9 +92,9 @@ class SavedRows:
             )
         table = SparseTable(replace(spec, rule=SGD()))  # which needs no room for its state
         table.reserve(sum(manifest["rows"] for manifest in manifests))
-        for folder, manifest in zip(folders, manifests, strict=True):
-            for file in manifest["files"]:
-                table.put(_plain(safetensors_file.read(folder / file)))
+        for piece in pieces:
+            for file in piece.manifest["files"]:
+                table.put(_plain(piece.read(file)))
         return table
 
 

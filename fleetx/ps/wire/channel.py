@@ -22,7 +22,7 @@ from fleetx.ps.wire.frames import (
     name_of,
     unpacked,
 )
-from fleetx.ps.wire.handshake import Claim, RefusedError, greet
+from fleetx.ps.wire.handshake import Claim, EncryptionError, RefusedError, greet
 from fleetx.ps.wire.messages import from_json
 from fleetx.ps.wire.pipes import STALL, Bytes, Pipe
 from fleetx.ps.wire.shared_memory_client import SharedMemoryError, SharedReplyReader, opened
@@ -57,6 +57,7 @@ _ERRORS: dict[str, type[Exception]] = {
     "PeerLostError": PeerLostError,
     "TimeoutError": TimeoutError,
     "ValueError": ValueError,
+    "DamagedError": ValueError,
 }
 
 
@@ -204,6 +205,8 @@ class Channel:
                     "FLEETX_PS_CERT to the same file on both ends, a certificate that names "
                     f"{self._address[0]} as subjectAltName"
                 ) from error
+            except EncryptionError as error:
+                raise RefusedError(f"server {self.endpoint}: {error}") from error
             except OSError as error:
                 refusals += isinstance(error, RefusedError)
                 if refusals == REFUSALS:
@@ -221,7 +224,7 @@ class Channel:
         sock = socket.create_connection(self._address, timeout=hurry)
         try:
             if self._access.tls is not None:
-                sock = self._access.tls.wrap_socket(sock, server_hostname=self._address[0])
+                sock = self._encrypted(sock, self._access.tls)
             pipe = Pipe(sock, stall=hurry)
             greet(self._access.token, self._access.claim, pipe.read_exactly, pipe.send)
         except BaseException:
@@ -229,6 +232,17 @@ class Channel:
             raise
         _enable_keepalive(sock, min(PATIENCE, self._access.patience))
         return Pipe(sock, stall=STALL if self._answer_timeout is None else self._answer_timeout)
+
+    def _encrypted(self, sock: socket.socket, tls: ssl.SSLContext) -> socket.socket:
+        try:
+            return tls.wrap_socket(sock, server_hostname=self._address[0])
+        except ssl.SSLError as error:
+            if error.reason != "WRONG_VERSION_NUMBER":  # what plain words look like
+                raise
+            raise EncryptionError(
+                "it does not encrypt its connections, and this worker does (FLEETX_PS_CERT is "
+                "set); set FLEETX_PS_CERT and FLEETX_PS_KEY for every server, or unset them here"
+            ) from error
 
     def _lost(self, error: Exception) -> str:
         return (

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from fleetx.ps.wire.pipes import EndedError
 
 GREETING = b"fleetx-ps-1\n"
+ENCRYPTED = b"fleetx-tls1\n"
+"""What a server that encrypts says to a caller that waits for a greeting in plain words."""
+assert len(ENCRYPTED) == len(GREETING)
 NONCE = 32
 DIGEST = 32
 _CLAIM = struct.Struct("<IQ")
@@ -25,6 +28,10 @@ Write = Callable[[bytes], object]
 
 class RefusedError(ConnectionError):
     """The other end does not know the token."""
+
+
+class EncryptionError(RefusedError):
+    """One end encrypts and the other does not."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,12 @@ class Claim:
 
 def greet(token: bytes, claim: Claim, read: Read, write: Write) -> None:
     """The client's side."""
-    if read(len(GREETING)) != GREETING:
+    if (greeting := read(len(GREETING))) == ENCRYPTED:
+        raise EncryptionError(
+            "the server encrypts its connections, and this worker does not; set FLEETX_PS_CERT to "
+            "the server's certificate for every worker, or unset it for the servers"
+        )
+    if greeting != GREETING:
         raise RefusedError("whoever answers there is no server of fleetx")
     theirs, ours = read(NONCE), secrets.token_bytes(NONCE)
     packed_claim = claim.packed()

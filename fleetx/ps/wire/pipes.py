@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import ssl
 import struct
@@ -14,6 +15,7 @@ STALL = 30
 """Seconds that may pass within a message."""
 LARGE = 1 << 16
 """Bytes that more than one packet takes."""
+_HUNG_UP = getattr(select, "POLLRDHUP", 0)  # not every system has it
 Bytes = bytes | bytearray | memoryview
 
 
@@ -109,6 +111,12 @@ class Pipe:
             self.socket.sendall(view)
         if corks:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+
+    def connected(self) -> bool:
+        """Whether the other end has not hung up, as far as is known; reads nothing."""
+        poll = select.poll()
+        poll.register(self.socket.fileno(), _HUNG_UP)
+        return not any(event & (_HUNG_UP | select.POLLHUP) for _, event in poll.poll(0))
 
     def close(self) -> None:
         """End the connection."""

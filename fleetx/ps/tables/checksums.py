@@ -1,0 +1,67 @@
+"""Checksums of what is kept on the disk, so that a flipped bit never becomes a number of a table.
+
+XXH3, from the package ``xxhash``: it reads memory about as fast as memory can be read.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from xxhash import xxh3_64, xxh3_64_hexdigest, xxh3_64_intdigest
+
+from fleetx.ps.wire.arrays import Array
+
+KEY = "checksum"
+"""Under this name a JSON file holds the checksum of its other values."""
+
+
+class DamagedError(ValueError):
+    """What lies on the disk is not what was written: it changed, is missing, or is of another."""
+
+
+def of_parts(*parts: bytes | memoryview, seed: int = 0) -> int:
+    """The checksum of bytes, one behind the other."""
+    if len(parts) == 1:
+        return xxh3_64_intdigest(parts[0], seed)
+    state = xxh3_64(seed=seed)
+    for part in parts:
+        state.update(part)
+    return state.intdigest()
+
+
+def of_arrays(arrays: Mapping[str, Array]) -> str:
+    """The checksum of named arrays: names, kinds, shapes and numbers."""
+    state = xxh3_64()
+    for name in sorted(arrays):
+        array = arrays[name]
+        state.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        state.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return state.hexdigest()
+
+
+def of_plain(value: Mapping[str, Any]) -> str:
+    """The checksum of plain data, however it is spaced and ordered in a file."""
+    # Once there and back, since JSON has only texts as keys.
+    plain = json.loads(json.dumps(dict(value)))
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return xxh3_64_hexdigest(text.encode())
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain data with its checksum."""
+    return {**value, KEY: of_plain(value)}
+
+
+def opened(value: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Plain data without its checksum, which must be right."""
+    found = value.pop(KEY, None)
+    if found is None:
+        raise DamagedError(
+            f"{path} has no checksum: it was written by fleetx 0.1.0, which knew none, or it is "
+            "damaged"
+        )
+    if found != of_plain(value):
+        raise DamagedError(f"{path} is damaged: its checksum is not that of what it says")
+    return value
