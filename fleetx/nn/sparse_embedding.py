@@ -14,6 +14,7 @@ from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.initializers import Initializer, Uniform
 from fleetx.ps.tables.row_source import RowSource, TableOptions
 from fleetx.ps.tables.rules import Rule
+from fleetx.ps.tables.sparse_spec import check_dtype, memory_for
 from fleetx.ps.wire.arrays import Array, Floats, same_ids
 from fleetx.ps.wire.short_floats import check_wire_dtype
 from fleetx.ps.worker.sparse_module import Lookup, SparseModule
@@ -42,6 +43,9 @@ class SparseEmbedding(SparseModule):
         pooling: str | None = None,
         seed: int = 0,
         wire: str | None = None,
+        storage: str = "memory",
+        memory: str | int | None = None,
+        dtype: str = "float32",
     ) -> None:
         """Describe the table; it is made on the servers at the first lookup.
 
@@ -57,6 +61,10 @@ class SparseEmbedding(SparseModule):
             seed: another one gives other initial rows.
             wire: "float16" or "bfloat16" sends rows and gradients in half the bytes; tables keep
                 float32.
+            storage: "disk" keeps rows that are seldom used on the servers' disks.
+            memory: what each server may take for the others then, as in "8GB".
+            dtype: "float16", "bfloat16" or "int8" keeps rows in fewer bytes on the servers; a
+                forward sees float32, and the rule's state stays so.
         """
         if pooling is not None and pooling not in _POOLINGS:
             raise ValueError(f"pooling={pooling!r} is not known; use 'sum', 'mean' or None")
@@ -68,8 +76,12 @@ class SparseEmbedding(SparseModule):
             entry=entry,
             seed=seed,
             wire=wire,
+            storage=storage,
+            memory=memory_for(name, storage, memory),
+            dtype=dtype,
         )
         check_wire_dtype(name, wire)
+        check_dtype(name, dtype)
         super().__init__(options)
         self.padding_idx, self.pooling = padding_idx, pooling
         self._ahead: deque[tuple[Array, list[int], Future[tuple[IdBatch, Floats]]]] = deque(

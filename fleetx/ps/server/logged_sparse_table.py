@@ -14,13 +14,13 @@ from fleetx.ps.server.followed_changes import FollowedChanges
 from fleetx.ps.server.logged_table import Change, LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.recent_changes import RecentChanges
-from fleetx.ps.tables import kernels
+from fleetx.ps.tables import disk_table, kernels
 from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.hashing import parts_of
 from fleetx.ps.tables.log_file import Record
 from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.sparse_spec import SparseSpec
-from fleetx.ps.tables.sparse_table import ONE_SHOW, SparseTable
+from fleetx.ps.tables.sparse_table import ONE_SHOW
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 from fleetx.ps.wire.frames import SHORT, BadFrameError, Flag, Frame
 from fleetx.ps.wire.handshake import Claim
@@ -44,7 +44,7 @@ class LoggedSparseTable(LoggedTable):
     def __init__(
         self, spec: SparseSpec, membership: Membership, folder: Path | None, durable: bool = False
     ) -> None:
-        self.table = SparseTable(spec)
+        self.table = disk_table.made(spec, None if folder is None else folder.parent)
         super().__init__(self.table, membership, folder, durable)
         self.saved_at: Array | None = None
         """While a log is replayed: the last record that each part of the table knows."""

@@ -16,6 +16,8 @@ GROWTH = 1.2
 
 Both together make at most 32 bytes an id: half of the smallest usual row, 16 floats without state.
 """
+INDEX_BYTES = 32
+"""What an id takes at most."""
 SLACK = 1024
 """Places behind the last home, so that a probe never has to wrap around."""
 SMALLEST = 1 << 12

@@ -27,6 +27,11 @@ class TableOptions:
     seed: int = 0
     wire: str | None = None
     """The dtype in which rows and gradients travel; None for float32."""
+    storage: str = "memory"
+    memory: int = 0
+    """Bytes of each server for rows, where the others are on the disk."""
+    dtype: str = "float32"
+    """In which servers keep rows."""
 
 
 class RowSource(Protocol):

@@ -1,6 +1,8 @@
 """The rows of a table in memory: weights, the rule's state, and counts, found by number."""
 
 from dataclasses import dataclass
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,32 +44,106 @@ class Column:
         """The numbers themselves."""
         return self.arena.array[:, self.begin : self.begin + self.width]
 
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Of its numbers."""
+        return self.arena.array.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """What it takes of a row."""
+        return self.width * self.dtype.itemsize
+
+
+class Drawn(NamedTuple):
+    """What chance follows from, when a change is rounded: the ids of its rows and its number."""
+
+    ids: Ids
+    update: int
+
 
 class RowStore:
     """Numbers of rows are given out and taken back."""
 
     def __init__(self, dim: int, rule: Rule, *, counted: bool) -> None:
         self._rule = rule
-        kept = rule.state_width(dim)
-        if _fills_lines(dim + kept):
-            shared = Arena(dim + kept, np.float32)
-            self.weights, self.state = Column(shared, 0, dim), Column(shared, dim, kept)
-        else:
-            self.weights = Column(Arena(dim, np.float32), 0, dim)
-            self.state = Column(Arena(kept, np.float32), 0, kept)
+        self.weights, self.state = self._laid_out(dim, rule.state_width(dim))
         self.stats = Column(Arena(2 if counted else 0, np.float32), 0, 2 if counted else 0)
         """Shows and clicks, where they are counted."""
         self._slots = SlotPool()
 
+    def _laid_out(self, dim: int, kept: int) -> tuple[Column, Column]:
+        """Where weights and state are."""
+        if _fills_lines(dim + kept):
+            shared = Arena(dim + kept, np.float32)
+            return Column(shared, 0, dim), Column(shared, dim, kept)
+        return Column(Arena(dim, np.float32), 0, dim), Column(Arena(kept, np.float32), 0, kept)
+
     @property
-    def columns(self) -> tuple[Column, Column, Column]:
+    def columns(self) -> dict[str, Column]:
         """All that belongs to a row."""
-        return self.weights, self.state, self.stats
+        return {"weights": self.weights, "state": self.state, "stats": self.stats}
 
     @property
     def tables(self) -> Tables:
         """What a rule works on: rows that begin with weights, rows with state, where it begins."""
         return self.weights.arena.array, self.state.arena.array, self.state.begin
+
+    def gather(self, kernels: ModuleType, slots: Ids, out: Floats) -> None:
+        """Copy weights to ``out``; for -1 there is some row, which ``clear`` wipes."""
+        kernels.gather(self.weights.arena.array, slots, out)
+
+    def weights_of(self, slots: Ids) -> Floats:
+        """Copies of weights."""
+        copies: Floats = self.weights.array[slots]
+        return copies
+
+    def set_weights(self, slots: Ids, weights: Floats) -> None:
+        """Write weights."""
+        self.weights.array[slots] = weights
+
+    def apply(
+        self, kernels: ModuleType, slots: Ids, gradients: Floats, rate: float, drawn: Drawn
+    ) -> None:
+        """Move rows that are all different by the rule; ``drawn`` is for those that round."""
+        self._rule.apply(kernels, self.tables, slots, gradients, rate)
+
+    def add(self, kernels: ModuleType, slots: Ids, delta: Floats, drawn: Drawn) -> None:
+        """``w += delta`` for rows that are all different."""
+        kernels.add(self.weights.arena.array, slots, delta)
+
+    @property
+    def record(self) -> np.dtype[np.void]:
+        """All of a row in one piece, with its id and its stamps, as it is kept elsewhere."""
+        columns = [(name, column.dtype, (column.width,)) for name, column in self.columns.items()]
+        return np.dtype([("id", np.int64), ("stamps", np.int64), *columns])
+
+    def fill_records(self, slots: Ids, records: Array) -> None:
+        """Write rows, without their ids and stamps, to records."""
+        for name, column in self.columns.items():
+            records[name] = column.array[slots]
+
+    def take_records(self, records: Array) -> Ids:
+        """Give unused rows to records; returns their numbers."""
+        slots = self.take(len(records))
+        for name, column in self.columns.items():
+            column.array[slots] = records[name]
+        return slots
+
+    def weights_in(self, records: Array) -> Floats:
+        """The weights of records."""
+        weights: Floats = records["weights"]
+        return weights
+
+    def state_in(self, records: Array) -> Floats:
+        """The state of records."""
+        state: Floats = records["state"]
+        return state
+
+    def stats_in(self, records: Array) -> Floats:
+        """The shows and clicks of records; a view."""
+        stats: Floats = records["stats"]
+        return stats
 
     @property
     def capacity(self) -> int:
@@ -82,12 +158,17 @@ class RowStore:
     @property
     def nbytes(self) -> int:
         """Memory of the rows that exist or did."""
-        return self.used * sum(4 * column.width for column in self.columns)
+        return self.used * self.row_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one row."""
+        return sum(column.row_bytes for column in self.columns.values())
 
     def take(self, count: int) -> Ids:
         """Unused rows, dropped ones first; all but their weights is as at the beginning."""
         slots = self._slots.take(count)
-        for column in self.columns:
+        for column in self.columns.values():
             column.arena.reserve(self.used)
         state = np.empty((count, self.state.width), np.float32)
         self._rule.start(state)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fleetx.ps.tables import disk_table
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.row_source import TableOptions, untrainable
 from fleetx.ps.tables.row_store import Rows
@@ -90,7 +91,7 @@ class SavedRows:
                 f"table {name!r} was saved with rows of {spec.dim} floats, and the layer asks for "
                 f"{dim}; make it SparseEmbedding({spec.dim}, name={name!r})"
             )
-        table = SparseTable(replace(spec, rule=SGD()))  # which needs no room for its state
+        table = disk_table.made(replace(spec, rule=SGD()))  # which needs no room for its state
         table.reserve(sum(manifest["rows"] for manifest in manifests))
         for piece in pieces:
             for file in piece.manifest["files"]:

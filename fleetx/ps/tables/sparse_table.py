@@ -10,7 +10,8 @@ from fleetx.ps.tables import kernels
 from fleetx.ps.tables.candidates import Candidates
 from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.index import DAY, DAY_SHIFT, MARK, MARK_SHIFT, Index, rows_of, stamped
-from fleetx.ps.tables.row_store import Rows, RowStore
+from fleetx.ps.tables.quantised_rows import QuantisedRows
+from fleetx.ps.tables.row_store import Drawn, Rows, RowStore
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 
@@ -28,7 +29,7 @@ class SparseTable:
         self._kernels = engine or kernels.active
         self._index = Index(self._kernels)
         self._counted = isinstance(spec.entry, ShowClickEntry)
-        self._rows = RowStore(spec.dim, spec.rule, counted=self._counted)
+        self._rows = self._no_rows()
         filtered = spec.entry is not None and not self._counted
         self._candidates = Candidates(self._kernels) if filtered else None
         self.updates = 0
@@ -36,6 +37,12 @@ class SparseTable:
         self.day, self.mark = 0, 1
         self.era = 0
         """Marks are compared within an era; they begin anew with the next one."""
+
+    def _no_rows(self) -> RowStore:
+        spec, counted = self.spec, self._counted
+        if spec.dtype == "float32":
+            return RowStore(spec.dim, spec.rule, counted=counted)
+        return QuantisedRows(spec.dim, spec.rule, counted=counted, dtype=spec.dtype)
 
     def __len__(self) -> int:
         return self._index.size
@@ -58,18 +65,33 @@ class SparseTable:
         Returns:
             The ids that were admitted by an entry, which a log must remember.
         """
-        day = self.day << DAY_SHIFT
-        slots, missing = self._index.find(ids, ~DAY, day) if train else self._index.find(ids)
         admitted = None
-        if missing and train:
-            admitted = self._make(ids, slots, met)
-        self._kernels.gather(self._rows.tables[0], slots, out)
+        if train:
+            slots, missing = self._found(ids, ~DAY, self.day << DAY_SHIFT)
+            if missing:
+                admitted = self._make(ids, slots, met)
+            self._note_use(slots)
+        else:
+            slots, missing = self._index.find(ids)
+        self._rows.gather(self._kernels, slots, out)
         if missing:
             self._kernels.clear(slots, out)
-        if missing and not train and self._candidates is None:
+        if missing and not train:
+            self._show_unknown(ids, slots, out)
+        return admitted
+
+    def _found(self, ids: Ids, keep: int = -1, stamp: int = 0) -> tuple[Ids, int]:
+        """The slots of ids that are to be changed, and how many have none."""
+        return self._index.find(ids, keep, stamp)
+
+    def _note_use(self, slots: Ids) -> None:
+        """Rows were asked for, to be trained."""
+
+    def _show_unknown(self, ids: Ids, slots: Ids, out: Floats) -> None:
+        """Write what those without a slot would begin with."""
+        if self._candidates is None:
             unknown = slots < 0
             out[unknown] = self._first(ids[unknown])
-        return admitted
 
     def _first(self, ids: Ids) -> Floats:
         return self.spec.initializer.rows(ids, self.spec.dim, self.spec.seed)
@@ -90,15 +112,14 @@ class SparseTable:
 
     def admit(self, ids: Ids) -> None:
         """Make rows for those of the ids that have none, whatever the entry says."""
-        _, missing = self._index.find(ids)
+        slots, missing = self._found(ids)
         if missing:
-            slots, _ = self._index.find(ids)
             self._add(np.unique(ids[slots < 0]))
 
     def _add(self, ids: Ids) -> Ids:
         """New rows for ids that are all different and unknown; returns their slots."""
         slots = self._add_empty(ids)
-        self._rows.weights.array[slots] = self._first(ids)
+        self._rows.set_weights(slots, self._first(ids))
         return slots
 
     def _add_empty(self, ids: Ids) -> Ids:
@@ -131,11 +152,11 @@ class SparseTable:
         slots = self._touch(ids)
         if self._candidates is not None:  # who has no row yet is not trained
             kept = slots >= 0
-            slots, gradients = slots[kept], np.ascontiguousarray(gradients[kept])
+            ids, slots, gradients = ids[kept], slots[kept], np.ascontiguousarray(gradients[kept])
             stats = None if stats is None else stats[kept]
         base = self.spec.rule.lr if rate is None else rate
         rate = self.spec.pace.rate(base, self.updates - 1)
-        self.spec.rule.apply(self._kernels, self._rows.tables, slots, gradients, rate)
+        self._rows.apply(self._kernels, slots, gradients, rate, Drawn(ids, self.updates))
         if self._counted:
             self._rows.stats.array[slots] += ONE_SHOW if stats is None else stats
 
@@ -146,11 +167,12 @@ class SparseTable:
             ids, delta, _ = self.summed(ids, delta, None)
         slots = self._touch(ids)
         kept = slots >= 0
-        self._kernels.add(self._rows.tables[0], slots[kept], np.ascontiguousarray(delta[kept]))
+        drawn = Drawn(ids[kept], self.updates)
+        self._rows.add(self._kernels, slots[kept], np.ascontiguousarray(delta[kept]), drawn)
 
     def _touch(self, ids: Ids) -> Ids:
         stamp = (self.day << DAY_SHIFT) | (self.mark << MARK_SHIFT)
-        slots, missing = self._index.find(ids, ~(DAY | MARK), stamp)
+        slots, missing = self._found(ids, ~(DAY | MARK), stamp)
         if missing and self._candidates is None:
             self._make(ids, slots, None)
         return slots
@@ -185,13 +207,18 @@ class SparseTable:
         Who was met since that end stays, whatever its score.
         """
         ids, words = self._index.part(number, bits)
-        last = (words & DAY) >> DAY_SHIFT
-        gone = self.day - 1 - last >= threshold
-        if isinstance(self.spec.entry, ShowClickEntry):
-            counted = self._rows.stats.array[rows_of(words)] * np.float32(self.spec.entry.decay)
-            gone |= (self.spec.entry.scores(counted) < self.spec.entry.lowest) & (last < self.day)
-        leaving: Ids = ids[gone]
+        stats = self._rows.stats.array[rows_of(words)]
+        leaving: Ids = ids[self._leaves(words, stats, threshold)]
         return leaving
+
+    def _leaves(self, stamps: Ids, stats: Floats, threshold: int) -> Array:
+        """Whether rows with these stamps and counts go."""
+        last = (stamps & DAY) >> DAY_SHIFT
+        gone: Array = self.day - 1 - last >= threshold
+        if isinstance(self.spec.entry, ShowClickEntry):
+            scores = self.spec.entry.scores(stats * np.float32(self.spec.entry.decay))
+            gone |= (scores < self.spec.entry.lowest) & (last < self.day)
+        return gone
 
     def forget_waiting(self, threshold: int, number: int = 0, bits: int = 0) -> None:
         """Forget ids of a part that wait for a row and were not met for so many days."""
@@ -249,13 +276,14 @@ class SparseTable:
             changed = ((words & MARK) >> MARK_SHIFT) >= since
             ids, words = ids[changed], words[changed]
         slots = rows_of(words)
-        weights, state, stats = (column.array[slots] for column in self._rows.columns)
-        return Rows(ids, weights, state, stats, ((words & DAY) >> DAY_SHIFT).astype(np.int32))
+        weights, state = self._rows.weights_of(slots), self._rows.state.array[slots]
+        stats, days = self._rows.stats.array[slots], (words & DAY) >> DAY_SHIFT
+        return Rows(ids, weights, state, stats, days.astype(np.int32))
 
     def clear(self) -> None:
         """Forget all rows, and who waits for one; the count of updates and the marks go on."""
         self._index = Index(self._kernels)
-        self._rows = RowStore(self.spec.dim, self.spec.rule, counted=self._counted)
+        self._rows = self._no_rows()
         if self._candidates is not None:
             self._candidates = Candidates(self._kernels)
 
@@ -267,11 +295,11 @@ class SparseTable:
         """Take rows that ``part`` gave, here or on another server."""
         if len(rows) == 0:
             return
-        slots, missing = self._index.find(rows.ids)
+        slots, missing = self._found(rows.ids)
         if missing:
             self._add_empty(np.unique(rows.ids[slots < 0]))
             slots, _ = self._index.find(rows.ids)
-        self._rows.weights.array[slots] = rows.weights
+        self._rows.set_weights(slots, rows.weights)
         for column, given in ((self._rows.state, rows.state), (self._rows.stats, rows.stats)):
             if given.shape[1] == column.width:
                 column.array[slots] = given

@@ -86,6 +86,9 @@ class Worker:
                 entry=options.entry,
                 seed=options.seed,
                 pace=self.pace,
+                storage=options.storage,
+                memory=options.memory,
+                dtype=options.dtype,
             )
             plain_specs = [spec.to_plain()] * self.client.servers
             short = SHORT_DTYPES[options.wire] if options.wire else 0

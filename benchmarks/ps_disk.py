@@ -1,0 +1,123 @@
+"""Tables larger than memory against the same table in memory: rows pulled and pushed per second.
+
+    python benchmarks/ps_disk.py --rows 2000000
+    python benchmarks/ps_disk.py --rows 50000000 --share 0.1   # 8 GB of memory, 15 GB of disk
+
+Both tables hold the same rows, of Adagrad; one has memory for a share of them. Batches of ids come
+by chance, by Zipf's law (the n-th id as often as 1/n says) or all alike, each id of a batch once,
+as workers ask for them; a batch is pulled and its gradients are pushed. Batches of both tables take
+turns. Figures are rows per second of processor time, and a ratio by the clock, which also counts
+the disk (and whatever else runs): how much of the file the system keeps in memory besides is its
+own choice, so the clock tells of a disk only where the file is larger than what is free. ``met`` is
+the share of rows that were in memory.
+"""
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
+from benchmarks.ps import ids
+from fleetx.ps.tables.disk_table import DiskTable
+from fleetx.ps.tables.index import INDEX_BYTES
+from fleetx.ps.tables.rules import Adagrad
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_table import SparseTable
+
+COUNT = 20_000
+"""Ids that are drawn for a batch."""
+
+
+@dataclass
+class Side:
+    """One of the two tables, and what it took."""
+
+    table: SparseTable
+    rows: int = 0
+    processor: float = 0.0
+    clock: float = 0.0
+    rates: list[float] = field(default_factory=list)
+
+    def train(self, batch: Any) -> None:
+        """One batch."""
+        out = np.empty((len(batch), self.table.spec.dim), np.float32)
+        before, began = time.process_time(), time.perf_counter()
+        self.table.pull(batch, out, train=True)
+        self.table.push(batch, out, 0.01, unique=True)
+        self.processor += time.process_time() - before
+        self.clock += time.perf_counter() - began
+        self.rows += len(batch)
+
+
+def made(rows: int, dim: int, share: float, folder: Path | None) -> list[SparseTable]:
+    """Both tables, full of rows."""
+    rule = Adagrad(0.01)
+    memory = int(share * rows * (4 * (dim + rule.state_width(dim)) + INDEX_BYTES + 1))
+    common: dict[str, Any] = {"name": "t", "dim": dim, "rule": rule}
+    tables = [
+        SparseTable(SparseSpec(**common)),
+        DiskTable(SparseSpec(**common, storage="disk", memory=memory), folder=folder),
+    ]
+    known, out = ids(rows), np.empty((1 << 16, dim), np.float32)
+    for table in tables:
+        began = time.process_time()
+        for begin in range(0, rows, 1 << 16):
+            piece = known[begin : begin + (1 << 16)]
+            table.pull(piece, out[: len(piece)], train=True)
+        print(f"{type(table).__name__}: {rows:,} rows in {time.process_time() - began:.1f} s")
+    return tables
+
+
+def drawn(kind: str, known: Any, draw: np.random.Generator) -> Any:
+    """The ids of a batch, each once."""
+    if kind == "zipf":
+        place = np.exp(draw.random(COUNT) * np.log(len(known))).astype(np.int64) - 1
+    else:
+        place = draw.integers(0, len(known), COUNT)
+    return known[np.unique(place)]
+
+
+def main() -> None:
+    """Read the arguments and measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--share", type=float, default=0.1, help="of the rows that memory is for")
+    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--folder", type=Path, help="on the disk to use; else that of the system")
+    given = parser.parse_args()
+    memory, disk = made(given.rows, given.dim, given.share, given.folder)
+    assert isinstance(disk, DiskTable)
+    known = np.random.default_rng(0).permutation(ids(given.rows))
+    print(f"\n{given.rows:,} rows of width {given.dim}, memory for {given.share:.0%} of them\n")
+    print("| ids | rows/s of a core, memory | disk | ratio | by the clock | met |")
+    print("|---|---|---|---|---|---|")
+    for kind in ("zipf", "uniform"):
+        draw = np.random.default_rng(1)
+        for _ in range(given.batches // 2):  # until memory holds what it will
+            batch = drawn(kind, known, draw)
+            Side(memory).train(batch)
+            Side(disk).train(batch)
+        sides, met, count = [Side(memory), Side(disk)], 0, 0
+        for turn in range(given.batches):
+            batch = drawn(kind, known, draw)
+            met += int((disk._index.find(batch)[0] >= 0).sum())
+            count += len(batch)
+            for side in sides[:: 1 if turn % 2 else -1]:
+                side.train(batch)
+        fast, slow = (side.rows / side.processor for side in sides)
+        clock = sides[0].clock / sides[1].clock
+        print(
+            f"| {kind} | {fast / 1e6:.2f} M | {slow / 1e6:.2f} M | {slow / fast:.2f} "
+            f"| {clock:.2f} | {met / count:.2f} |"
+        )
+    print(f"\n{disk.describe()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Rows that are not in memory: records in a file of LMDB, in the order of the hashes of their ids.
+
+The file has no name as soon as it is open: it ends with the process, however that ends. Nothing in
+it is believed after a death, for the log and the save behind it know all rows; so it need not wait
+for the disk either.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fleetx.ps.tables.hashing import mixed
+from fleetx.ps.wire.arrays import Array, Ids
+
+MOST_BYTES = 1 << 40
+"""The addresses that the file may take, not its size."""
+GROWTH = 64 << 20
+"""Bytes of the disk that are asked for at once."""
+_SPARE = 1024
+"""Pages that a change may take beside those of its records."""
+
+
+class ColdRows:
+    """Records by id; each begins with the field ``id``."""
+
+    def __init__(self, folder: Path | None, record: np.dtype[np.void]) -> None:
+        self._record, self._lmdb = record, _lmdb()
+        with tempfile.TemporaryDirectory(prefix="cold-", dir=folder) as place:
+            self._file = self._lmdb.open(
+                f"{place}/rows",
+                map_size=MOST_BYTES,
+                subdir=False,
+                lock=False,  # no other process could find it
+                sync=False,
+                metasync=False,
+                writemap=True,  # half of the cost of a record
+                map_async=True,
+                readahead=False,  # rows are asked for here and there
+                max_readers=1,
+            )
+            self._blocks = os.open(f"{place}/rows", os.O_RDWR)
+        self._page = int(self._file.stat()["psize"])
+        self._allocated = 0
+
+    def _reserve(self, records: int) -> None:
+        """Have room on the disk for a change before it is made.
+
+        A page of the map for which there is none would end the process when it is written.
+        """
+        end = self.nbytes + (2 * records + _SPARE) * self._page
+        if end > self._allocated:
+            more = max(end - self._allocated, GROWTH)
+            os.posix_fallocate(self._blocks, self._allocated, more)
+            self._allocated += more
+
+    def put(self, records: Array) -> None:
+        """Keep records, in the place of those of the same ids."""
+        keys = _keys(records["id"])
+        order = np.argsort(keys)  # neighbours share pages
+        values = records[order].view(np.dtype((np.void, self._record.itemsize)))
+        self._reserve(len(records))
+        with self._errors(), self._file.begin(write=True) as transaction:
+            pairs = zip(_names(keys[order]), values.tolist(), strict=True)
+            transaction.cursor().putmulti(pairs)
+
+    def find(self, ids: Ids) -> Array:
+        """The records of those ids that have one, in no order."""
+        if not len(self):
+            return np.empty(0, self._record)
+        with self._errors(), self._file.begin() as transaction:
+            found = transaction.cursor().getmulti(_names(np.sort(_keys(ids))))
+            return np.frombuffer(b"".join([value for _, value in found]), self._record)
+
+    def part(self, number: int, bits: int) -> Array:
+        """The records in one of ``2**bits`` equal parts of the hash range."""
+        size = 1 << (64 - bits)
+        begin, end = (at.to_bytes(9, "big")[1:] for at in (number * size, (number + 1) * size))
+        last = number + 1 == 1 << bits
+        with self._errors(), self._file.begin() as transaction:
+            cursor = transaction.cursor()
+            values: list[bytes] = []
+            if cursor.set_range(begin):
+                for key, value in cursor:
+                    if not last and key >= end:
+                        break
+                    values.append(value)
+            return np.frombuffer(b"".join(values), self._record)
+
+    def delete(self, ids: Ids) -> int:
+        """Forget records; returns how many there were."""
+        self._reserve(len(ids))
+        with self._errors(), self._file.begin(write=True) as transaction:
+            return sum(map(transaction.delete, _names(np.sort(_keys(ids)))))
+
+    def clear(self) -> None:
+        """Forget all records."""
+        self._reserve(len(self))
+        with self._errors(), self._file.begin(write=True) as transaction:
+            transaction.drop(self._file.open_db(txn=transaction), delete=False)
+
+    def __len__(self) -> int:
+        entries: int = self._file.stat()["entries"]
+        return entries
+
+    @property
+    def nbytes(self) -> int:
+        """How long the file is."""
+        return int((self._file.info()["last_pgno"] + 1) * self._file.stat()["psize"])
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """A disk that is full is what callers know as an ``OSError``."""
+        try:
+            yield
+        except self._lmdb.Error as error:
+            raise OSError(f"rows cannot be kept on the disk ({error})") from error
+
+
+def _keys(ids: Ids) -> Array:
+    """Bytes whose order is that of the hashes."""
+    return mixed(ids).astype(">u8")
+
+
+def _names(keys: Array) -> list[bytes]:
+    names: list[bytes] = keys.view("V8").tolist()
+    return names
+
+
+def _lmdb() -> Any:
+    try:
+        import lmdb
+    except ImportError:
+        raise ValueError(
+            "storage='disk' keeps rows in LMDB, and this server has no package lmdb; install it "
+            "where servers run (pip install fleetx[ps]), or take storage='memory'"
+        ) from None
+    return lmdb

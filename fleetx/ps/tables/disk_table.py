@@ -1,0 +1,234 @@
+"""A sparse table larger than memory: rows that are used often are there, the others on the disk."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from fleetx.ps.tables.arena import Arena
+from fleetx.ps.tables.cold_rows import ColdRows
+from fleetx.ps.tables.entries import ShowClickEntry
+from fleetx.ps.tables.index import DAY, DAY_SHIFT, INDEX_BYTES, MARK, MARK_SHIFT, rows_of
+from fleetx.ps.tables.row_store import Rows
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_table import SparseTable
+from fleetx.ps.wire.arrays import Array, Floats, Ids
+
+FEWEST = 1024
+"""Rows that there is memory for in any case."""
+PART_ROWS = 1 << 14
+"""Rows among which those that are used least are looked for at once."""
+LEAVING = 4
+"""One in so many of them leaves: fewer would be those used least, more share a page of the file."""
+MEMORY_OF_USES = 10
+"""Uses for each row in memory after which all counts of uses are halved."""
+MOST_USES = 127
+STAYS = 128
+"""Beside the uses of a row: it is in use now."""
+
+
+class DiskTable(SparseTable):
+    """The rows in memory are those of ``SparseTable``; they are newer than what the disk has.
+
+    Uses are counted, and old ones fade. When memory is full, a hand goes on round the hash range,
+    and of the rows that it comes by those that were used least are written to the disk; since they
+    leave in the order of their hashes, which is that of the file, some share pages. They come back
+    when they are trained.
+    """
+
+    def __init__(
+        self, spec: SparseSpec, engine: ModuleType | None = None, *, folder: Path | None = None
+    ) -> None:
+        super().__init__(spec, engine)
+        self._cold = ColdRows(folder, self._rows.record)
+        self._uses = Arena(1, np.uint8)
+        self._total = self._hand = self._noted = 0
+
+    @property
+    def _most(self) -> int:
+        """Rows that there is memory for."""
+        return max(FEWEST, self.spec.memory // (self._rows.row_bytes + INDEX_BYTES + 1))
+
+    @override
+    def __len__(self) -> int:
+        return self._total
+
+    @property
+    def hot(self) -> int:
+        """Rows in memory."""
+        return self._index.size
+
+    @override
+    def _note_use(self, slots: Ids) -> None:
+        uses, slots = self._uses.array[:, 0], slots[slots >= 0]
+        uses[slots] = np.minimum(uses[slots] + 1, MOST_USES)
+        self._noted += len(slots)
+        if self._noted > MEMORY_OF_USES * self._most:
+            uses[: self._rows.used] >>= 1
+            self._noted = 0
+
+    @override
+    def _found(self, ids: Ids, keep: int = -1, stamp: int = 0) -> tuple[Ids, int]:
+        slots, missing = self._index.find(ids, keep, stamp)
+        if missing:
+            uses, used = self._uses.array[:, 0], slots[slots >= 0]
+            uses[used] |= STAYS
+            self._make_room(missing)
+            uses[used] &= MOST_USES
+            if self._recall(np.unique(ids[slots < 0])):
+                slots, missing = self._index.find(ids, keep, stamp)
+        return slots, missing
+
+    def _recall(self, ids: Ids) -> int:
+        """Bring rows back to memory; returns how many there were."""
+        records = self._cold.find(ids)
+        if len(records):
+            slots = self._rows.take_records(records)
+            self._begin_uses(slots)
+            self._index.insert(records["id"].copy(), records["stamps"] | slots)
+        return len(records)
+
+    def _begin_uses(self, slots: Ids) -> None:
+        self._uses.reserve(self._rows.used)
+        self._uses.array[slots, 0] = 0
+
+    @override
+    def _add_empty(self, ids: Ids) -> Ids:
+        slots = super()._add_empty(ids)
+        self._begin_uses(slots)
+        self._total += len(ids)
+        return slots
+
+    def _make_room(self, rows: int) -> None:
+        """Let rows go to the disk until so many more may come, or none is left to go."""
+        visits = 0
+        while self.hot + rows > self._most and visits < 8 * LEAVING * (1 << self._bits):
+            self._leave_memory()
+            visits += 1
+
+    @property
+    def _bits(self) -> int:
+        return (self.hot // PART_ROWS).bit_length()
+
+    def _leave_memory(self) -> None:
+        """Let the hand go on by one part of the hash range."""
+        bits = self._bits
+        number = self._hand % (1 << bits)
+        self._hand += 1
+        ids, words = self._index.part(number, bits)
+        slots = rows_of(words)
+        gone = _least(self._uses.array[slots, 0], -(-len(slots) // LEAVING))
+        if gone.any():
+            records = np.empty(int(gone.sum()), self._rows.record)
+            records["id"], records["stamps"] = ids[gone], words[gone] & (DAY | MARK)
+            self._rows.fill_records(slots[gone], records)
+            self._cold.put(records)
+            self._rows.give_back(slots[gone])
+            self._index.prune(number, bits, gone)
+
+    @override
+    def _show_unknown(self, ids: Ids, slots: Ids, out: Floats) -> None:
+        super()._show_unknown(ids, slots, out)
+        unknown = np.flatnonzero(slots < 0)
+        records = self._cold.find(np.unique(ids[unknown]))
+        if len(records):
+            records = records[np.argsort(records["id"])]
+            at = np.minimum(np.searchsorted(records["id"], ids[unknown]), len(records) - 1)
+            here = records["id"][at] == ids[unknown]
+            out[unknown[here]] = self._rows.weights_in(records)[at[here]]
+
+    def _cold_part(self, number: int, bits: int) -> Array:
+        """The records of rows in a part that are not in memory."""
+        records = self._cold.part(number, bits)
+        slots, _ = self._index.find(records["id"].copy())
+        cold: Array = records[slots < 0]
+        return cold
+
+    @override
+    def knows(self, ids: Ids) -> Array:
+        known = super().knows(ids)
+        known[~known] = np.isin(ids[~known], self._cold.find(np.unique(ids[~known]))["id"])
+        return known
+
+    @override
+    def ids(self, number: int = 0, bits: int = 0) -> Ids:
+        return np.concatenate(
+            [super().ids(number, bits), self._cold_part(number, bits)["id"]], dtype=np.int64
+        )
+
+    @override
+    def leaving(self, threshold: int, number: int = 0, bits: int = 0) -> Ids:
+        records = self._cold_part(number, bits)
+        gone = self._leaves(records["stamps"], self._rows.stats_in(records), threshold)
+        return np.concatenate([super().leaving(threshold, number, bits), records["id"][gone]])
+
+    @override
+    def decay(self, ids: Ids) -> None:
+        super().decay(ids)
+        if isinstance(self.spec.entry, ShowClickEntry):
+            slots, _ = self._index.find(ids)
+            records = self._cold.find(ids[slots < 0]).copy()
+            self._rows.stats_in(records)[...] *= np.float32(self.spec.entry.decay)
+            self._cold.put(records)
+
+    @override
+    def drop(self, ids: Ids, number: int = 0, bits: int = 0) -> None:
+        ids = np.unique(ids)
+        self._total -= int(self.knows(ids).sum())
+        super().drop(ids, number, bits)
+        self._cold.delete(ids)
+
+    @override
+    def _renumber(self) -> None:
+        before = self.day
+        super()._renumber()
+        back = before - self.day
+        for number in range(1 << (bits := (len(self) // PART_ROWS).bit_length())):
+            records = self._cold_part(number, bits).copy()
+            days = np.maximum(((records["stamps"] & DAY) >> DAY_SHIFT) - back, 0)
+            records["stamps"] = (days << DAY_SHIFT) | (self.mark << MARK_SHIFT)
+            self._cold.put(records)
+
+    @override
+    def part(self, number: int, bits: int, since: int = 0) -> Rows:
+        hot, records = super().part(number, bits, since), self._cold_part(number, bits)
+        records = records[((records["stamps"] & MARK) >> MARK_SHIFT) >= since]
+        cold = Rows(
+            records["id"],
+            self._rows.weights_in(records),
+            self._rows.state_in(records),
+            self._rows.stats_in(records),
+            ((records["stamps"] & DAY) >> DAY_SHIFT).astype(np.int32),
+        )
+        both = zip(vars(hot).values(), vars(cold).values(), strict=True)
+        return Rows(*(np.concatenate(pair) for pair in both))
+
+    @override
+    def clear(self) -> None:
+        super().clear()
+        self._cold.clear()
+        self._total = 0
+
+    @override
+    def reserve(self, rows: int) -> None:
+        super().reserve(min(rows, self._most))
+
+    @override
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"rows_in_memory": self.hot, "disk_bytes": self._cold.nbytes}
+
+
+def _least(uses: Array, count: int) -> Array:
+    """Whether each is among so many of the least, and not in use now."""
+    gone = np.zeros(len(uses), bool)
+    if count:
+        gone[np.argpartition(uses, count - 1)[:count]] = True
+    gone &= uses < STAYS
+    return gone
+
+
+def made(spec: SparseSpec, folder: Path | None = None) -> SparseTable:
+    """The table of a description; ``folder`` is where rows go that memory has no room for."""
+    return DiskTable(spec, folder=folder) if spec.storage == "disk" else SparseTable(spec)

@@ -1,0 +1,189 @@
+"""Tables larger than memory: they do all that those in memory do, and forget nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fleetx.api.table_saves import save
+from fleetx.nn import SparseEmbedding
+from fleetx.ps.tables import disk_table
+from fleetx.ps.tables.byte_size import byte_size
+from fleetx.ps.tables.disk_table import DiskTable
+from fleetx.ps.tables.entries import CountFilterEntry, ShowClickEntry
+from fleetx.ps.tables.rules import SGD, Adagrad, Adam
+from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_table import LAST_DAY, SparseTable
+from tests.ps.team import push, rows, table, team
+
+DIM, HOT = 3, 64
+IDS = np.arange(-300, 300)
+
+
+@pytest.fixture(autouse=True)
+def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_table, "FEWEST", HOT)
+    monkeypatch.setattr(disk_table, "PART_ROWS", 16)
+
+
+def spec(**options: Any) -> SparseSpec:
+    return SparseSpec(name="t", dim=DIM, storage="disk", memory=1, **options)
+
+
+def pulled(table: SparseTable, ids: Any, *, train: bool = True) -> Any:
+    out = np.empty((len(ids), DIM), np.float32)
+    table.pull(ids, out, train=train)
+    return out
+
+
+def everything(table: SparseTable, since: int = 0) -> dict[int, tuple[float, ...]]:
+    found = table.part(0, 0, since)
+    days = found.days[:, None]
+    both = np.concatenate([found.weights, found.state, found.stats, days], 1)
+    assert len(set(found.ids.tolist())) == len(found.ids), "each once"
+    return dict(zip(found.ids.tolist(), map(tuple, both.tolist()), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("rule", "entry", "dtype"),
+    [
+        (SGD(0.1), None, "float32"),
+        (Adagrad(0.1), ShowClickEntry(lowest=0.15), "float32"),
+        (Adam(0.1), CountFilterEntry(2), "float32"),
+        (Adagrad(0.1), ShowClickEntry(lowest=0.15), "int8"),
+        (Adam(0.1), None, "bfloat16"),
+    ],
+)
+def test_it_does_what_a_table_in_memory_does(
+    rule: Any, entry: Any, dtype: str, tmp_path: Path
+) -> None:
+    form, draw = spec(rule=rule, entry=entry, dtype=dtype), np.random.default_rng(0)
+    disk, memory = DiskTable(form, folder=tmp_path), SparseTable(form)
+    assert not [*tmp_path.iterdir()], "its file has no name, so nothing is left of it"
+    marks, most = [], 0
+    for turn in range(60):
+        ids = draw.choice(IDS, int(draw.integers(1, 50)), replace=turn % 3 == 0)
+        assert (pulled(disk, ids) == pulled(memory, ids)).all()
+        change = draw.standard_normal((len(ids), DIM)).astype(np.float32)
+        others = draw.choice(IDS, 20)
+        for each in (disk, memory):
+            each.push(ids, change) if turn % 4 else each.add(ids, change)
+            if turn % 10 == 7:
+                marks.append(each.begin_mark())
+            if turn % 13 == 12:
+                each.drop(others)
+        if turn % 15 == 14:
+            assert sorted(disk.shrink(2)) == sorted(memory.shrink(2))
+        assert disk.hot <= HOT + 50
+        assert len(disk) == len(memory)
+        most = max(most, len(disk))
+        assert (disk.knows(IDS) == memory.knows(IDS)).all()
+        assert (pulled(disk, IDS, train=False) == pulled(memory, IDS, train=False)).all()
+    assert everything(disk) == everything(memory)
+    assert everything(disk, marks[-1]) == everything(memory, marks[-1])
+    assert most > 2 * HOT, "most rows were on the disk"
+    bits = 3
+    for number in range(1 << bits):
+        assert sorted(disk.ids(number, bits)) == sorted(memory.ids(number, bits))
+    disk.clear()
+    assert (len(disk), disk.hot, everything(disk)) == (0, 0, {})
+
+
+def test_stamps_begin_anew_on_the_disk_too() -> None:
+    disk, memory = DiskTable(spec()), SparseTable(spec())
+    for each in (disk, memory):
+        for ids in np.array_split(IDS, 20):
+            pulled(each, ids)
+        each.begin_day(LAST_DAY - 2)
+        pulled(each, IDS[:30])
+        each.begin_day(LAST_DAY - 1)
+    assert disk.day == memory.day < LAST_DAY // 2 + 1
+    assert everything(disk) == everything(memory)
+    assert sorted(disk.shrink(5)) == sorted(memory.shrink(5)) == IDS[30:].tolist()
+
+
+def test_rows_that_are_asked_for_often_stay_in_memory() -> None:
+    table = DiskTable(spec())
+    often, seldom = IDS[:20], np.array_split(IDS[20:], 58)
+    for ids in seldom:
+        pulled(table, often)
+        pulled(table, ids)
+    slots, _ = table._index.find(often)
+    assert (slots >= 0).all()
+    told = table.describe()
+    assert told["rows"] == len(IDS)
+    assert told["rows_in_memory"] == table.hot <= HOT + len(often)
+    assert told["disk_bytes"] > 0
+
+
+def test_a_server_with_rows_on_the_disk_comes_back_after_its_death(tmp_path: Path) -> None:
+    """The file of the dead is gone: the log, and the save before it, know every row."""
+    form, draw = spec(rule=Adagrad(0.1)), np.random.default_rng(1)
+    memory = SparseTable(form)
+    for life in range(3):
+        with team(2, folder=tmp_path) as here:
+            client = here.client()
+            handle = table(client, form)
+            tables: list[Any] = [handler._tables[0]._table for handler in here.handlers]
+            for _ in range(20):
+                ids = draw.choice(IDS, 40, replace=False)
+                change = draw.standard_normal((40, DIM)).astype(np.float32)
+                push(client, handle, ids, change)
+                memory.push(ids, change)
+            np.testing.assert_array_equal(
+                rows(client, handle, IDS), pulled(memory, IDS, train=False)
+            )
+            assert all(each.hot < len(each) for each in tables)
+            if life == 1:
+                for handler in here.handlers:
+                    handler.checkpoint(force=True)
+
+
+def test_a_save_of_one_kind_is_loaded_into_the_other(tmp_path: Path) -> None:
+    form = spec(rule=Adam(0.1))
+    in_memory = SparseSpec(name="t", dim=DIM, rule=Adam(0.1))
+    expected: Any = None
+    for number, (one, other) in enumerate([(form, in_memory), (in_memory, form)]):
+        folder = tmp_path / str(number)
+        with team(2) as here:
+            worker = here.worker()
+            handle = table(worker.client, one)
+            push(worker.client, handle, IDS, np.ones((len(IDS), DIM), np.float32))
+            expected = rows(worker.client, handle, IDS)
+            save(worker, folder, delta=False)
+            worker.stop()
+        with team(1) as here:
+            client = here.client()
+            handle = table(client, other)
+            client.call_all({"method": "load", "folder": str(folder)})
+            np.testing.assert_array_equal(rows(client, handle, IDS), expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "bytes_"),
+    [("8GB", 8 * 10**9), ("1.5 GiB", 3 << 29), (4096, 4096), ("2tib", 2 << 40), ("7", 7)],
+)
+def test_sizes_are_read_as_people_write_them(given: Any, bytes_: int) -> None:
+    assert byte_size(given) == bytes_
+
+
+@pytest.mark.parametrize("given", ["8 gigs", "-1GB", "", 0, -5, True, 1.5, None, "0GB"])
+def test_what_is_no_size_is_none(given: Any) -> None:
+    assert byte_size(given) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"storage": "ssd"}, "storage='ssd' of table 't' is not known; use 'memory', or 'disk'"),
+        ({"storage": "disk"}, "memory=None of table 't' with storage='disk' is no size"),
+        ({"storage": "disk", "memory": "8 gigs"}, "memory='8 gigs' of table 't'"),
+        ({"storage": "disk", "memory": "1KB"}, "from '1MiB'"),
+        ({"memory": "8GB"}, "bounds nothing, for storage='memory' keeps all rows"),
+        ({"dtype": "float8"}, "dtype='float8' of table 't' is not known; use one of float32"),
+    ],
+)
+def test_nonsense_is_refused_where_the_layer_is_made(options: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SparseEmbedding(4, name="t", **options)
