@@ -4,13 +4,14 @@ import contextlib
 import logging
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fleetx import roles
 from fleetx.api import session
 from fleetx.engine.engine import Engine
 from fleetx.ps.server import metrics_page
 from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.not_finite import ANSWERS
 from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.server.server import Server
 from fleetx.ps.tables import save_folder
@@ -41,6 +42,7 @@ def init_server(
     *,
     durable: bool = False,
     metrics_port: int | None = None,
+    on_nan: Literal["skip", "raise", "apply"] = "skip",
 ) -> None:
     """Prepare this server's tables.
 
@@ -52,9 +54,15 @@ def init_server(
             of the machine and not only that of the process.
         metrics_port: serves figures to Prometheus at this port of the server's address, under
             ``/metrics``; what ``fleetrun --metrics_port`` says if not said.
+        on_nan: what becomes of gradients that are NaN or infinite. "skip" leaves those rows, or
+            numbers of dense parameters, out, counts them (``fleet.server_report()``) and tells in
+            the server's log; "raise" refuses the push, so that its worker stops; "apply" takes
+            them.
     """
     found = _server("init_server")
     _check_port(metrics_port)
+    if on_nan not in ANSWERS:
+        raise ValueError(f"init_server(on_nan={on_nan!r}): use 'skip', 'raise' or 'apply'")
     if model_dir is not None and not (Path(model_dir) / save_folder.MANIFEST).is_file():
         raise ValueError(
             f"init_server({model_dir!r}): there is no {save_folder.MANIFEST}, so this is no "
@@ -75,6 +83,7 @@ def init_server(
         folder=folder,
         patience=patience().total_seconds(),
         durable=durable,
+        on_nan=on_nan,
     )
     handler.preload(Path(model_dir) if model_dir else None, var_names)
     if metrics_port is None:

@@ -165,9 +165,8 @@ def test_requests_that_no_message_carries_are_refused_before_they_are_sent(
     with team(2) as here:
         client, handle = filled(here)
         monkeypatch.setattr(frames, "MAX_BODY", 1000)
-        many = np.arange(400)
         with pytest.raises(ValueError, match="smaller batches, or more servers"):
-            push(client, handle, many, np.ones((400, 2)))
+            client.write(handle, [np.ones(400, np.float32)] * 2)
         assert right(client, handle)
         worker = here.worker()
         model = nn.Linear(30, 30)

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from fleetx.ps.server.logged_table import Change, LoggedTable
+from fleetx.ps.server.changes import Change
+from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.tables.dense_table import DenseSpec, DenseTable
 from fleetx.ps.wire.arrays import Array, Floats
 from fleetx.ps.wire.frames import BadFrameError, Flag, Frame
 from fleetx.ps.wire.handshake import Claim
+from fleetx.ps.wire.pipes import byte_view
 
 _NONE = np.empty(0, np.int64)
 
@@ -64,6 +66,12 @@ class LoggedDenseTable(LoggedTable):
                 f"{self.table.spec.size}"
             )
         return Change(_NONE, np.frombuffer(body, np.float32, frame.count), None)
+
+    @override
+    def without_not_finite(self, frame: Frame, change: Change) -> tuple[Frame, memoryview, Change]:
+        """Numbers that are not finite do not move: their gradients are taken for 0."""
+        values = np.where(np.isfinite(change.values), change.values, np.float32(0))
+        return frame, byte_view(values), change._replace(values=values)
 
     @override
     def apply(self, frame: Frame, change: Change) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from fleetx.ps.server.changes import Change
 from fleetx.ps.server.day_end import Call, DayEnd, packed_part, unpacked_part
 from fleetx.ps.server.followed_changes import FollowedChanges
-from fleetx.ps.server.logged_table import Change, LoggedTable
+from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.recent_changes import RecentChanges
 from fleetx.ps.tables import disk_table, kernels
@@ -25,7 +26,7 @@ from fleetx.ps.wire.arrays import Array, Floats, Ids
 from fleetx.ps.wire.frames import SHORT, BadFrameError, Flag, Frame
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.wire.pipes import Bytes
-from fleetx.ps.wire.short_floats import widened, width_of
+from fleetx.ps.wire.short_floats import shortened, widened, width_of
 from fleetx.ps.wire.versions import Version
 
 ADMIT, DAY_END, DAY_END_PART = 2, 5, 6
@@ -181,6 +182,17 @@ class LoggedSparseTable(LoggedTable):
         end = 8 * n + width_of(short) * n * width
         stats = np.frombuffer(body[end:].tobytes() if short else body[end:], np.float32, 2 * n)
         return Change(ids, values, stats.reshape(n, 2))
+
+    @override
+    def without_not_finite(self, frame: Frame, change: Change) -> tuple[Frame, memoryview, Change]:
+        """Rows do not move for which one number is not finite."""
+        kept = np.isfinite(change.values).all(axis=1)
+        ids, values = change.ids[kept], change.values[kept]
+        stats = None if change.stats is None else change.stats[kept]
+        arrays = [ids, shortened(values, frame.flags), *([] if stats is None else [stats])]
+        body = b"".join(array.tobytes() for array in arrays)
+        head = frame._replace(count=len(ids), body=len(body))
+        return head, memoryview(body), Change(ids, values, stats)
 
     @override
     def apply(self, frame: Frame, change: Change) -> None:

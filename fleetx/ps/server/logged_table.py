@@ -7,17 +7,19 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from fleetx.ps.server.changes import Change, joined
 from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.not_finite import NotFinite
 from fleetx.ps.server.staleness import Staleness
 from fleetx.ps.tables.dense_table import DenseTable
 from fleetx.ps.tables.journal import Journal
 from fleetx.ps.tables.log_file import Record
 from fleetx.ps.tables.sparse_table import SparseTable
-from fleetx.ps.wire.arrays import Array, Floats, Ids
+from fleetx.ps.wire.arrays import Array
 from fleetx.ps.wire.frames import HEADER, REQUESTS, Flag, Frame, unpacked
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.wire.pipes import Bytes
@@ -31,14 +33,6 @@ POLL = 0.5
 
 class TableLostError(RuntimeError):
     """A change failed half way: what the table holds is neither the old nor the new."""
-
-
-class Change(NamedTuple):
-    """One push, taken apart."""
-
-    ids: Ids
-    values: Floats
-    stats: Floats | None
 
 
 class LoggedTable(ABC):
@@ -68,6 +62,9 @@ class LoggedTable(ABC):
         self._lost = ""
         self._rate_conflict = ""
         """What is wrong with the open round: workers want different learning rates."""
+        self._pieces: dict[int, dict[Claim, list[Change]]] = {}
+        """Version -> who pushes -> what has come of a push that is too large for one frame."""
+        self.not_finite = NotFinite(table.spec.name)
 
     @property
     def version(self) -> int:
@@ -83,12 +80,16 @@ class LoggedTable(ABC):
                 return
             self._check_step(claim.worker, frame)
             self._check_rate(claim.worker, frame)
+            count = frame.count
+            if not frame.flags & Flag.INITIAL and self.not_finite.found(claim.worker, change):
+                # Before it is logged: what is redone must not depend on how a server was begun.
+                frame, body, change = self.without_not_finite(frame, change)
             parts: list[Bytes | Array] = []
             if self.journal is not None:
                 parts = [claim.packed(), frame.packed(), body]
-            self.log_and_apply(CHANGE, parts, lambda: self._accept(claim.worker, frame, change))
+            self.log_and_apply(CHANGE, parts, lambda: self._accept(claim, frame, change))
             self.seen[claim.client] = frame.seq
-            self.pushed += frame.count
+            self.pushed += count
             if self._rounds:
                 self.try_close_incomplete_rounds()
 
@@ -173,24 +174,26 @@ class LoggedTable(ABC):
         """Whether a push is one of a round."""
         return self.spec.pace.workers > 0 and not frame.flags & Flag.INITIAL
 
-    def _accept(self, worker: int, frame: Frame, change: Change) -> None:
+    def _accept(self, claim: Claim, frame: Frame, change: Change) -> None:
         if self._waits(frame):
             if frame.step >= self.version:  # older ones in a log are in the save before it
-                self._add_to_round(worker, frame, change)
+                self._add_to_round(claim, frame, change)
             return
         if not frame.flags & Flag.INITIAL:
-            self.staleness.pushed(worker, self.version)
+            self.staleness.pushed(claim.worker, self.version)
         self.apply(frame, change)
         self.changed.notify_all()
 
-    def _add_to_round(self, worker: int, frame: Frame, change: Change) -> None:
+    def _add_to_round(self, claim: Claim, frame: Frame, change: Change) -> None:
         """Keep a push for its round, and end the rounds that are complete."""
-        # What was parsed lies in a buffer of the connection, which the next frame overwrites.
-        stats = None if change.stats is None else change.stats.copy()
-        copied = Change(change.ids.copy(), change.values.copy(), stats)
-        self._rounds.setdefault(frame.step, {})[worker] = (frame, copied)
         number = self.journal.number if self.journal else 0
         self._waiting_since.setdefault(frame.step, number)
+        pieces = self._pieces.setdefault(frame.step, {}).setdefault(claim, [])
+        pieces.append(change.copied())
+        if frame.flags & Flag.MORE:
+            return
+        self._rounds.setdefault(frame.step, {})[claim.worker] = (frame, joined(pieces))
+        del self._pieces[frame.step][claim]
         while len(self._rounds.get(self.version, ())) == self.spec.pace.workers:
             self._finish_round()
 
@@ -198,6 +201,7 @@ class LoggedTable(ABC):
         done = self.version
         pushes = self._rounds.pop(done)
         self._waiting_since.pop(done)
+        self._pieces.pop(done, None)
         # Added up in the order of the workers, so that a job repeats itself to the last bit.
         ordered = [pushes[worker] for worker in sorted(pushes)]
         self.apply(ordered[0][0], self.merged([change for _, change in ordered]))
@@ -267,11 +271,15 @@ class LoggedTable(ABC):
         claim, rest = Claim.unpacked(record.data)
         frame = unpacked(rest[: HEADER.size], REQUESTS)
         self.seen[claim.client] = max(frame.seq, self.seen.get(claim.client, 0))
-        self._accept(claim.worker, frame, self.parsed(frame, rest[HEADER.size :]))
+        self._accept(claim, frame, self.parsed(frame, rest[HEADER.size :]))
 
     @abstractmethod
     def parsed(self, frame: Frame, body: memoryview) -> Change:
         """The arrays of a push."""
+
+    @abstractmethod
+    def without_not_finite(self, frame: Frame, change: Change) -> tuple[Frame, memoryview, Change]:
+        """A push without what is not finite in it, also as it would have been sent."""
 
     @abstractmethod
     def apply(self, frame: Frame, change: Change) -> None:
@@ -283,7 +291,8 @@ class LoggedTable(ABC):
 
     def describe(self) -> dict[str, Any]:
         """What a person may want to know."""
-        return self._table.describe() | {"staleness": self.staleness.describe()}
+        more = {"staleness": self.staleness.describe(), "not_finite": self.not_finite.count}
+        return self._table.describe() | more
 
     @abstractmethod
     def brief(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from fleetx.ps.server.logged_dense_table import LoggedDenseTable
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.not_finite import SKIP
 from fleetx.ps.server.repeated_requests import RepeatedRequests
 from fleetx.ps.server.service_rates import ServiceRates
 from fleetx.ps.server.state_folder import StateFolder
@@ -46,13 +47,16 @@ class RequestHandler:
         patience: float = 300.0,
         durable: bool = False,
         log_limit: int = LOG_LIMIT,
+        on_nan: str = SKIP,
     ) -> None:
         self.membership = membership
         self.patience = patience
         membership.patience = patience
         with _told_what_to_do(folder):
             self._state = None if folder is None else StateFolder(folder)
-            storage = StorageOptions(state=self._state, durable=durable, log_limit=log_limit)
+            storage = StorageOptions(
+                state=self._state, durable=durable, log_limit=log_limit, on_nan=on_nan
+            )
             self._store = TableStore(membership, server, servers, storage)
             self.barriers = self._opened_barriers()
         self._tables = self._store.tables

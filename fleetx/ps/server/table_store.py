@@ -11,6 +11,7 @@ from fleetx.ps.server.logged_dense_table import LoggedDenseTable
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.not_finite import SKIP
 from fleetx.ps.server.state_folder import StateFolder
 from fleetx.ps.tables import save_folder
 from fleetx.ps.tables.checksums import DamagedError
@@ -36,6 +37,8 @@ class StorageOptions:
     """For recovery; without it nothing is logged."""
     durable: bool = False
     log_limit: int = LOG_LIMIT
+    on_nan: str = SKIP
+    """What becomes of gradients that are not finite."""
 
 
 class TableStore:
@@ -110,9 +113,13 @@ class TableStore:
 
     def _make(self, kind: str, plain: Message, place: Path | None) -> LoggedTable:
         log, durable = place / "log" if place else None, self._storage.durable
+        made: LoggedTable
         if kind == "sparse":
-            return LoggedSparseTable(SparseSpec.from_plain(plain), self._membership, log, durable)
-        return LoggedDenseTable(DenseSpec.from_plain(plain), self._membership, log, durable)
+            made = LoggedSparseTable(SparseSpec.from_plain(plain), self._membership, log, durable)
+        else:
+            made = LoggedDenseTable(DenseSpec.from_plain(plain), self._membership, log, durable)
+        made.not_finite.answer = self._storage.on_nan
+        return made
 
     def _recover(self, state: StateFolder) -> None:
         for place in state.tables():

@@ -68,11 +68,17 @@ class Flag:
     BFLOAT16 = 64  # they are bfloat16
     ALL = 128  # any row may have changed
     SHARED = 256  # the body is not sent: it lies in the server's memory
+    MORE = 512  # another frame with the rest of this push to a round follows
 
 
 SHORT = Flag.FLOAT16 | Flag.BFLOAT16
 _KNOWN = Flag.ALL - 1
-_ONLY_IN: dict[int, int] = {Op.IDS: Flag.ALL, Op.CHANGES: Flag.ALL, Op.ROWS: Flag.SHARED}
+_ONLY_IN: dict[int, int] = {
+    Op.IDS: Flag.ALL,
+    Op.CHANGES: Flag.ALL,
+    Op.ROWS: Flag.SHARED,
+    Op.PUSH: Flag.MORE,
+}
 VERSION_BYTES = 24
 """What a version of a table takes; see ``versions.py``."""
 

@@ -7,7 +7,7 @@ the servers see it; neither adds up in the table.
 import numpy as np
 import torch
 
-from fleetx.ps.wire.arrays import Array, Floats
+from fleetx.ps.wire.arrays import Array, Floats, all_finite
 from fleetx.ps.wire.frames import SHORT, Flag
 
 SHORT_DTYPES = {"float16": Flag.FLOAT16, "bfloat16": Flag.BFLOAT16}
@@ -29,7 +29,10 @@ def shortened(values: Floats, flags: int) -> Array:
         return values
     if flags & Flag.FLOAT16:
         # An infinity would stay in the row for ever; the largest number is what was meant.
-        return np.clip(values, -_LARGEST, _LARGEST).astype(np.float16).view(np.int16)
+        clipped = np.clip(values, -_LARGEST, _LARGEST)
+        if not all_finite(values):  # what was infinite before is not, so that servers notice
+            clipped = np.where(np.isinf(values), values, clipped)
+        return clipped.astype(np.float16).view(np.int16)
     bits: Array = torch.from_numpy(values).to(torch.bfloat16).view(torch.int16).numpy()
     return bits
 

@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.wire import frames
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 from fleetx.ps.wire.channel import Access, Channel, Fill
 from fleetx.ps.wire.frames import Flag, Frame, Op
@@ -128,25 +129,45 @@ class Client:
             out = np.empty((len(batch.ids), table.width), np.float32)
         flags = (Flag.TRAIN if train else Flag.NONE) | (Flag.COUNTS if met is not None else 0)
         flags |= table.short
+        most = frames.MAX_BODY // max(12, 4 * table.width)  # of what is sent, and of what comes
         with self._lock:
-            asked = [server for server in range(self.servers) if self._count(batch, server)]
-            for server in asked:
-                cut = slice(batch.begins[server], batch.begins[server + 1])
-                ids, size = batch.ids[cut], self._count(batch, server)
-                counts = [] if met is None else [np.ascontiguousarray(met[cut], np.uint32)]
-                body = 8 * size + sum(array.nbytes for array in counts)
-                number = table.numbers[server]
-                least = _of(step, server)
-                head = Frame(Op.PULL, number, flags, count=size, step=least, body=body)
-                self.channels[server].send(head, ids, *counts)
-            for server in asked:
-                rows = out[batch.begins[server] : batch.begins[server + 1]]
-                self.channels[server].receive(_into(rows, table.short))
+            for cuts in self._frames(batch, most):
+                for server, cut in cuts.items():
+                    counts = [] if met is None else [np.ascontiguousarray(met[cut], np.uint32)]
+                    arrays: list[Array] = [batch.ids[cut], *counts]
+                    head = Frame(
+                        Op.PULL,
+                        table.numbers[server],
+                        flags,
+                        count=cut.stop - cut.start,
+                        step=_of(step, server),
+                        body=sum(array.nbytes for array in arrays),
+                    )
+                    self.channels[server].send(head, *arrays)
+                for server, cut in cuts.items():
+                    self.channels[server].receive(_into(out[cut], table.short))
         return out
 
-    @staticmethod
-    def _count(batch: IdBatch, server: int) -> int:
-        return int(batch.begins[server + 1] - batch.begins[server])
+    def _frames(
+        self, batch: IdBatch, most: int, *, everywhere: bool = False
+    ) -> Iterator[dict[int, slice]]:
+        """Server -> which ids of a batch go to it, again and again until all have gone.
+
+        Args:
+            batch: all of them.
+            most: rows in one frame.
+            everywhere: the first time also to servers that have none of the rows.
+        """
+        ends = batch.begins[1:]
+        for part in count():
+            cuts = {
+                server: slice(int(first), int(min(first + most, ends[server])))
+                for server, begin in enumerate(batch.begins[:-1])
+                if (first := begin + part * most) < ends[server] or (everywhere and part == 0)
+            }
+            if not cuts:
+                return
+            yield cuts
 
     def push(
         self,
@@ -177,27 +198,28 @@ class Client:
         )
         flags |= table.short
         values = shortened(values, table.short)
-        version = 0
+        version, each = 0, 8 + values.itemsize * table.width + (8 if stats is not None else 0)
         with self._lock:
-            asked = [s for s in range(self.servers) if everywhere or self._count(batch, s)]
-            for server in asked:
-                cut = slice(batch.begins[server], batch.begins[server + 1])
-                arrays: list[Array] = [batch.ids[cut], values[cut]]
-                arrays += [] if stats is None else [stats[cut]]
-                head = Frame(
-                    Op.PUSH,
-                    table.numbers[server],
-                    flags,
-                    self.channels[server].next_seq(),
-                    self._count(batch, server),
-                    table.width,
-                    _of(step, server),
-                    rate,
-                    sum(array.nbytes for array in arrays),
-                )
-                self.channels[server].send(head, *arrays)
-            for server in asked:
-                version = self.channels[server].receive(_nothing).step
+            for cuts in self._frames(batch, frames.MAX_BODY // each, everywhere=everywhere):
+                for server, cut in cuts.items():
+                    arrays: list[Array] = [batch.ids[cut], values[cut]]
+                    arrays += [] if stats is None else [stats[cut]]
+                    # A round takes what belongs together; else each frame is a push of its own.
+                    more = everywhere and cut.stop < batch.begins[server + 1]
+                    head = Frame(
+                        Op.PUSH,
+                        table.numbers[server],
+                        flags | (Flag.MORE if more else 0),
+                        self.channels[server].next_seq(),
+                        cut.stop - cut.start,
+                        table.width,
+                        _of(step, server),
+                        rate,
+                        sum(array.nbytes for array in arrays),
+                    )
+                    self.channels[server].send(head, *arrays)
+                for server in cuts:
+                    version = self.channels[server].receive(_nothing).step
         return version
 
     def changed_ids(self, table: TableHandle, since: list[int], reader: int) -> IdBatch | None:
