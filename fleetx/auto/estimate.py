@@ -229,19 +229,51 @@ def _to_host(pace: Pace, device: Device) -> float:
 
 
 def _held(needs: Needs, share: Share) -> dict[str, float]:
-    """With the largest value of all, whose gradient is there for a moment of the backward."""
+    """What there is when most is there: as the backward begins, or in the middle of it."""
+    moments = _as_it_begins(needs, share), _in_its_middle(needs, share)
+    parts = max(moments, key=lambda held: sum(held.values()))
+    return {what: float(size) for what, size in parts.items() if size}
+
+
+def _as_it_begins(needs: Needs, share: Share) -> dict[str, int]:
+    """Outputs and the criterion's gradients are there, and where they come anew no others."""
     assert share.trace is not None
+    last = share.trace.part_of_each.max(initial=0)
+    if not share.trace.has_criterion or last not in share.parts:
+        return {}
+    come_anew = share.run.batches * share.run.micro_batches == 1
+    come_anew &= share.mesh["dp"] * share.mesh["sharding"] == 1  # else buckets keep them
+    parts = _always(needs) | {"outputs, and gradients of the criterion": share.trace.beginning}
+    return parts | {"gradients": 0 if come_anew else needs.gradients}
+
+
+def _in_its_middle(needs: Needs, share: Share) -> dict[str, int]:
+    """With gradients of values, which grow while what was saved is let go.
+
+    Blocks that are replayed have saved nothing to let go: the largest value of all counts there.
+    """
+    assert share.trace is not None
+    parts = _always(needs) | {"gradients": needs.gradients}
+    most = share.trace.largest if share.replayed else share.trace.course
+    parts["gradients of activations"] = most
+    for one in needs.extra:
+        if one.passing:
+            parts[one.what] = parts.get(one.what, 0) + one.kept_bytes
+    return parts
+
+
+def _always(needs: Needs) -> dict[str, int]:
     parts = {
         "parameters": needs.parameters,
-        "gradients": needs.gradients,
+        "gradients": 0,
         "optimizer state": needs.state or 0,
         "buffers": needs.buffers,
         "activations": needs.activations or 0,
-        "the largest gradient of an activation": share.trace.largest,
     }
     for one in needs.extra:
-        parts[one.what] = parts.get(one.what, 0) + one.kept_bytes
-    return {what: float(size) for what, size in parts.items() if size}
+        if not one.passing:
+            parts[one.what] = parts.get(one.what, 0) + one.kept_bytes
+    return parts
 
 
 def _check_known(share: Share) -> None:

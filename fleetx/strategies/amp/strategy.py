@@ -330,8 +330,8 @@ class Amp(Strategy, name="amp"):
         half = self.config.low == torch.float16
         _, spared = self.config.lists()
         found = [module for module in model.modules() if isinstance(module, ConvBase)]
-        weights = [one.weight for one in found if one.weight is not None]  # None: of another stage
-        convolves = any(f"conv{weight.dim() - 2}d" not in spared for weight in weights)
+        weights: list[Tensor | None] = [one.weight for one in found]  # None: of another stage
+        convolves = any(w is not None and f"conv{w.dim() - 2}d" not in spared for w in weights)
         if half and convolves and job.device.type == "cpu":
             logger.warning(
                 "amp: the backward pass of float16 convolutions takes hundreds of times as long "

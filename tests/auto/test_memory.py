@@ -1,0 +1,91 @@
+"""The most memory at once, as expected before a step and as torch's tracker sees it in one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.nn import functional
+from torch.optim import Adam
+
+import fleetx as fleet
+from fleetx.auto.estimate import estimate
+from fleetx.plan.accounts import Accounts
+from fleetx.plan.compose import compose
+from fleetx.plan.subject import Subject
+from tests.auto.test_search import cluster
+from tests.libraries import torchvision, transformers
+
+WORDS, LENGTH = 4000, 32
+
+
+def gpt() -> nn.Module:
+    """Whose head has many more words than its blocks have numbers: the loss needs the most."""
+    config = transformers.GPT2Config(
+        n_layer=2,
+        n_embd=32,
+        n_head=2,
+        vocab_size=WORDS,
+        n_positions=LENGTH,
+        use_cache=False,
+        attn_implementation="eager",
+    )
+    model: nn.Module = transformers.GPT2LMHeadModel(config)
+    return model
+
+
+def resnet() -> nn.Module:
+    """Whose first values are the largest, and whose gradients come when all others are gone."""
+    model: nn.Module = torchvision.models.resnet18(num_classes=10)
+    return model
+
+
+def of_words(outputs: Any, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs.logits.flatten(0, 1), targets.flatten())
+
+
+@pytest.mark.parametrize(
+    ("model", "sample", "targets", "criterion"),
+    [
+        pytest.param(
+            gpt,
+            {"input_ids": torch.zeros(8, LENGTH, dtype=torch.long)},
+            torch.zeros(8, LENGTH, dtype=torch.long),
+            of_words,
+            id="gpt2",
+        ),
+        pytest.param(
+            resnet,
+            torch.zeros(16, 3, 64, 64),
+            torch.zeros(16, dtype=torch.long),
+            functional.cross_entropy,
+            id="resnet18",
+        ),
+    ],
+)
+def test_the_worst_moment_of_a_step(
+    model: Callable[[], nn.Module], sample: Any, targets: Tensor, criterion: Any
+) -> None:
+    made = model()
+    optimizer = Adam(made.parameters())
+    subject = Subject(
+        model=made, optimizer=optimizer, sample=sample, targets=targets, criterion=criterion
+    )
+    plan = compose(fleet.DistributedStrategy().request(), 1)
+    expected = estimate(Accounts(plan, subject), cluster(devices_per_node=1)).memory
+
+    def step() -> None:
+        outputs = made(**sample) if isinstance(sample, dict) else made(sample)
+        criterion(outputs, targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()  # makes the optimizer's state
+    tracker = MemTracker()
+    tracker.track_external(made, optimizer)
+    with tracker:
+        step()
+    peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    assert expected == pytest.approx(peak, rel=0.05)
