@@ -23,12 +23,19 @@ else:
     from model import WideAndDeep
 
 Batch = dict[str, Ragged]
+MODES: dict[str, dict[str, int]] = {
+    "sync": {},
+    "async": {"k_steps": 0},
+    "half": {"k_steps": 0, "half_async": True},
+    "geo": {"k_steps": 8},
+}
+"""How workers exchange -> the options of a_sync."""
 
 
 def arguments() -> argparse.Namespace:
     """What may be said on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mode", choices=("sync", "async", "geo"), default="async")
+    parser.add_argument("--mode", choices=[*MODES], default="async")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--files", type=int, default=4)
     parser.add_argument("--lines", type=int, default=20_000, help="records in a file")
@@ -36,6 +43,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--data", type=Path, default=Path("output/ctr"))
     parser.add_argument("--save", type=Path, help="where to save the tables")
+    parser.add_argument(
+        "--serve", type=Path, help="where to save the model after the first epoch, for serve.py"
+    )
     return parser.parse_args()
 
 
@@ -77,7 +87,7 @@ def main() -> None:
     strategy = fleet.DistributedStrategy()
     strategy.a_sync = given.mode != "sync"
     if given.mode != "sync":
-        strategy.a_sync_configs = {"k_steps": 8 if given.mode == "geo" else 0}
+        strategy.a_sync_configs = MODES[given.mode]
     fleet.init(strategy=strategy)
     if fleet.is_server():
         fleet.init_server()
@@ -101,6 +111,8 @@ def main() -> None:
         found, best = evaluate(model)
         if fleet.is_first_worker():
             print(f"epoch {epoch + 1}/{given.epochs}: AUC {found:.4f} of {best:.4f}", flush=True)
+        if given.serve is not None and epoch == 0:
+            fleet.save_inference_model(str(given.serve))
     if given.save is not None:
         fleet.save_persistables(str(given.save))
     fleet.stop_worker()

@@ -2,11 +2,18 @@
 
 import os
 import re
+import shlex
+import signal
 import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from fleetx.testing.limits import stretched
+from tests.launch.conftest import heed_signals
+from tests.ports import await_port, free_ports
 from tests.programs import fleetrun
 from tests.rotation import rotating
 
@@ -53,7 +60,55 @@ def test_clicks_come_near_the_best_there_is(tmp_path: Path, mode: str, margin: f
     assert len(list((tmp_path / "model" / "deep").glob("server-*/rows-*.safetensors"))) == 2
 
 
-@pytest.mark.parametrize("mode", rotating(["sync", "async", "geo"], 3))
+@pytest.mark.rare  # the parts are tested elsewhere
+def test_the_sitting_of_the_readme_trains_dies_goes_on_and_serves(tmp_path: Path) -> None:
+    """Its own lines, on free ports and with a process that was asked for."""
+    text = (ROOT / "README.md").read_text()
+    (block,) = (each for each in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "ctr" in each)
+    ports = free_ports(4)
+    for old, new in zip(("6171", "6172", "6181", "6182"), ports, strict=True):
+        block = block.replace(f"127.0.0.1:{old}", f"127.0.0.1:{new}")
+    block = block.replace("examples/", f"{ROOT}/examples/")
+    secret, train, report, kill, serve = (
+        line.split("  #")[0].strip() for line in block.replace("\\\n", "").strip().splitlines()
+    )
+    bin_folder = Path(sys.executable).parent
+    environ = dict(os.environ) | {"CUDA_VISIBLE_DEVICES": "", "FLEETX_PS_TOKEN": "0" * 32}
+    environ["PATH"] = f"{bin_folder}:{environ['PATH']}"
+    assert secret.startswith("export FLEETX_PS_TOKEN=")
+    wanted = train.removesuffix("&").replace("--epochs 30", "--epochs 999 --files 2 --lines 2000")
+    said = partial(subprocess.check_output, shell=True, cwd=tmp_path, env=environ, text=True)
+    limit = stretched(240)
+    with (tmp_path / "job.txt").open("w") as output:
+        job = subprocess.Popen(
+            shlex.split(wanted),
+            cwd=tmp_path,
+            env=environ,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=heed_signals,  # noqa: PLW1509 - it takes no lock that a thread could hold
+        )
+    try:
+        await_port(ports[0])
+        found = re.search(r"process (\d+)", said(report, timeout=limit))
+        assert found is not None
+        assert kill.split()[:2] == ["kill", "-9"]
+        os.kill(int(found[1]), signal.SIGKILL)
+        served = said(f"{serve} --looks 3", timeout=limit)
+        job.send_signal(signal.SIGINT)
+        job.wait(limit)
+    finally:
+        job.kill()
+        job.wait()
+    told = (tmp_path / "job.txt").read_text()
+    assert "was killed by SIGKILL and is started again" in told
+    reached = [float(each) for each in re.findall(r"AUC (\S+) of", served)]
+    assert len(reached) == 3, served
+    assert "answering from the save" not in served
+    assert min(reached) > 0.55
+
+
+@pytest.mark.parametrize("mode", rotating(["sync", "async", "half", "geo"], 4))
 def test_rows_and_batches_of_clicks_are_where_the_worker_computes(
     tmp_path: Path, mode: str
 ) -> None:

@@ -85,8 +85,8 @@ def _report(args: argparse.Namespace) -> int:
 def in_words(endpoint: str, report: dict[str, Any]) -> str:
     """The report of one server as a table."""
     lines = [
-        f"server {endpoint}: {_size(report['memory'])} of memory, up for "
-        f"{report['uptime']:,.0f} s, {report['connections']} connections, "
+        f"server {endpoint}: process {report['pid']}, {_size(report['memory'])} of memory, up "
+        f"for {report['uptime']:,.0f} s, {report['connections']} connections, "
         f"dead workers: {report['dead'] or 'none'}"
     ]
     columns = ("table", "holds", "memory", "log", "updates", "pulled/s", "pushed/s")

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -235,6 +236,7 @@ class RequestHandler:
             "dead": dead,
             "dead_workers": len(dead),
             "connections": self.connections(),
+            "pid": os.getpid(),
             "memory": resident_bytes(),
             "uptime": time.monotonic() - self._began,
         }
