@@ -199,15 +199,17 @@ def stop_worker() -> None:
     worker.stop()
 
 
-def shrink(threshold: int = 30, table: str | None = None) -> int:
+def shrink(threshold: int | None = None, table: str | None = None) -> int:
     """End a day on all servers: rows go that are unseen for long; returns how many.
 
     Args:
         threshold: whole days without a row being met, the one that ends among them, after which it
-            goes; from 1, at which all rows go that were not met today.
+            goes; from 1, at which all rows go that were not met today. If not said, what a table's
+            ``ShowClickEntry(delete_after_unseen_days=...)`` says, else 30.
         table: the only table whose day ends; all of them if not said.
     """
-    message = {"method": "shrink", "threshold": check_unseen_days(threshold), "table": table}
+    days = None if threshold is None else check_unseen_days(threshold)
+    message = {"method": "shrink", "threshold": days, "table": table}
     answers = connected_worker("shrink").client.call_all(message)
     return sum(int(answer["removed"]) for answer in answers)
 

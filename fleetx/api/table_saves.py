@@ -15,15 +15,17 @@ from fleetx.ps.worker.worker import Worker
 def save_persistables(*args: Any, **kwargs: Any) -> None:
     """Write all tables, while training may go on: ``save_persistables(dirname, mode=0)``.
 
-    ``mode`` 0 or "full" writes everything, 1 or "delta" what changed since the last save. The old
-    form with an executor before the folder is understood. Workers may all call it or only the
-    first one; the first one writes. Loading needs no servers of the same number.
+    ``mode`` 0 or "full" writes everything, 1 or "delta" what changed since the last save, 2 or
+    "base" what a ``ShowClickEntry`` says is worth it, and 3 or "daily" everything. The old form
+    with an executor before the folder is understood. Workers may all call it or only the first
+    one; the first one writes. Loading needs no servers of the same number.
     """
     folder, mode = _folder("save_persistables", args, kwargs)
     connected = servers.connected_worker("save_persistables")
     _open_before_the_first_batch(connected)
     if connected.index == 0:
-        save(connected, Path(folder), delta=_is_delta(mode))
+        chosen = _mode(mode)
+        save(connected, Path(folder), delta=chosen == "delta", worthy=chosen in ("delta", "base"))
 
 
 def _open_before_the_first_batch(connected: Worker) -> None:
@@ -32,7 +34,9 @@ def _open_before_the_first_batch(connected: Worker) -> None:
         servers.open_tables()
 
 
-def save(connected: Worker, folder: Path, *, delta: bool, mark: bool = True) -> None:
+def save(
+    connected: Worker, folder: Path, *, delta: bool, mark: bool = True, worthy: bool = False
+) -> None:
     """Let every server write its share, then the list of them.
 
     Args:
@@ -40,12 +44,14 @@ def save(connected: Worker, folder: Path, *, delta: bool, mark: bool = True) -> 
         folder: where to.
         delta: only what changed since the last save.
         mark: whether the next delta begins here.
+        worthy: leave out rows that are worth little, by shows and clicks.
     """
     _open_before_the_first_batch(connected)
     servers.flush()
     folder.mkdir(parents=True, exist_ok=True)
     saves.remove_replaced(folder)
     message = {"method": "save", "folder": str(folder.resolve()), "delta": delta, "mark": mark}
+    message["worthy"] = worthy
     answers = connected.client.call_all(message)
     saves.write_list(folder, answers, delta=delta)
 
@@ -125,7 +131,14 @@ def _folder(call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
     return str(folder), kwargs.get("mode", modes[0] if modes else 0)
 
 
-def _is_delta(mode: Any) -> bool:
-    if mode not in (0, 1, "full", "delta"):
-        raise ValueError(f"mode={mode!r} is not known; use 0 or 'full', 1 or 'delta'")
-    return mode in (1, "delta")
+_MODES = ("full", "delta", "base", "daily")
+"""How saves are called here, in the order of Paddle's numbers."""
+
+
+def _mode(mode: Any) -> str:
+    if isinstance(mode, int) and not isinstance(mode, bool) and 0 <= mode < len(_MODES):
+        return _MODES[mode]
+    if mode not in _MODES:
+        known = ", ".join(f"{number} or {name!r}" for number, name in enumerate(_MODES))
+        raise ValueError(f"mode={mode!r} is not known; use {known}")
+    return str(mode)

@@ -21,7 +21,7 @@ from fleetx.ps.server.state_folder import StateFolder
 from fleetx.ps.server.table_store import LOG_LIMIT, StorageOptions, TableStore
 from fleetx.ps.server.worker_barriers import Connected, WorkerBarriers, always
 from fleetx.ps.tables.checksums import DamagedError
-from fleetx.ps.tables.entries import check_unseen_days
+from fleetx.ps.tables.entries import check_unseen_days, unseen_days_of
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.wire.frames import LOOKING, BadFrameError, Flag, Frame, Op, name_of
 from fleetx.ps.wire.handshake import OBSERVER, Claim
@@ -281,13 +281,18 @@ class RequestHandler:
             if name not in tables:
                 raise ValueError(f"there is no table {name!r} of rows; name one of {[*tables]}")
             tables = {name: tables[name]}
-        threshold = check_unseen_days(message["threshold"])
-        gone = [logged.shrink(threshold, call) for logged in tables.values()]
+        asked = message["threshold"]
+        threshold = None if asked is None else check_unseen_days(asked)
+        gone = [
+            logged.shrink(threshold or unseen_days_of(logged.table.spec.entry), call)
+            for logged in tables.values()
+        ]
         return {"removed": sum(gone)}
 
     def _save(self, claim: Claim, message: Message) -> Message:
         folder, mark = Path(str(message["folder"])), bool(message.get("mark", True))
-        pieces = self._store.save(folder, delta=bool(message["delta"]), mark=mark)
+        worthy = bool(message.get("worthy", False))
+        pieces = self._store.save(folder, delta=bool(message["delta"]), mark=mark, worthy=worthy)
         return {"tables": [*pieces], "pieces": pieces}
 
     def _load(self, claim: Claim, message: Message) -> Message:

@@ -13,6 +13,7 @@ from fleetx.ps.server.logged_dense_table import LoggedDenseTable
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.tables import safetensors_file, save_folder
+from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.save_folder import MANIFEST, write_json
 from fleetx.ps.wire.arrays import Array, Ids
@@ -40,6 +41,7 @@ def save(
     delta: bool = False,
     mark: bool = True,
     keep_old: bool = False,
+    worthy: bool = False,
 ) -> Saved:
     """Write a table, all of it or what changed since the last save.
 
@@ -49,11 +51,12 @@ def save(
         delta: only rows that changed since the last save that set a mark.
         mark: later deltas begin here; else they do not know of this save.
         keep_old: leave what was there before beside it; it is a part of a save of all servers.
+        worthy: only rows that are worth it, where the table counts shows and clicks.
     """
     logged.require_intact()
     with save_folder.filled(folder, keep_old=keep_old) as partial:
         if isinstance(logged, LoggedSparseTable):
-            start = _SaveStart.of(logged, delta, mark)
+            start = _SaveStart.of(logged, delta, mark, worthy)
             manifest = _save_sparse(logged, partial, start)
         else:
             assert isinstance(logged, LoggedDenseTable)
@@ -77,9 +80,14 @@ class _SaveStart:
     dropped: int
     bits: int
     """The table is saved in two to the power of this many parts."""
+    entry: ShowClickEntry | None
+    """Says which rows are worth it; None where all are."""
 
     @staticmethod
-    def of(logged: LoggedSparseTable, delta: bool, mark: bool) -> "_SaveStart":
+    def of(
+        logged: LoggedSparseTable, delta: bool, mark: bool, worthy: bool = False
+    ) -> "_SaveStart":
+        entry = logged.table.spec.entry
         with logged.changed:
             new = logged.table.begin_mark() if mark else logged.table.mark
             manifest = _start(logged, "sparse") | {
@@ -96,7 +104,15 @@ class _SaveStart:
                 [] if mark and not delta else [*logged.removed],
                 len(logged.removed),
                 (logged.table.largest // PART_ROWS).bit_length(),
+                entry if worthy and isinstance(entry, ShowClickEntry) else None,
             )
+
+    def chosen(self, rows: Rows) -> Rows:
+        """Those that are saved."""
+        if self.entry is None:
+            return rows
+        worth = self.entry.worth_saving(rows.stats, rows.days, self.manifest["day"])
+        return Rows(*(array[worth] for array in vars(rows).values()))
 
 
 def _save_sparse(logged: LoggedSparseTable, folder: Path, start: _SaveStart) -> dict[str, Any]:
@@ -153,7 +169,7 @@ def _parts(
         if candidates is not None:
             waiting.append(candidates)
         time.sleep(PAUSE)
-        yield rows
+        yield start.chosen(rows)
 
 
 def _files(parts: Iterator[Rows]) -> Iterator[Rows]:

@@ -165,7 +165,7 @@ class TableStore:
                 shutil.rmtree(place, ignore_errors=True)
             state.remove_index()
 
-    def save(self, root: Path, *, delta: bool, mark: bool) -> dict[str, str]:
+    def save(self, root: Path, *, delta: bool, mark: bool, worthy: bool = False) -> dict[str, str]:
         """Write this server's share of a save of the user.
 
         Returns for each table the checksum of what says which files there are.
@@ -174,7 +174,9 @@ class TableStore:
         with self._saving:
             for logged in self.tables:
                 place = root / logged.spec.name / f"server-{self._server}"
-                saved = snapshot.save(logged, place, delta=delta, mark=mark, keep_old=True)
+                saved = snapshot.save(
+                    logged, place, delta=delta, mark=mark, keep_old=True, worthy=worthy
+                )
                 written[logged.spec.name] = saved.checksum
         return written
 

@@ -11,6 +11,8 @@ from fleetx.ps.wire.arrays import Floats, Ids
 from fleetx.ps.wire.plain_data import check_number
 
 _SALT = 0x5EED
+UNSEEN_DAYS = 30
+"""Days after which ``shrink`` drops a row, where nobody has said another number."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +74,59 @@ class ShowClickEntry:
     """What ``shrink`` leaves of all counts."""
     lowest: float = 0.8
     """Rows with a lower score are dropped by ``shrink``."""
+    base_threshold: float = 0.0
+    """Saves of mode 1 and 2 hold rows with this score or a higher one."""
+    delta_keep_days: int | None = None
+    """They hold rows that were met within so many days; None for any."""
+    delete_after_unseen_days: int | None = None
+    """Days without being met after which ``fleet.shrink()`` drops a row, where it is told none."""
+    delta_threshold: float = 0.0
+    """Refused: saves of mode 1 hold every row that has changed."""
 
     def __post_init__(self) -> None:
         given: tuple[Any, Any] = self.show_name, self.click_name
         for name in given:
             if not isinstance(name, str):
                 raise ValueError(f"ShowClickEntry({name!r}): pass the names of the two slots")
-        for name in ("show_weight", "click_weight", "decay", "lowest"):
+        for name in ("show_weight", "click_weight", "decay", "lowest", "base_threshold"):
             check_number("ShowClickEntry", name, getattr(self, name), above=-1e-300)
+        for name in ("delta_keep_days", "delete_after_unseen_days"):
+            _check_days(name, getattr(self, name))
+        if self.delta_threshold != 0:
+            raise ValueError(
+                f"ShowClickEntry(delta_threshold={self.delta_threshold!r}) would leave rows out of "
+                "a delta whose score has risen by less, and a copy made of deltas would keep old "
+                "numbers for them; rows that changed are all written here. Leave it at 0, and set "
+                "base_threshold to leave out rows that are worth little"
+            )
+
+    def worth_saving(self, stats: Floats, days: NDArray[Any], today: int) -> NDArray[np.bool_]:
+        """Whether saves of mode 1 and 2 hold rows with these counts, last met on these days."""
+        fine = self.scores(stats) >= np.float32(self.base_threshold)
+        if self.delta_keep_days is not None:
+            fine &= today - days <= self.delta_keep_days
+        return fine
 
     def scores(self, stats: Floats) -> Floats:
         """The worth of rows, given their shows and clicks."""
         shows, clicks = stats[:, 0], stats[:, 1]
         worth = self.show_weight * (shows - clicks) + self.click_weight * clicks
         return worth.astype(np.float32)
+
+
+def _check_days(name: str, days: Any) -> None:
+    if days is None:
+        return
+    if isinstance(days, bool) or not isinstance(days, int) or days < 1:
+        raise ValueError(
+            f"ShowClickEntry({name}={days!r}): pass a whole number of days from 1, or None"
+        )
+
+
+def unseen_days_of(entry: "Entry | None") -> int:
+    """After how many days a row goes that was not met, if ``shrink`` is told no number."""
+    own = entry.delete_after_unseen_days if isinstance(entry, ShowClickEntry) else None
+    return UNSEEN_DAYS if own is None else own
 
 
 def check_unseen_days(threshold: Any) -> int:

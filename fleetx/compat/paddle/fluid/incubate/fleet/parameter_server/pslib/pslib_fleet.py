@@ -30,7 +30,8 @@ class PSLib(Fleet):
         """Refused: there is no cache beside the tables."""
         raise NotImplementedError(
             "fleet.save_cache_model() saves rows that are used often, and servers keep no such "
-            "list; save all with fleet.save_persistables(executor, dirname)."
+            "list; save what is shown and clicked often with fleet.save_persistables(executor, "
+            "dirname, mode=2) and ShowClickEntry(base_threshold=...), or follow the servers."
         )
 
 
