@@ -23,19 +23,14 @@ else:
     from model import WideAndDeep
 
 Batch = dict[str, Ragged]
-MODES: dict[str, dict[str, int]] = {
-    "sync": {},
-    "async": {"k_steps": 0},
-    "half": {"k_steps": 0, "half_async": True},
-    "geo": {"k_steps": 8},
-}
-"""How workers exchange -> the options of a_sync."""
+MODES = ("sync", "async", "half", "geo")
+"""How workers exchange."""
 
 
 def arguments() -> argparse.Namespace:
     """What may be said on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mode", choices=[*MODES], default="async")
+    parser.add_argument("--mode", choices=MODES, default="async")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--files", type=int, default=4)
     parser.add_argument("--lines", type=int, default=20_000, help="records in a file")
@@ -87,7 +82,8 @@ def main() -> None:
     strategy = fleet.DistributedStrategy()
     strategy.a_sync = given.mode != "sync"
     if given.mode != "sync":
-        strategy.a_sync_configs = MODES[given.mode]
+        steps = 8 if given.mode == "geo" else 0
+        strategy.a_sync_configs = {"k_steps": steps, "half_async": given.mode == "half"}
     fleet.init(strategy=strategy)
     if fleet.is_server():
         fleet.init_server()

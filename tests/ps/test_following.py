@@ -111,6 +111,24 @@ def test_rows_that_an_entry_admits_are_seen_when_they_begin() -> None:
         assert copied(follower, [1]) == [7.0]
 
 
+@pytest.mark.parametrize("kept", [{"dtype": "int8"}, {"storage": "disk", "memory": 1 << 16}])
+def test_rows_of_few_bytes_and_rows_on_disk_are_followed(
+    kept: dict[str, Any], tmp_path: Path
+) -> None:
+    spec = SparseSpec(name="t", dim=3, rule=SGD(1.0), **kept)
+    ids = np.arange(20_000)
+    with team(folder=tmp_path) as here, Follower(here.endpoints, every=SOON) as follower:
+        client = here.client()
+        handle = table(client, spec)
+        push(client, handle, ids, np.random.default_rng(0).standard_normal((20_000, 3)))
+        settled(follower)
+        assert copied(follower, ids) == rows(client, handle, ids)[:, 0].tolist()
+        push(client, handle, ids[::7], np.ones((len(ids[::7]), 3)))
+        settled(follower)
+        assert copied(follower, ids) == rows(client, handle, ids)[:, 0].tolist()
+        assert follower.copies[0].full_copies == 1
+
+
 def test_a_save_that_is_loaded_is_copied_as_a_whole(here: Team, tmp_path: Path) -> None:
     client = here.client()
     handle = table(client, SPEC)

@@ -171,9 +171,12 @@ class ServerCopy:
 
 
 def _read_only(spec: SparseSpec) -> SparseSpec:
-    """The same rows without what only training needs: the state of the rule, and counts."""
+    """The same rows without what only training needs, the state of the rule, and counts.
+
+    All of them in memory: whoever serves looks any row up.
+    """
     entry = None if isinstance(spec.entry, ShowClickEntry) else spec.entry
-    return replace(spec, rule=SGD(), entry=entry, pace=Pace())
+    return replace(spec, rule=SGD(), entry=entry, pace=Pace(), storage="memory", memory=0)
 
 
 def _plain(ids: Ids, rows: Floats) -> Rows:
