@@ -75,7 +75,9 @@ def main() -> None:
         found, told = trained(dtype, data, fresh)
         exact = exact or found
         whole = told["bytes"] / told["rows"]
-        print(f"| {dtype} | {found:.4f} | {found - exact:+.4f} | {told['row_bytes']} | {whole:.0f} |")
+        print(
+            f"| {dtype} | {found:.4f} | {found - exact:+.4f} | {told['row_bytes']} | {whole:.0f} |"
+        )
 
 
 if __name__ == "__main__":

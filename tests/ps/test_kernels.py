@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fleetx.ps.tables.initializers import Uniform
 from fleetx.ps.tables.kernels import numba_kernels, numpy_kernels
+from fleetx.ps.tables.rules import KNOWN_STEPS, Adam
 
 WIDTHS = [1, 3, 8, 16, 24, 40]
 ENGINES: list[ModuleType] = [numpy_kernels, numba_kernels]
@@ -75,3 +77,34 @@ def test_marks_that_differ_are_found(engine: ModuleType, kind: Any, leave: bool)
     if not leave:
         after[chosen] = 2
     np.testing.assert_array_equal(marks[:, 0], after)
+
+
+@pytest.mark.parametrize("beside", [0, 2])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_both_begin_rows_alike_to_the_last_bit(width: int, beside: int) -> None:
+    chosen, ids = slots(30, 50), np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 30)
+    found = []
+    for engine in ENGINES:
+        rows = floats(50, width + beside)
+        engine.fill_uniform(rows, chosen, ids, width, 7, -0.3, 0.2)
+        found.append(rows)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0][chosen, :width], Uniform(-0.3, 0.2).rows(ids, width, 7))
+
+
+@pytest.mark.parametrize("step", [1, 2, 100, KNOWN_STEPS - 2, KNOWN_STEPS - 1, 10**6])
+def test_both_move_rows_by_adam_alike_at_any_count_of_steps(step: int) -> None:
+    chosen, gradients, rule = slots(30, 50), floats(30, 8), Adam(0.1)
+    found = []
+    for engine in ENGINES:
+        rows, state = floats(50, 8), np.abs(floats(50, 17))
+        state[:, 16] = step - 1
+        rule.apply(engine, (rows, state, 0), chosen, gradients, 0.1)
+        assert (state[chosen, 16] == step).all()
+        found.append(rows)
+    np.testing.assert_allclose(found[0], found[1], rtol=2e-5, atol=1e-6)
+    mean = 0.9 * np.abs(floats(50, 17))[chosen, :8] + 0.1 * gradients
+    square = 0.999 * np.abs(floats(50, 17))[chosen, 8:16] + 0.001 * gradients**2
+    spread = np.sqrt(square / (1 - 0.999**step)) + 1e-8
+    moved = floats(50, 8)[chosen] - 0.1 * mean / (1 - 0.9**step) / spread
+    np.testing.assert_allclose(found[1][chosen], moved, rtol=1e-3, atol=1e-4)

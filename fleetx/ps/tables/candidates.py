@@ -49,7 +49,7 @@ class Candidates:
     def _slots_of(self, ids: Ids, day: int) -> Ids:
         slots, missing = self._index.find(ids, ~DAY, day << DAY_SHIFT)
         if missing:
-            new = self._slots.take(missing)
+            new, _ = self._slots.take(missing)
             self._counts.reserve(self._slots.used)
             self._counts.array[new, 0] = 0
             self._index.insert(ids[slots < 0], stamped(new, day, 0))

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from fleetx.ps.tables.arena import Arena
 from fleetx.ps.tables.hashing import STRIDE, mixed
+from fleetx.ps.tables.initializers import Initializer
 from fleetx.ps.tables.row_store import Column, Drawn, RowStore
 from fleetx.ps.tables.rules import Rule
 from fleetx.ps.wire.arrays import Array, Floats, Ids
@@ -144,6 +145,12 @@ class QuantisedRows(RowStore):
     @override
     def gather(self, kernels: ModuleType, slots: Ids, out: Floats) -> None:
         out[...] = self.weights_of(slots)
+
+    @override
+    def begin(
+        self, kernels: ModuleType, slots: Ids, ids: Ids, first: Initializer, seed: int
+    ) -> None:
+        self.set_weights(slots, first.rows(ids, self.weights.width, seed))
 
     @override
     def weights_of(self, slots: Ids) -> Floats:

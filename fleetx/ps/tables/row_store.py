@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetx.ps.tables.arena import Arena
+from fleetx.ps.tables.initializers import Initializer
 from fleetx.ps.tables.rules import Rule, Tables
 from fleetx.ps.tables.slot_pool import SlotPool
 from fleetx.ps.wire.arrays import Array, Floats, Ids
@@ -167,14 +168,21 @@ class RowStore:
 
     def take(self, count: int) -> Ids:
         """Unused rows, dropped ones first; all but their weights is as at the beginning."""
-        slots = self._slots.take(count)
+        slots, reused = self._slots.take(count)
         for column in self.columns.values():
             column.arena.reserve(self.used)
-        state = np.empty((count, self.state.width), np.float32)
-        self._rule.start(state)
-        self.state.array[slots] = state
-        self.stats.array[slots] = 0
+        # Memory that nobody had is zero. To write it again would cost as much as to use it.
+        first = self._rule.first_state
+        begin = slots[:reused] if first == 0 else slots
+        self.state.array[begin] = first
+        self.stats.array[slots[:reused]] = 0
         return slots
+
+    def begin(
+        self, kernels: ModuleType, slots: Ids, ids: Ids, first: Initializer, seed: int
+    ) -> None:
+        """Let rows begin with what their ids say."""
+        first.fill(kernels, self.weights.arena.array, slots, ids, self.weights.width, seed)
 
     def give_back(self, slots: Ids) -> None:
         """These rows are not needed any more."""

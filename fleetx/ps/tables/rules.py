@@ -1,11 +1,17 @@
 """How a push moves the rows of a sparse table; the mathematics of torch's optimizers, per row."""
 
+import functools
 from dataclasses import dataclass
 from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fleetx.ps.wire.arrays import Floats, Ids
 from fleetx.ps.wire.plain_data import check_number
 
+KNOWN_STEPS = 4096
+"""Updates of a row whose corrections by Adam are not computed each time."""
 Tables = tuple[Floats, Floats, int]
 """Rows that begin with weights, rows with the state of a rule, and where in them it begins."""
 
@@ -23,8 +29,10 @@ class SGD:
         """Floats that the rule keeps for a row."""
         return 0
 
-    def start(self, state: Floats) -> None:
-        """Fill the state of new rows."""
+    @property
+    def first_state(self) -> float:
+        """What the state of a row begins with."""
+        return 0.0
 
     def apply(
         self, kernels: ModuleType, tables: Tables, slots: Ids, g: Floats, rate: float
@@ -51,9 +59,10 @@ class Adagrad:
         """Floats that the rule keeps for a row."""
         return dim
 
-    def start(self, state: Floats) -> None:
-        """Fill the state of new rows."""
-        state[:] = self.initial
+    @property
+    def first_state(self) -> float:
+        """What the state of a row begins with."""
+        return self.initial
 
     def apply(
         self, kernels: ModuleType, tables: Tables, slots: Ids, g: Floats, rate: float
@@ -81,15 +90,26 @@ class Adam:
         """Floats that the rule keeps for a row: two moments and a count."""
         return 2 * dim + 1
 
-    def start(self, state: Floats) -> None:
-        """Fill the state of new rows."""
-        state[:] = 0
+    @property
+    def first_state(self) -> float:
+        """What the state of a row begins with."""
+        return 0.0
 
     def apply(
         self, kernels: ModuleType, tables: Tables, slots: Ids, g: Floats, rate: float
     ) -> None:
         """Move rows that are all different."""
-        kernels.adam(*tables, slots, g, rate, self.beta1, self.beta2, self.eps)
+        known = _corrections(self.beta1, self.beta2)
+        kernels.adam(*tables, slots, g, rate, self.beta1, self.beta2, self.eps, known)
+
+
+@functools.lru_cache
+def _corrections(beta1: float, beta2: float) -> NDArray[np.float64]:
+    """Adam's corrections for the first updates of a row; none for the one before them."""
+    steps = np.arange(1, KNOWN_STEPS)
+    known = np.ones((KNOWN_STEPS, 2))
+    known[1:] = np.stack([1 / (1 - beta1**steps), 1 / np.sqrt(1 - beta2**steps)], 1)
+    return known
 
 
 Rule = SGD | Adagrad | Adam

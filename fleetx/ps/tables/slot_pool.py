@@ -13,8 +13,8 @@ class SlotPool:
         """How many different numbers were given out so far."""
         self._free: list[Ids] = []
 
-    def take(self, count: int) -> Ids:
-        """So many numbers that nobody has."""
+    def take(self, count: int) -> tuple[Ids, int]:
+        """So many numbers that nobody has, and how many of the first ones somebody had before."""
         found: list[Ids] = []
         missing = count
         while missing and self._free:
@@ -26,7 +26,7 @@ class SlotPool:
             missing -= len(last)
         found.append(np.arange(self.used, self.used + missing))
         self.used += missing
-        return np.concatenate(found)
+        return np.concatenate(found), count - missing
 
     def give_back(self, slots: Ids) -> None:
         """These are not needed any more."""

@@ -100,8 +100,8 @@ class SparseTable:
         """Give rows to unknown ids that are admitted, and fill in their slots."""
         unknown = np.flatnonzero(slots < 0)
         if self._candidates is None:
-            new, back = np.unique(ids[unknown], return_inverse=True)
-            slots[unknown] = self._add(new)[back.reshape(-1)]
+            new, _, place = self._kernels.dedupe(ids[unknown], 1)
+            slots[unknown] = self._add(new)[place]
             return None
         times = np.ones(len(unknown), np.int64) if met is None else met[unknown]
         assert self.spec.entry is not None
@@ -119,7 +119,7 @@ class SparseTable:
     def _add(self, ids: Ids) -> Ids:
         """New rows for ids that are all different and unknown; returns their slots."""
         slots = self._add_empty(ids)
-        self._rows.set_weights(slots, self._first(ids))
+        self._rows.begin(self._kernels, slots, ids, self.spec.initializer, self.spec.seed)
         return slots
 
     def _add_empty(self, ids: Ids) -> Ids:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fleetx.ps.tables.kernels.numba_base import AHEAD, LINE, compiled, inlined, prefetch
+from fleetx.ps.tables.hashing import STRIDE
+from fleetx.ps.tables.kernels.numba_base import AHEAD, LINE, compiled, inlined, mix, prefetch
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 
 NEAR = 8
@@ -70,6 +71,20 @@ def gather(rows: Floats, slots: Ids, out: Floats) -> None:
         _gather_lines(rows, slots, out)
     else:
         _gather(rows, slots, out)
+
+
+@compiled
+def fill_uniform(
+    rows: Floats, slots: Ids, ids: Ids, columns: int, seed: int, low: float, high: float
+) -> None:
+    # The same operations in the same order as those of numpy: every engine makes the same rows.
+    flat, wide, salt, span = rows.reshape(-1), rows.shape[1], mix(seed), high - low
+    for i in range(slots.shape[0]):
+        to, state = np.uint64(slots[i] * wide), mix(ids[i]) + salt
+        for j in range(np.uint64(columns)):
+            state += np.uint64(STRIDE)
+            draw = np.float64(np.int64(mix(state) >> np.uint64(11))) / (1 << 53)
+            flat[to + j] = np.float32(low + span * draw)
 
 
 @compiled
@@ -165,27 +180,35 @@ def adam(
     first: float,
     second: float,
     eps: float,
+    corrections: Floats,
 ) -> None:
     n, d = gradients.shape
-    flat, moments = rows.reshape(-1), state.reshape(-1)
-    wide, far = rows.shape[1], state.shape[1]
+    flat, moments, given = rows.reshape(-1), state.reshape(-1), gradients.reshape(-1)
+    wide, far, known = rows.shape[1], state.shape[1], corrections.shape[0]
     b1, b2, e = np.float32(first), np.float32(second), np.float32(eps)
     c1, c2 = np.float32(1 - first), np.float32(1 - second)
     for i in range(n):
-        if i + AHEAD < n:
+        if i + NEAR < n:
             for k in range(0, d, LINE):
-                prefetch(flat, slots[i + AHEAD] * wide + k)
+                prefetch(flat, slots[i + NEAR] * wide + k)
             for k in range(0, 2 * d + 1, LINE):
-                prefetch(moments, slots[i + AHEAD] * far + begin + k)
-        w, g, s = rows[slots[i]], gradients[i], state[slots[i]][begin:]
-        means, squares = s[:d], s[d : 2 * d]
-        step = s[2 * d] + np.float32(1)
-        s[2 * d] = step
-        short = np.float32(rate / (1 - first ** np.float64(step)))
-        root = np.float32(np.sqrt(1 - second ** np.float64(step)))
-        for j in range(d):
-            mean = b1 * means[j] + c1 * g[j]
-            square = b2 * squares[j] + c2 * g[j] * g[j]
-            means[j] = mean
-            squares[j] = square
-            w[j] -= short * mean / (np.sqrt(square) / root + e)
+                prefetch(moments, slots[i + NEAR] * far + begin + k)
+        w, g = np.uint64(slots[i] * wide), np.uint64(i * d)
+        m = np.uint64(slots[i] * far + begin)
+        v = m + np.uint64(d)
+        step = moments[v + np.uint64(d)] + np.float32(1)
+        moments[v + np.uint64(d)] = step
+        # Powers of a step cost more than all the rest of a short row.
+        at = np.int64(step)
+        if at < known:
+            short, root = np.float32(rate * corrections[at, 0]), np.float32(corrections[at, 1])
+        else:
+            short = np.float32(rate / (1 - first ** np.float64(step)))
+            root = np.float32(1 / np.sqrt(1 - second ** np.float64(step)))
+        for j in range(np.uint64(d)):
+            gradient = given[g + j]
+            mean = b1 * moments[m + j] + c1 * gradient
+            square = b2 * moments[v + j] + c2 * gradient * gradient
+            moments[m + j] = mean
+            moments[v + j] = square
+            flat[w + j] -= short * mean / (np.sqrt(square) * root + e)

@@ -7,8 +7,9 @@ place of a cache line, in which most probes end.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fleetx.ps.tables.hashing import mixed, servers_of
+from fleetx.ps.tables.hashing import mixed, servers_of, uniform
 from fleetx.ps.wire.arrays import Array, Floats, Ids, Words
 
 SLOT_BITS = 34
@@ -69,6 +70,14 @@ def insert(pairs: Ids, places: int, ids: Ids, words: Ids) -> int:
         open_ = open_[~settled]
         at[open_] += 1
     return len(ids)
+
+
+def fill_uniform(
+    rows: Floats, slots: Ids, ids: Ids, columns: int, seed: int, low: float, high: float
+) -> None:
+    """Numbers between two bounds, from the hashes of ids, at the beginnings of rows."""
+    spread = low + (high - low) * uniform(ids, columns, seed)
+    rows[slots, :columns] = spread.astype(np.float32)
 
 
 def rebuild(old: Ids, pairs: Ids, places: int) -> bool:
@@ -160,8 +169,13 @@ def adam(
     first: float,
     second: float,
     eps: float,
+    corrections: NDArray[np.float64],
 ) -> None:
-    """Adam with a step count for each row, kept behind its two moments."""
+    """Adam with a step count for each row, kept behind its two moments.
+
+    The corrections of the first steps may be looked up: ``1 / (1 - first**step)`` and
+    ``1 / sqrt(1 - second**step)``.
+    """
     d = gradients.shape[1]
     weights, state = rows[:, :d], state[:, begin : begin + 2 * d + 1]
     b1, b2 = np.float32(first), np.float32(second)
@@ -176,8 +190,8 @@ def adam(
         s[:, 2 * d] = step
         state[piece] = s
         short = (rate / (1 - first ** step.astype(np.float64))).astype(np.float32)
-        root = np.sqrt(1 - second ** step.astype(np.float64)).astype(np.float32)
-        spread = np.sqrt(s[:, d : 2 * d]) / root[:, None] + np.float32(eps)
+        root = (1 / np.sqrt(1 - second ** step.astype(np.float64))).astype(np.float32)
+        spread = np.sqrt(s[:, d : 2 * d]) * root[:, None] + np.float32(eps)
         weights[piece] -= short[:, None] * s[:, :d] / spread
 
 
