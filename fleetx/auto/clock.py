@@ -144,36 +144,16 @@ class OperatorClock:
         return self._on_card(call) if self._device.type == "cuda" else _on_cpu(call)
 
     def _on_card(self, call: Callable[[], object]) -> float:
-        """In a CUDA graph, where small kernels do not wait for the host; else as it starts them."""
-        try:
-            return self._captured(call)
-        except RuntimeError:  # it asks the card for a number, or allocates outside of torch
-            torch.cuda.synchronize(self._device)
-            return self._started(call)
-
-    def _captured(self, call: Callable[[], object]) -> float:
-        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self._device)
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(side):  # a backward runs on the stream of its forward
-            call()
-        torch.cuda.current_stream(self._device).wait_stream(side)
-        with torch.cuda.graph(graph, stream=side):
-            for _ in range(ROUNDS):
-                call()
-        graph.replay()
-        return self._started(graph.replay, 1) / ROUNDS
-
-    def _started(self, call: Callable[[], object], times: int = ROUNDS) -> float:
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         blocker = torch.empty(1 << 26, device=self._device)
-        for _ in range(8):
-            blocker.add_(1)  # a millisecond, in which the host gets ahead
+        for _ in range(48):
+            blocker.add_(1)  # milliseconds, in which the host gets ahead
         first.record()
-        for _ in range(times):
+        for _ in range(ROUNDS):
             call()
         last.record()
         torch.cuda.synchronize(self._device)
-        return float(first.elapsed_time(last)) / times / 1e3
+        return float(first.elapsed_time(last)) / ROUNDS / 1e3
 
 
 @contextmanager
