@@ -76,8 +76,15 @@ def differences(said: Mapping[str, Facts]) -> str:
     """Who differs in what, of workers by their numbers; empty where all agree."""
     names = dict.fromkeys(name for own in said.values() for name in own)
     apart = [name for name in names if len({own.get(name) for own in said.values()}) > 1]
+    # That a strategy is on for some says enough: its options, which the others lack, would hide it.
+    apart = [name for name in apart if not _is_of_some(name, said)] or apart
     told = "; ".join(_difference(name, said) for name in apart[:SHOWN])
     return told + (f" and {len(apart) - SHOWN} more" if len(apart) > SHOWN else "")
+
+
+def _is_of_some(name: str, said: Mapping[str, Facts]) -> bool:
+    """Whether it is an option of a strategy that some workers do not have."""
+    return "_configs[" in name and any(name not in own for own in said.values())
 
 
 def _difference(name: str, said: Mapping[str, Facts]) -> str:

@@ -107,6 +107,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"strategy": ASYNC},
         {"strategy": {"a_sync": True, "a_sync_configs": {"k_steps": 0, "half_async": True}}},
     ),
+    "copies or not": ({"strategy": GEO}, {}),
     "clip": ({}, {"strategy": {"clip": True}}),
     "width": ({"strategy": ASYNC}, {"strategy": ASYNC, "table": {"dim": 5}}),
     "first rows": (
@@ -125,6 +126,7 @@ EXPECTED = {
     "copies": "a_sync_configs['k_steps'] is",
     "k_steps": "a_sync_configs['k_steps'] is",
     "half": "a_sync_configs['half_async'] is",
+    "copies or not": "strategy.a_sync is",
     "clip": "strategy.clip is",
     "width": "dim is",
     "first rows": "initializer.",
@@ -140,6 +142,8 @@ def test_a_worker_that_differs_is_refused_and_nobody_waits_for_it(kind: str) -> 
     assert len(refused) == 1, told
     assert "worker 0" in refused[0]
     assert "worker 1" in refused[0]
+    named = "_configs[" in refused[0]
+    assert named == ("_configs[" in EXPECTED[kind]), "not what only one of them could set"
     (other,) = [text for text in told if text is not refused[0]]
     assert other == "" or "is dead, and synchronous training cannot go on" in other
 
