@@ -138,7 +138,7 @@ def examples() -> list[Item]:
     small = ("--files", "2", "--lines", "5000", "--epochs", "1", "--save", "model")
     found = [
         item(f"examples/ctr, {mode}", *JOB, *script("ctr/train.py", "--mode", mode, *small))
-        for mode in ("sync", "async", "geo")
+        for mode in ("sync", "async", "half", "geo")
     ]
     found += [
         item("examples/word2vec", *JOB, *script("word2vec/train.py", "--batches", "100")),

@@ -54,7 +54,8 @@ def run(
             for number, endpoint in enumerate(endpoints):
                 own = {
                     "TRAINING_ROLE": {"server": "PSERVER", "worker": "TRAINER"}[role],
-                    "PADDLE_TRAINER_ID": str(number),
+                    # Paddle looks for it among the workers, whoever asks.
+                    "PADDLE_TRAINER_ID": str(number % workers),
                     "PADDLE_PORT": endpoint.rpartition(":")[2],
                 }
                 whole = [sys.executable, *command]

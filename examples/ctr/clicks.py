@@ -23,10 +23,15 @@ def examples(count: int, seed: int) -> tuple[Floats, NDArray[np.int64], Floats]:
     return dense, ids, 1 / (1 + np.exp(-logits))
 
 
+def labelled(count: int, seed: int) -> tuple[Floats, NDArray[np.int64], NDArray[np.bool_]]:
+    """Dense features, ids of all slots, and whether there was a click."""
+    dense, ids, truth = examples(count, seed)
+    return dense, ids, np.random.default_rng(seed + 10**6).random(count) < truth
+
+
 def lines(count: int, seed: int) -> Iterator[str]:
     """Records as text slots: click, dense features, then 26 slots of one id each."""
-    dense, ids, truth = examples(count, seed)
-    clicks = np.random.default_rng(seed + 10**6).random(count) < truth
+    dense, ids, clicks = labelled(count, seed)
     for click, numbers, row in zip(clicks, dense, ids, strict=True):
         slots = " ".join(f"1 {i}" for i in row)
         yield f"1 {int(click)} {DENSE} {' '.join(f'{x:.4f}' for x in numbers)} {slots}\n"
