@@ -11,6 +11,12 @@ from fleetx import __version__
 from fleetx.near_names import did_you_mean
 
 TOOLS = {
+    "chaos": (
+        "fleetx.chaos.command",
+        "kill, stop and damage parameter servers, and count what is lost",
+        "Runs jobs with parameter servers, kills and stops their processes, fills their disks, "
+        "damages their files and sends them wrong bytes, and counts every push.",
+    ),
     "check": (
         "fleetx.checking.command",
         "run a script with and without each of its flags and compare",

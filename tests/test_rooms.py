@@ -18,7 +18,7 @@ ROOMS = [
     *("plan", "record"),
     *("strategies", "optim"),
     *("config", "auto", "engine", "tracking", "api"),
-    *("checking", "planning", "watch", "doctor"),
+    *("checking", "planning", "watch", "doctor", "chaos"),
     *("static", "io"),
     *("data", "metrics", "applications", "evaluate"),
     "compat",

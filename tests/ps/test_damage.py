@@ -153,7 +153,7 @@ def test_no_folder_of_a_state_can_be_missed(tmp_path: Path, state: Any) -> None:
             opened(here)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(which=st.integers(0, 10_000), position=st.floats(0, 1, exclude_max=True))
 def test_a_bit_of_a_state_that_turns_over_is_noticed(
     tmp_path: Path, state: Any, which: int, position: float
@@ -279,7 +279,7 @@ def test_no_file_of_a_save_can_be_missed(tmp_path: Path) -> None:
         assert str(here / path.relative_to(folder)) in str(caught.value)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(which=st.integers(0, 10_000), position=st.floats(0, 1, exclude_max=True))
 def test_a_bit_of_a_save_that_turns_over_is_noticed(
     tmp_path: Path, which: int, position: float

@@ -1,0 +1,1 @@
+"""``fleetx chaos``: disturbs real processes as badly as machines do, and counts what was lost."""
