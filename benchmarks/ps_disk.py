@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 from benchmarks.ps import ids
 from fleetx.ps.tables.disk_table import DiskTable
-from fleetx.ps.tables.index import INDEX_BYTES
+from fleetx.ps.tables.index import fullness_for
 from fleetx.ps.tables.rules import Adagrad
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import SparseTable
@@ -57,7 +57,8 @@ class Side:
 def made(rows: int, dim: int, share: float, folder: Path | None) -> list[SparseTable]:
     """Both tables, full of rows."""
     rule = Adagrad(0.01)
-    memory = int(share * rows * (4 * (dim + rule.state_width(dim)) + INDEX_BYTES + 1))
+    row = 4 * (dim + rule.state_width(dim))
+    memory = int(share * rows * (row + fullness_for(row).most_bytes + 1))
     common: dict[str, Any] = {"name": "t", "dim": dim, "rule": rule}
     tables = [
         SparseTable(SparseSpec(**common)),

@@ -1,5 +1,6 @@
 """Tables larger than memory: they do all that those in memory do, and forget nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,30 @@ def test_stamps_begin_anew_on_the_disk_too() -> None:
     assert disk.day == memory.day < LAST_DAY // 2 + 1
     assert everything(disk) == everything(memory)
     assert sorted(disk.shrink(5)) == sorted(memory.shrink(5)) == IDS[30:].tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_rows_of_a_save_take_the_place_of_those_in_memory_and_of_those_on_the_disk(
+    dtype: str,
+) -> None:
+    form, other = spec(rule=Adagrad(0.1), dtype=dtype), SparseTable(spec(rule=Adagrad(0.1)))
+    disk, memory = DiskTable(form), SparseTable(form)
+    other.begin_day(3)
+    other.push(IDS[100:500], np.ones((400, DIM), np.float32))
+    for each in (disk, memory):
+        each.begin_day(5)
+        for ids in np.array_split(IDS[:400], 10):
+            each.push(ids, np.ones((len(ids), DIM), np.float32))
+        mark = each.begin_mark()
+        for number in range(4):
+            each.put(other.part(number, 2))
+    assert len(disk) == len(memory) == 500
+    assert everything(disk) == everything(memory)
+    assert sorted(disk.part(0, 0, mark).ids) == IDS[100:500].tolist()
+    bare = memory.part(0, 0)
+    for each in (disk, memory):  # a save of another rule brings no state
+        each.put(replace(bare, state=np.empty((500, 0), np.float32), weights=bare.weights + 1))
+    assert everything(disk) == everything(memory)
 
 
 def test_rows_that_are_asked_for_often_stay_in_memory() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fleetx.ps.tables.entries import CountFilterEntry, ProbabilityEntry, ShowClickEntry
 from fleetx.ps.tables.hashing import mixed, servers_of
-from fleetx.ps.tables.index import Index
+from fleetx.ps.tables.index import DENSE, ROOMY, Fullness, Index
 from fleetx.ps.tables.initializers import Constant, Normal, Uniform
-from fleetx.ps.tables.kernels import numba_kernels, numpy_kernels
+from fleetx.ps.tables.kernels import numba_index, numba_kernels, numpy_kernels
 from fleetx.ps.tables.rules import SGD, Adagrad, Adam, Rule
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import SparseTable
@@ -90,13 +90,23 @@ def test_it_grows_and_forgets_nothing(engine: ModuleType) -> None:
     assert (pulled(table, ids) == table._first(ids)).all()
 
 
-@pytest.mark.parametrize("rows", [20_000, 140_000, 300_001])
-@pytest.mark.parametrize("rule", [SGD(), Adagrad()])
-def test_memory_is_at_most_one_and_a_half_times_the_payload(rows: int, rule: Rule) -> None:
-    table = make(dim=16, rule=rule, initializer=Constant())
-    pulled(table, np.arange(rows))
-    payload = rows * 4 * (16 + rule.state_width(16))
-    assert payload < table.nbytes <= 1.5 * payload
+@pytest.mark.parametrize(
+    ("dim", "rule", "most"),
+    [
+        (8, Adagrad(), 1.3),
+        (16, Adagrad(), 1.3),
+        (16, SGD(), 1.3),
+        (8, Adam(), 1.3),
+        (8, SGD(), 1.6),
+    ],
+)
+def test_memory_is_at_most_so_many_times_the_payload(dim: int, rule: Rule, most: float) -> None:
+    table = make(numba_kernels, dim=dim, rule=rule, initializer=Constant())
+    payload = dim + rule.state_width(dim)
+    for begin in range(0, 150_000, 5000):
+        pulled(table, np.arange(begin, begin + 5000))
+        if begin >= 80_000:
+            assert 1 < table.nbytes / (len(table) * 4 * payload) <= most
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
@@ -192,12 +202,13 @@ def test_rows_of_any_width_are_found_and_added_up(engine: ModuleType, dim: int, 
     np.testing.assert_allclose(total, expected, rtol=1e-5)
 
 
-def test_both_engines_find_the_same_in_one_index() -> None:
+@pytest.mark.parametrize("fullness", [ROOMY, DENSE])
+def test_both_engines_find_the_same_in_one_index(fullness: Fullness) -> None:
     """Also in lines that are full, and the id that free places seem to hold."""
     ids = np.concatenate([np.arange(1, 20_000), EXTREMES])
     ids = np.unique(ids)
     for known in (ids, ids[ids != 0]):
-        index = Index(numpy_kernels)
+        index = Index(numpy_kernels, fullness)
         for piece in np.array_split(known, 9):  # it grows meanwhile, and is as full as it may be
             index.insert(piece, np.flatnonzero(np.isin(known, piece)))
         asked = np.concatenate([known, np.array([0]), -known[known > 0] - 7])
@@ -213,6 +224,30 @@ def test_both_engines_find_the_same_in_one_index() -> None:
         places = np.flatnonzero(index._pairs[1::2] >= 0)
         homes = numpy_kernels.homes(mixed(index._pairs[0::2][places]), index._places)
         assert (places - homes >= numpy_kernels.PLACES).any(), "some are behind a full line"
+
+
+@pytest.mark.parametrize("fullness", [ROOMY, DENSE])
+@pytest.mark.parametrize("order", ["chance", "hashes"])
+def test_an_index_grows_in_its_place_and_forgets_nothing(
+    engine: ModuleType, fullness: Fullness, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba_index, "SOME", 16)  # so that pairs are left more often than that
+    ids = np.random.default_rng(0).permutation(random_ids(30_000))
+    index = Index(engine, fullness)
+    if order == "hashes":  # as in files, for which room is made first
+        ids = ids[np.argsort(mixed(ids))]
+        index.reserve(len(ids))
+    for begin in range(0, len(ids), 3000):
+        piece = ids[begin : begin + 3000]
+        index.insert(piece, np.arange(begin, begin + len(piece)))
+        seen = begin + len(piece)
+        slots, missing = index.find(ids)
+        assert missing == len(ids) - seen
+        assert (slots[:seen] == np.arange(seen)).all()
+        assert (slots[seen:] < 0).all()
+    index.reserve(200_000)
+    assert (index.find(ids)[0] == np.arange(len(ids))).all()
+    assert sorted(index.words()[1]) == [*range(len(ids))]
 
 
 def test_both_engines_sort_ids_alike() -> None:

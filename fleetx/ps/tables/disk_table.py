@@ -10,7 +10,7 @@ from typing_extensions import override
 from fleetx.ps.tables.arena import Arena
 from fleetx.ps.tables.cold_rows import ColdRows
 from fleetx.ps.tables.entries import ShowClickEntry
-from fleetx.ps.tables.index import DAY, DAY_SHIFT, INDEX_BYTES, MARK, MARK_SHIFT, rows_of
+from fleetx.ps.tables.index import DAY, DAY_SHIFT, MARK, MARK_SHIFT, fullness_for, rows_of
 from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import SparseTable
@@ -49,7 +49,8 @@ class DiskTable(SparseTable):
     @property
     def _most(self) -> int:
         """Rows that there is memory for."""
-        return max(FEWEST, self.spec.memory // (self._rows.row_bytes + INDEX_BYTES + 1))
+        row = self._rows.row_bytes
+        return max(FEWEST, int(self.spec.memory / (row + fullness_for(row).most_bytes + 1)))
 
     @override
     def __len__(self) -> int:
@@ -204,6 +205,26 @@ class DiskTable(SparseTable):
         )
         both = zip(vars(hot).values(), vars(cold).values(), strict=True)
         return Rows(*(np.concatenate(pair) for pair in both))
+
+    @override
+    def put(self, rows: Rows) -> None:
+        """Take rows to the disk at once: they come in the order of hashes, and not to be used."""
+        columns = self._rows.columns
+        complete = rows.state.shape[1] == columns["state"].width
+        if len(rows) == 0 or not complete or rows.stats.shape[1] != columns["stats"].width:
+            super().put(rows)
+            return
+        slots, missing = self._index.find(rows.ids)
+        if missing < len(rows):  # what is in memory would hide them
+            self.drop(rows.ids[slots >= 0])
+        records = np.empty(len(rows), self._rows.record)
+        records["id"], records["state"], records["stats"] = rows.ids, rows.state, rows.stats
+        stamps = (rows.days.astype(np.int64) << DAY_SHIFT) | (self.mark << MARK_SHIFT)
+        records["stamps"] = stamps
+        self._rows.put_weights(records, rows.weights)
+        before = len(self._cold)
+        self._cold.put(records)
+        self._total += len(self._cold) - before
 
     @override
     def clear(self) -> None:

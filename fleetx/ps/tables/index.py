@@ -1,6 +1,7 @@
 """From ids to rows: open addressing in one array, in the order of the hashes."""
 
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,15 +10,25 @@ from fleetx.ps.tables.hashing import mixed
 from fleetx.ps.tables.kernels.numpy_kernels import PLACES, SLOT, SLOT_BITS, homes
 from fleetx.ps.wire.arrays import Array, Ids
 
-LOAD = 0.6
-"""The share of places that may be taken; beyond it probes become long."""
-GROWTH = 1.2
-"""Small steps keep the index small, and moving it is one pass through memory in order.
 
-Both together make at most 32 bytes an id: half of the smallest usual row, 16 floats without state.
-"""
-INDEX_BYTES = 32
-"""What an id takes at most."""
+class Fullness(NamedTuple):
+    """How much of an index is taken."""
+
+    load: float
+    """The share of places that may be taken."""
+    growth: float
+    """By how much it becomes longer then: small steps keep it small, and each is one pass."""
+
+    @property
+    def most_bytes(self) -> float:
+        """What an id takes at most."""
+        return 16 * self.growth / self.load
+
+
+ROOMY, DENSE = Fullness(0.6, 1.2), Fullness(0.9, 1.06)
+"""Where an id is looked for in one cache line, and in two on average, which takes twice as long."""
+OVERHEAD = 0.3
+"""The share of a row's bytes that an id may take, if that can be had."""
 SLACK = 1024
 """Places behind the last home, so that a probe never has to wrap around."""
 SMALLEST = 1 << 12
@@ -32,17 +43,20 @@ MARK = ((1 << MARK_BITS) - 1) << MARK_SHIFT
 class Index:
     """The words of all ids: row, day and mark."""
 
-    def __init__(self, kernels: ModuleType, ids: int = 0) -> None:
-        self._kernels = kernels
+    def __init__(self, kernels: ModuleType, fullness: Fullness = ROOMY) -> None:
+        self._kernels, self._fullness = kernels, fullness
         self.size = 0
-        self._allocate(max(SMALLEST, int(ids / LOAD)))
+        self._allocate(SMALLEST)
 
     def _allocate(self, places: int) -> None:
-        places = -(-places // PLACES) * PLACES
-        self._places = places
-        self._arena = Arena(2, np.int64, places + SLACK)
-        self._pairs: Ids = self._arena.array[: places + SLACK].reshape(-1)
+        self._places = _whole_lines(places)
+        self._arena = Arena(2, np.int64, self._places + SLACK)
+        self._pairs: Ids = self._view()
         self._pairs[1::2] = -1
+
+    def _view(self) -> Ids:
+        pairs: Ids = self._arena.array[: self._places + SLACK].reshape(-1)
+        return pairs
 
     @property
     def nbytes(self) -> int:
@@ -61,16 +75,13 @@ class Index:
         Needed before ids come in the order of their hashes: an index that is still small would be
         overfull in one place and empty in all others.
         """
-        places = int(ids / LOAD) + 1
+        places = int(ids / self._fullness.load) + 1
         if places > self._places:
-            old = self._pairs
-            self._allocate(places)
-            while not self._kernels.rebuild(old, self._pairs, self._places):
-                self._allocate(int(self._places * GROWTH))
+            self._expand(places)
 
     def insert(self, ids: Ids, words: Ids) -> None:
         """Add ids, all different and none of them known."""
-        while self.size + len(ids) > self._places * LOAD:
+        while self.size + len(ids) > self._places * self._fullness.load:
             self._grow()
         done = 0
         while done < len(ids):
@@ -94,12 +105,17 @@ class Index:
         return total
 
     def _grow(self) -> None:
-        old, places = self._pairs, self._places
-        while True:
-            places = int(places * GROWTH) + 1
-            self._allocate(places)
-            if self._kernels.rebuild(old, self._pairs, self._places):
-                return
+        self._expand(int(self._places * self._fullness.growth) + 1)
+
+    def _expand(self, places: int) -> None:
+        """Have so many places, in the same memory and by one pass through it."""
+        before, self._places = self._places + SLACK, _whole_lines(places)
+        self._pairs = np.empty(0, np.int64)  # memory with a view does not grow
+        self._arena.reserve(self._places + SLACK)
+        self._pairs = self._view()
+        self._pairs[2 * before + 1 :: 2] = -1
+        ids, words = self._kernels.expand(self._pairs, before, self._places)
+        self._rest(ids, words, len(ids))
 
     def words(self) -> tuple[Ids, Ids]:
         """All ids and their words, as copies."""
@@ -109,7 +125,7 @@ class Index:
     def replace(self, ids: Ids, words: Ids) -> None:
         """Hold these ids and no others."""
         self.size = 0
-        self._allocate(max(SMALLEST, int(len(ids) / LOAD) + 1))
+        self._allocate(max(SMALLEST, int(len(ids) / self._fullness.load) + 1))
         self.insert(ids, words)
 
     def part(self, number: int, bits: int) -> tuple[Ids, Ids]:
@@ -153,6 +169,15 @@ class Index:
         inside = (mixed(self._pairs[0::2][chosen]) >> shift) == np.uint64(number)
         places: Ids = chosen[inside]
         return places
+
+
+def fullness_for(row_bytes: int) -> Fullness:
+    """Roomy, unless an index would take too much beside such rows."""
+    return ROOMY if row_bytes * OVERHEAD >= ROOMY.most_bytes else DENSE
+
+
+def _whole_lines(places: int) -> int:
+    return -(-places // PLACES) * PLACES
 
 
 def rows_of(words: Ids) -> Ids:

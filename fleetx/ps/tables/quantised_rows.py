@@ -157,6 +157,10 @@ class QuantisedRows(RowStore):
         return self._format.weights(_Kept(self.weights.array[slots], self._scales.array[slots]))
 
     @override
+    def put_weights(self, records: Array, weights: Floats) -> None:
+        records["weights"], records["scales"] = self._format.kept(weights, None)
+
+    @override
     def weights_in(self, records: Array) -> Floats:
         return self._format.weights(_Kept(records["weights"], records["scales"]))
 

@@ -131,6 +131,10 @@ class RowStore:
             column.array[slots] = records[name]
         return slots
 
+    def put_weights(self, records: Array, weights: Floats) -> None:
+        """Write weights to records."""
+        records["weights"] = weights
+
     def weights_in(self, records: Array) -> Floats:
         """The weights of records."""
         weights: Floats = records["weights"]

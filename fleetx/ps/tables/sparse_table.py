@@ -9,7 +9,17 @@ import numpy as np
 from fleetx.ps.tables import kernels
 from fleetx.ps.tables.candidates import Candidates
 from fleetx.ps.tables.entries import ShowClickEntry
-from fleetx.ps.tables.index import DAY, DAY_SHIFT, MARK, MARK_SHIFT, Index, rows_of, stamped
+from fleetx.ps.tables.index import (
+    DAY,
+    DAY_SHIFT,
+    MARK,
+    MARK_SHIFT,
+    ROOMY,
+    Index,
+    fullness_for,
+    rows_of,
+    stamped,
+)
 from fleetx.ps.tables.quantised_rows import QuantisedRows
 from fleetx.ps.tables.row_store import Drawn, Rows, RowStore
 from fleetx.ps.tables.sparse_spec import SparseSpec
@@ -27,9 +37,9 @@ class SparseTable:
     def __init__(self, spec: SparseSpec, engine: ModuleType | None = None) -> None:
         self.spec, self.lock = spec, threading.RLock()
         self._kernels = engine or kernels.active
-        self._index = Index(self._kernels)
         self._counted = isinstance(spec.entry, ShowClickEntry)
         self._rows = self._no_rows()
+        self._index = self._no_ids()
         filtered = spec.entry is not None and not self._counted
         self._candidates = Candidates(self._kernels) if filtered else None
         self.updates = 0
@@ -43,6 +53,10 @@ class SparseTable:
         if spec.dtype == "float32":
             return RowStore(spec.dim, spec.rule, counted=counted)
         return QuantisedRows(spec.dim, spec.rule, counted=counted, dtype=spec.dtype)
+
+    def _no_ids(self) -> Index:
+        dense = self._kernels.BEARS_DENSE
+        return Index(self._kernels, fullness_for(self._rows.row_bytes) if dense else ROOMY)
 
     def __len__(self) -> int:
         return self._index.size
@@ -282,8 +296,8 @@ class SparseTable:
 
     def clear(self) -> None:
         """Forget all rows, and who waits for one; the count of updates and the marks go on."""
-        self._index = Index(self._kernels)
         self._rows = self._no_rows()
+        self._index = self._no_ids()
         if self._candidates is not None:
             self._candidates = Candidates(self._kernels)
 

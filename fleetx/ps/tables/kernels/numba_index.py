@@ -12,6 +12,10 @@ from fleetx.ps.tables.kernels.numba_base import AHEAD, compiled, inlined, mix, p
 from fleetx.ps.tables.kernels.numpy_kernels import PLACES, SLOT
 from fleetx.ps.wire.arrays import Ids
 
+BEARS_DENSE = True
+SOME = 1 << 12
+"""Pairs for which there is room beside an index that grows, at first."""
+
 
 @inlined
 def _home(value: Any, places: Any) -> Any:
@@ -79,16 +83,33 @@ def insert(pairs: Ids, places: int, ids: Ids, words: Ids) -> int:
 
 
 @compiled
-def rebuild(old: Ids, pairs: Ids, places: int) -> bool:
-    last = pairs.shape[0] // 2 - 1
-    for i in range(old.shape[0] // 2):
-        word = old[2 * i + 1]
-        if word >= 0:
-            at = _home(old[2 * i], places)
-            while at < last and pairs[2 * at + 1] >= 0:
+def _expand(pairs: Ids, before: int, places: int, left: Ids, count: int) -> int:
+    total = pairs.shape[0] // 2
+    for i in range(before - 1, -1, -1):
+        word = pairs[2 * i + 1]
+        if word < 0:
+            continue
+        if 2 * count == left.shape[0]:
+            return -1 - i
+        key = pairs[2 * i]
+        pairs[2 * i], pairs[2 * i + 1] = 0, -1
+        at = _home(key, places)
+        # All behind this place have gone to their new homes, all before it have not.
+        if at > i:
+            while at < total - 1 and pairs[2 * at + 1] >= 0:
                 at += 1
-            if at == last:
-                return False
-            pairs[2 * at] = old[2 * i]
-            pairs[2 * at + 1] = word
-    return True
+            if at < total - 1:
+                pairs[2 * at], pairs[2 * at + 1] = key, word
+                continue
+        left[2 * count], left[2 * count + 1] = key, word
+        count += 1
+    return count
+
+
+def expand(pairs: Ids, before: int, places: int) -> tuple[Ids, Ids]:
+    # Few are left: those so near to the beginning that their new homes are not behind them.
+    left, count = np.empty(2 * SOME, np.int64), 0
+    while (done := _expand(pairs, before, places, left, count)) < 0:
+        before, count = -done, len(left) // 2
+        left = np.concatenate([left, np.empty_like(left)])
+    return left[0 : 2 * done : 2].copy(), left[1 : 2 * done : 2].copy()

@@ -1,7 +1,7 @@
 """The inner loops of tables compiled by numba; ``numpy_kernels`` says what each of them does."""
 
 from fleetx.ps.tables.kernels.numba_batches import dedupe, pick, pool_rows, sum_rows
-from fleetx.ps.tables.kernels.numba_index import find, insert, rebuild
+from fleetx.ps.tables.kernels.numba_index import BEARS_DENSE, expand, find, insert
 from fleetx.ps.tables.kernels.numba_rows import (
     adagrad,
     adam,
@@ -16,12 +16,14 @@ from fleetx.ps.tables.kernels.numba_rows import (
 )
 
 __all__ = [
+    "BEARS_DENSE",
     "adagrad",
     "adam",
     "add",
     "clear",
     "dedupe",
     "differences",
+    "expand",
     "fill_uniform",
     "find",
     "find_differing",
@@ -29,7 +31,6 @@ __all__ = [
     "insert",
     "pick",
     "pool_rows",
-    "rebuild",
     "renew",
     "sgd",
     "sum_rows",

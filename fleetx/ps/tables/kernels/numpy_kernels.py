@@ -17,6 +17,8 @@ SLOT = (1 << SLOT_BITS) - 1
 """The bits of a word that say in which row the id lives; the others are stamps."""
 PLACES = 4
 """Pairs in a cache line."""
+BEARS_DENSE = False
+"""Whether ids are still found fast in an index that is nearly full."""
 
 
 def homes(hashes: Words, places: int) -> Ids:
@@ -80,10 +82,22 @@ def fill_uniform(
     rows[slots, :columns] = spread.astype(np.float32)
 
 
-def rebuild(old: Ids, pairs: Ids, places: int) -> bool:
-    """Move every pair of an index into an empty one; False when its end was reached."""
-    live = np.flatnonzero(old[1::2] >= 0)
-    return insert(pairs, places, old[0::2][live], old[1::2][live]) == len(live)
+def expand(pairs: Ids, before: int, places: int) -> tuple[Ids, Ids]:
+    """Let pairs go to their new homes in an index that has become longer.
+
+    Args:
+        pairs: the index.
+        before: how long it was.
+        places: the range of homes that it has now.
+
+    Returns:
+        The ids and words that are still to be inserted.
+    """
+    keys, words = pairs[0::2][:before], pairs[1::2][:before]
+    live = np.flatnonzero(words >= 0)
+    left = keys[live], words[live]
+    keys[:], words[:] = 0, -1
+    return left
 
 
 def gather(rows: Floats, slots: Ids, out: Floats) -> None:
