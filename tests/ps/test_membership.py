@@ -95,6 +95,12 @@ def test_servers_end_when_all_workers_are_gone_for_good(clock: Clock) -> None:
     assert not membership.job_over
 
 
+def test_a_copy_that_never_has_workers_does_not_end(clock: Clock) -> None:
+    membership = Membership(0, patience=300)
+    assert clock.run(1000, membership) == []
+    assert not membership.ended.is_set()
+
+
 def test_a_server_without_workers_ends_with_an_error_and_keeps_its_state(tmp_path: Path) -> None:
     membership = Membership(1, grace=0.0)
     handler = RequestHandler(membership, folder=tmp_path, patience=0.0)

@@ -133,7 +133,7 @@ class Membership:
     def _give_up(self) -> None:
         """End if all workers are dead and none has come back for as long as anybody is patient."""
         dead = all(state.dead and not state.dead_by_log for state in self._states.values())
-        if not dead:
+        if not dead or not self.workers:  # a copy of tables has none, and is looked at by others
             self._all_dead_since = None
         elif self._all_dead_since is None:
             self._all_dead_since = self._watched
