@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+import fleetx as fleet
+from fleetx.api import servers
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.tables import log_file, safetensors_file, save_folder, saves
@@ -361,7 +363,7 @@ def test_a_state_of_the_version_before_is_refused(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def test_a_delta_is_nothing_to_begin_with(tmp_path: Path) -> None:
+def test_a_delta_is_nothing_to_begin_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = trained(None)
     for delta in (False, True):
         folder = tmp_path / str(delta)
@@ -373,6 +375,9 @@ def test_a_delta_is_nothing_to_begin_with(tmp_path: Path) -> None:
         opened(None).preload(tmp_path / "True", None)
     with pytest.raises(ValueError, match="is a delta"):
         SavedRows(tmp_path / "True")
+    monkeypatch.setattr(servers, "_server", lambda call: None)
+    with pytest.raises(ValueError, match=r"init_server\(\): .* is a delta and holds only the rows"):
+        fleet.init_server(str(tmp_path / "True"))
 
 
 def test_a_damaged_save_serves_no_model(tmp_path: Path) -> None:

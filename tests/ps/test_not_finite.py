@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fleetx as fleet
+from fleetx.api import servers
 from fleetx.ps.tables.dense_table import DenseSpec
 from fleetx.ps.tables.initializers import Constant
 from fleetx.ps.tables.rules import SGD
@@ -115,3 +117,12 @@ def test_large_numbers_are_not_infinite() -> None:
         handle = table(client, SparseSpec(**SPEC))
         push(client, handle, [0, 1], np.full((2, 2), -3e38, np.float32))
         assert (rows(client, handle, [0, 1]) > 1e38).all(), "though their sum is"
+
+
+@pytest.mark.parametrize("answer", ["stop", None, True, ["skip"]])
+def test_an_answer_that_is_not_known_is_refused(
+    answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "_server", lambda call: None)
+    with pytest.raises(ValueError, match="use 'skip', 'raise' or 'apply'"):
+        fleet.init_server(on_nan=answer)
