@@ -16,7 +16,8 @@ examples:
                                                  load_inference_model(..., follow="127.0.0.1:7001,
                                                  127.0.0.1:7002")
 
-FLEETX_PS_TOKEN must be that of the job, and FLEETX_PS_CERT its certificate if it has one.
+FLEETX_PS_TOKEN must be that of the job, and FLEETX_PS_CERT its certificate if it has one (follow
+serves with it, too, and needs FLEETX_PS_KEY for that).
 """
 
 
