@@ -1,8 +1,9 @@
 """All legal plans for three models, expected and measured, on workers of this machine.
 
 Every plan that `strategy.auto` would consider is run for a few updates, with the same number of
-samples in each. What the choice is worth: its time against that of the best plan, and against
-plain data parallel with and without amp.
+samples in each. What the choice is worth, by what is expected alone and after the tries of
+`strategy.auto`: its time against that of the best plan, and against plain data parallel with and
+without amp.
 
     python -m benchmarks.lattice                                  # 2 workers, all models
     python -m benchmarks.lattice --workers 2 4 8 --json benchmarks/lattice.json
@@ -37,6 +38,8 @@ from fleetx.auto.cluster import Cluster
 from fleetx.auto.probe import probe
 from fleetx.auto.report import switched_on
 from fleetx.auto.search import Planned, Search
+from fleetx.auto.tries import Candidate, Tries
+from fleetx.config.job_options import AutoConfig
 from fleetx.testing import world
 
 WARM, UPDATES, ROUNDS = 1, 3, 2
@@ -223,7 +226,7 @@ def _run(row: Row) -> float | None:
 
 def table(rows: list[Row]) -> None:
     """What the choices were worth."""
-    print(f"{'model':12} workers  plans  choice/best  choice/plain  rank corr.  mean error")
+    print(f"{'model':12} workers  plans  expected/best  tried/best  tried/plain  rank corr.  error")
     for name, workers in dict.fromkeys((row["model"], row["workers"]) for row in rows):
         group = [row for row in rows if (row["model"], row["workers"]) == (name, workers)]
         ran = [(row, min(row["measured"])) for row in group if _is_measured(row)]
@@ -231,15 +234,33 @@ def table(rows: list[Row]) -> None:
             continue
         best = min(time for _, time in ran)
         chosen = next((time for row, time in ran if row["chosen"]), float("nan"))
+        tried = _tried(ran)
         plain = min((time for row, time in ran if row["plain"]), default=float("nan"))
         errors = [abs(row["expected"] / time - 1) for row, time in ran]
         order = statistics.correlation(
             _ranks([row["expected"] for row, _ in ran]), _ranks([time for _, time in ran])
         )
         print(
-            f"{name:12} {workers:7}  {len(ran):5}  {chosen / best:11.3f}  {chosen / plain:12.3f}  "
-            f"{order:10.2f}  {statistics.mean(errors):10.1%}"
+            f"{name:12} {workers:7}  {len(ran):5}  {chosen / best:13.3f}  {tried / best:10.3f}  "
+            f"{tried / plain:11.3f}  {order:10.2f}  {statistics.mean(errors):5.0%}"
         )
+
+
+def _tried(ran: list[tuple[Row, float]]) -> float:
+    """What the plan takes that `strategy.auto` chooses after its tries."""
+    tries = Tries([_candidate(row) for row, _ in ran])
+    for _ in range(min(AutoConfig().trials, len(ran))):
+        at = tries.next()
+        assert at is not None
+        tries.took[at] = ran[at][1]
+    return tries.took[tries.best]
+
+
+def _candidate(row: Row) -> Candidate:
+    degrees = row["settings"].get("hybrid_configs", {})
+    spread = ((axis.removesuffix("_degree"), ranks) for axis, ranks in degrees.items() if ranks > 1)
+    flags = {flag for flag, value in row["settings"].items() if value is True}
+    return Candidate(frozenset(flags), frozenset(spread), row["expected"])
 
 
 def _ranks(values: list[float]) -> list[float]:

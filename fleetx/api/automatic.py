@@ -1,9 +1,13 @@
 """``strategy.auto``: worker 0 looks for the best plan of the model, and all workers take it."""
 
 import json
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
+from itertools import count
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,23 +15,34 @@ from torch.optim import Optimizer
 
 from fleetx import roles
 from fleetx.api.session import Given, Session
+from fleetx.api.trials import Trial, as_it_was
 from fleetx.auto.choose import Plans, allowed, choose, subject_of, without_auto
 from fleetx.auto.clock import OperatorClock
 from fleetx.auto.cluster import Cluster, load
 from fleetx.auto.here import remember, remembered
 from fleetx.auto.probe import probe
-from fleetx.auto.report import in_words
+from fleetx.auto.proposals import Proposal
+from fleetx.auto.report import in_words, switched_on
+from fleetx.auto.tries import Candidate, Tries
 from fleetx.auto.units import seconds, size
 from fleetx.auto.verdict import shortage
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
+from fleetx.plan.compose import compose
 from fleetx.plan.error import PlanError
+from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.strategy import REGISTRY
+from fleetx.plan.subject import Subject
 from fleetx.roles import activity
 from fleetx.roles.session import world
 from fleetx.torch_internals import tree_leaves
 
 CALL = "strategy.auto"
+CONSIDERED = 200
+"""Plans of which some are tried."""
+LONGEST = 60.0
+"""Seconds after which no other plan is tried."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,8 @@ class Decision:
     merged: int
     """Batches of an update."""
     said: str
+    is_try: bool = False
+    """Whether it is run for a few updates first, before anything is chosen."""
 
     def strategy(self) -> DistributedStrategy:
         """As a script would have written it."""
@@ -67,13 +84,8 @@ def decide(session: Session, shown: Given) -> Callable[[Engine], None]:
         targets=shown.targets,
         device=roles.device(),
     )
-    machines = machines_at_hand(given)
-    if not given.auto_configs["cluster"]:
-        subject.clock = OperatorClock(roles.device(), machines.device)
-    open_to = given if shown.criterion is not None else _without_drives(given)
-    found = _of_first(
-        lambda: _decision(choose(subject, machines, open_to, count=1, explained=False))
-    )
+    with as_it_was():
+        found = _decision(session, subject, shown)
     session.asked, session.strategy = given, found.strategy()
     given.lock()
     asked = int(given.gradient_merge_configs["k_steps"]) if given.gradient_merge else 1
@@ -83,6 +95,16 @@ def decide(session: Session, shown: Given) -> Callable[[Engine], None]:
     if session.portion == 1 and found.merged == asked:
         return lambda engine: None
     return FirstBatch(found.batch).watch
+
+
+def _decision(session: Session, subject: Subject, shown: Given) -> Decision:
+    given = session.strategy
+    machines = machines_at_hand(given)
+    if not given.auto_configs["cluster"]:
+        subject.clock = OperatorClock(roles.device(), machines.device)
+    open_to = given if shown.criterion is not None else _without_drives(given)
+    topics = (f"{CALL}/{session.counted}/{number}" for number in count())
+    return _found(Chooser(subject, machines, open_to), Trial(shown, _rule(subject)), topics)
 
 
 def _refuse_too_late(session: Session) -> None:
@@ -156,7 +178,7 @@ def _everywhere(here: bool) -> bool:
     return all(said == "known" for said in barrier.tell(CALL, "known" if here else "unknown"))
 
 
-def _of_first(find: Callable[[], Decision]) -> Decision:
+def _of_first(find: Callable[[], Decision], topic: str) -> Decision:
     """What worker 0 finds, on all workers; if it finds nothing, its reason on all of them."""
     barrier = world(CALL).barrier
     if barrier is None or barrier.size == 1:
@@ -167,25 +189,107 @@ def _of_first(find: Callable[[], Decision]) -> Decision:
             with activity.during("looking for the best plan"):
                 said = json.dumps(vars(find()))
         except Exception as error:
-            barrier.from_first(CALL, CALL, json.dumps({"error": str(error)}))
+            barrier.from_first(CALL, topic, json.dumps({"error": str(error)}))
             raise
-    heard = json.loads(barrier.from_first(CALL, CALL, said))
+    heard = json.loads(barrier.from_first(CALL, topic, said))
     if "error" in heard:
         raise PlanError(heard["error"])
     return Decision(**heard)
 
 
-def _decision(plans: Plans) -> Decision:
-    best = plans.best
-    found = best.expected
-    if missing := shortage([best.planned]):
-        raise PlanError(f"strategy.auto = True cannot be in force. {missing}")
-    said = (
-        f"strategy.auto chose the best of {plans.looked_at} plans: {in_words(best)}. Expected: "
-        f"{seconds(found.seconds)} for an update of {plans.samples} samples, "
-        f"{size(found.memory)} of {size(found.available)} a rank"
-    )
-    return Decision(best.strategy.explicit(), best.batch, best.merged, said)
+def _rule(subject: Subject) -> OptimizerSpec:
+    rule = subject.rule()
+    assert rule is not None, "an optimizer that is not known counts as AdamW"
+    return rule
+
+
+def _found(chooser: "Chooser", trial: Trial, topics: Iterator[str]) -> Decision:
+    """What is chosen; all workers run what worker 0 wants to try before."""
+    chooser.keep_from_trying(trial.why_not)
+    while (found := _of_first(chooser, next(topics))).is_try:
+        plan = compose(found.strategy().request(), roles.identity().worker_num)
+        with activity.during("trying plans for strategy.auto"):
+            chooser.hear(_slowest(trial.took(plan, found.batch, found.merged)))
+    return found
+
+
+def _slowest(seconds_here: float) -> float:
+    """What the slowest worker took."""
+    barrier = world(CALL).barrier
+    if barrier is None or barrier.size == 1:
+        return seconds_here
+    return max(map(float, barrier.tell(CALL, repr(seconds_here))))
+
+
+class Chooser:
+    """What worker 0 does: look for plans, have some of them tried, and choose.
+
+    Args:
+        subject: the model, its optimizer and one worker's batch.
+        machines: where it trains.
+        given: what the user set.
+    """
+
+    def __init__(self, subject: Subject, machines: Cluster, given: DistributedStrategy) -> None:
+        self._search = partial(choose, subject, machines, given, explained=False)
+        described = bool(given.auto_configs["cluster"])  # machines that may not be these
+        self._trials = 0 if described else int(given.auto_configs["trials"])
+        self._plans: Plans | None = None
+        self._fitting: list[Proposal] = []
+        self._tries = Tries(())
+        self._running, self._until = 0, 0.0
+
+    def keep_from_trying(self, why: str) -> None:
+        """Choose by what is expected alone, if there is a reason."""
+        if why and self._trials:
+            logger.warning(
+                "strategy.auto chooses without trying plans: the model is such that %s", why
+            )
+            self._trials = 0
+
+    def __call__(self) -> Decision:
+        """The plan to try next, or the chosen one."""
+        if self._plans is None:
+            self._plans = self._search(count=CONSIDERED if self._trials else 1)
+            if missing := shortage([self._plans.best.planned]):
+                raise PlanError(f"strategy.auto = True cannot be in force. {missing}")
+            self._fitting = [one for one in self._plans if one.expected.fits]
+            self._tries = Tries([_candidate(one) for one in self._fitting])
+            self._until = time.monotonic() + LONGEST
+        at = self._tries.next() if self._goes_on() else None
+        if at is None:
+            return self._chosen(self._plans)
+        self._running = at
+        one = self._fitting[at]
+        return Decision(one.strategy.explicit(), one.batch, one.merged, "", is_try=True)
+
+    def hear(self, took: float) -> None:
+        """What an update of the plan took that was tried, on the slowest worker."""
+        self._tries.took[self._running] = took
+
+    def _goes_on(self) -> bool:
+        tried = len(self._tries.took)
+        is_choice = len(self._fitting) > 1
+        return is_choice and tried < self._trials and (not tried or time.monotonic() < self._until)
+
+    def _chosen(self, plans: Plans) -> Decision:
+        best = self._fitting[self._tries.best]
+        found, tried = best.expected, len(self._tries.took)
+        how = f"fastest of {tried} that it tried, of" if tried else "best of"
+        took = self._tries.took.get(self._tries.best, found.seconds)
+        said = (
+            f"strategy.auto chose the {how} {plans.looked_at} plans: {in_words(best)}. "
+            f"{'Measured' if tried else 'Expected'}: {seconds(took)} for an update of "
+            f"{plans.samples} samples; expected: {size(found.memory)} of "
+            f"{size(found.available)} a rank"
+        )
+        return Decision(best.strategy.explicit(), best.batch, best.merged, said)
+
+
+def _candidate(one: Proposal) -> Candidate:
+    spread = ((axis, ranks) for axis, ranks in one.planned.plan.mesh.items() if ranks > 1)
+    flags = frozenset(switched_on(one.strategy))
+    return Candidate(flags, frozenset(spread), one.expected.seconds)
 
 
 class FirstBatch:

@@ -1,6 +1,6 @@
 """How long an update of a plan takes on a cluster, and what it needs: in numbers before it runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil, isnan, prod
@@ -9,12 +9,14 @@ import numpy as np
 
 from fleetx.auto.cluster import Cluster, Device, Link
 from fleetx.plan.accounts import Accounts, Needs
+from fleetx.plan.backward_memory import as_it_begins, in_its_course
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.mesh import AXES
 from fleetx.plan.operators import KINDS
 from fleetx.plan.pace import Pace
 from fleetx.plan.share import Share
+from fleetx.plan.trace import Trace
 from fleetx.plan.work import Column, Work
 
 BUCKET = 32e6
@@ -243,7 +245,7 @@ def _as_it_begins(needs: Needs, share: Share) -> dict[str, int]:
         return {}
     come_anew = share.run.batches * share.run.micro_batches == 1
     come_anew &= share.mesh["dp"] * share.mesh["sharding"] == 1  # else buckets keep them
-    parts = _always(needs) | {"outputs, and gradients of the criterion": share.trace.beginning}
+    parts = _always(needs) | {"outputs, and gradients of the criterion": _once(share, as_it_begins)}
     return parts | {"gradients": 0 if come_anew else needs.gradients}
 
 
@@ -254,12 +256,19 @@ def _in_its_middle(needs: Needs, share: Share) -> dict[str, int]:
     """
     assert share.trace is not None
     parts = _always(needs) | {"gradients": needs.gradients}
-    most = share.trace.largest if share.replayed else share.trace.course
+    most = share.trace.largest if share.replayed else _once(share, in_its_course)
     parts["gradients of activations"] = most
     for one in needs.extra:
         if one.passing:
             parts[one.what] = parts.get(one.what, 0) + one.kept_bytes
     return parts
+
+
+def _once(share: Share, found: Callable[[Trace], int]) -> int:
+    """What is the same for all plans with such batches."""
+    assert share.trace is not None
+    key = found.__name__, share.run.key, share.run.micro_batches, share.subject.samples()
+    return share.subject.once(key, partial(found, share.trace))
 
 
 def _always(needs: Needs) -> dict[str, int]:

@@ -256,10 +256,12 @@ class AllTensorParallelConfigs(TypedDict):
 class AutoConfigs(TypedDict, total=False):
     allow: Sequence[str]
     cluster: str
+    trials: int
 
 class AllAutoConfigs(TypedDict):
     allow: Sequence[str]
     cluster: str
+    trials: int
 
 class HybridConfigs(TypedDict, total=False):
     dp_degree: int

@@ -72,6 +72,8 @@ class AutoConfig(Config):
     localsgd, dgc or fp16_allreduce."""
     cluster: str = ""
     """A file that describes the machines; empty: they are measured."""
+    trials: Annotated[int, AtLeast(0)] = 5
+    """Plans that are run for a few updates before one is chosen, where machines are measured."""
 
 
 @dataclass(frozen=True, kw_only=True)

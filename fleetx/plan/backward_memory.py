@@ -1,13 +1,11 @@
 """What a backward holds besides what its forward saved: outputs, and gradients of values."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fleetx.plan.trace import Number, Operation, Trace
+from fleetx.plan.trace import Number, Operation, Trace
 
 
-def as_it_begins(trace: "Trace") -> int:
+def as_it_begins(trace: Trace) -> int:
     """Bytes at most while it passes the criterion.
 
     Outputs, which whoever called the model still has, and gradients of the criterion's values.
@@ -26,7 +24,7 @@ def as_it_begins(trace: "Trace") -> int:
     return _bytes(trace, outputs - saved) + most
 
 
-def in_its_course(trace: "Trace") -> int:
+def in_its_course(trace: Trace) -> int:
     """Bytes at most in the model, less those let go by then: gradients of values alone."""
     wanted, leaving, ended = _wanted(trace), _leaving(trace), _end_of_model(trace)
     gradients, alive, gone, most = set[int](), 0, 0, 0
@@ -45,12 +43,12 @@ def in_its_course(trace: "Trace") -> int:
     return most
 
 
-def _end_of_model(trace: "Trace") -> int:
+def _end_of_model(trace: Trace) -> int:
     """The moment after which only the criterion's operators run."""
     return max((call.at for call in trace.calls if not call.path), default=0)
 
 
-def _wanted(trace: "Trace") -> set["Number"]:
+def _wanted(trace: Trace) -> set[Number]:
     """Values that get gradients; those of parameters are counted elsewhere."""
     wanted = {*trace.own}
     for one in trace.operations:
@@ -59,7 +57,7 @@ def _wanted(trace: "Trace") -> set["Number"]:
     return wanted - trace.own.keys()
 
 
-def _leaving(trace: "Trace") -> Mapping[int, int]:
+def _leaving(trace: Trace) -> Mapping[int, int]:
     """Place of an operator -> bytes that nobody needs once its backward has run."""
     first: dict[Number, int] = {}
     for saved in trace.saved:
@@ -77,9 +75,9 @@ def _leaving(trace: "Trace") -> Mapping[int, int]:
     return found
 
 
-def _until(operations: list["Operation"], at: int) -> float:
+def _until(operations: list[Operation], at: int) -> float:
     return operations[at + 1].at if at + 1 < len(operations) else float("inf")
 
 
-def _bytes(trace: "Trace", numbers: set["Number"]) -> int:
+def _bytes(trace: Trace, numbers: set[Number]) -> int:
     return sum(trace.values[number].size for number in numbers)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
-from fleetx.plan import backward_memory
 from fleetx.plan.operators import Count, Signature, counted, signature
 from fleetx.torch_internals import (
     TorchDispatchMode,
@@ -127,16 +126,6 @@ class Trace:
     def largest(self) -> int:
         """Bytes of the largest piece of memory."""
         return max((value.size for value in self.values.values()), default=0)
-
-    @cached_property
-    def beginning(self) -> int:
-        """Bytes that a backward holds as it begins, besides what was saved for it."""
-        return backward_memory.as_it_begins(self)
-
-    @cached_property
-    def course(self) -> int:
-        """Bytes that gradients of values need in its course, where they are the most."""
-        return backward_memory.in_its_course(self)
 
     def is_like(self, other: "Trace") -> bool:
         """Whether the other did the same with a batch of another size."""

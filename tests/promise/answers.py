@@ -132,6 +132,7 @@ JOB: dict[str, Answer | Always] = {
     "hybrid_configs.sharding_degree": changes("held", {"sharding": True}, workers=4),
     "hybrid_configs.sep_degree": NOBODY,
     "auto_configs.allow": refused("Set strategy.auto = True", value=("localsgd",)),
+    "auto_configs.trials": refused("Set strategy.auto = True", value=2),
     "auto_configs.cluster": refused("Set strategy.auto = True", value=CLUSTER),
     "gradient_scale_configs.scale_strategy": NOBODY,
     "gradient_scale_configs.scale_gradient": NOBODY,

@@ -1,0 +1,140 @@
+"""A few updates of a copy of the model under a plan, on all workers, to see what they take."""
+
+import copy
+import gc
+import inspect
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fleetx import roles
+from fleetx.api.session import Given, mesh
+from fleetx.engine.engine import Engine
+from fleetx.plan.optimizer_spec import OptimizerSpec
+from fleetx.plan.strategy import Plan
+from fleetx.torch_internals import tree_leaves, tree_map
+
+logger = logging.getLogger(__name__)
+UPDATES = 3
+WARM_UP = {"cpu": 1, "cuda": 14}
+"""Updates before those that count; a card captures and compiles meanwhile."""
+
+
+class Trial:
+    """Runs plans for a model that nobody has laid out yet, and leaves it as it is.
+
+    Args:
+        shown: what was passed to ``distributed_model``; the sample has the inputs of one batch.
+        rule: the optimizer.
+    """
+
+    def __init__(self, shown: Given, rule: OptimizerSpec) -> None:
+        self._shown, self._rule = shown, rule
+
+    @property
+    def why_not(self) -> str:
+        """Why the model cannot be tried; empty if it can."""
+        model = self._shown.model
+        if any(p.is_meta for p in model.parameters()):
+            return "it lies on the meta device, without numbers"
+        try:
+            copy.deepcopy(model)
+        except Exception as error:  # whatever a user's module has that cannot be copied
+            return f"it cannot be copied ({type(error).__name__}: {error})"
+        return ""
+
+    def took(self, plan: Plan, batch: int, merged: int) -> float:
+        """Seconds of an update on this worker; all workers call it with the same.
+
+        Args:
+            plan: how the model is laid out.
+            batch: samples of a share of the data that run together.
+            merged: batches of an update.
+        """
+        with as_it_was():
+            try:
+                engine = self._engine(plan, batch)
+            except Exception as error:  # on all workers: a plan that the model refuses
+                logger.warning("strategy.auto leaves out a plan that cannot begin: %s", error)
+                return float("inf")
+            data = self._data(batch)
+            times = [_update(engine, data, merged) for _ in range(_warm_up() + UPDATES)]
+            return min(times[-UPDATES:])
+
+    def _engine(self, plan: Plan, batch: int) -> Engine:
+        shown = self._shown
+        criterion = shown.criterion if shown.targets is not None else _mean
+        engine = Engine(
+            plan,
+            copy.deepcopy(shown.model),
+            device=roles.device(),
+            mesh=mesh(plan),
+            criterion=criterion,
+            sample=_sized(shown.sample, batch),
+        )
+        engine.attach(self._optimizer(engine.job.model))
+        return engine
+
+    def _optimizer(self, model: nn.Module) -> Optimizer:
+        known = inspect.signature(self._rule.cls).parameters
+        options = {key: value for key, value in self._rule.defaults.items() if key in known}
+        return self._rule.cls([p for p in model.parameters() if p.requires_grad], **options)
+
+    def _data(self, batch: int) -> Any:
+        targets = self._shown.targets
+        targets = torch.zeros(batch) if targets is None else _sized(targets, batch)
+        return tree_map(_placed, [_sized(self._shown.sample, batch), targets])
+
+
+def _update(engine: Engine, data: Any, merged: int) -> float:
+    began = time.perf_counter()
+    for _ in range(merged):
+        engine.train_batch(data)
+    if roles.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def _warm_up() -> int:
+    return WARM_UP.get(roles.device().type, max(WARM_UP.values()))
+
+
+@contextmanager
+def as_it_was() -> Iterator[None]:
+    """What is drawn at random inside is drawn again after it, and memory is given back."""
+    cards = [roles.device()] if roles.device().type == "cuda" else []
+    with torch.random.fork_rng(cards):
+        yield
+    gc.collect()
+    if cards:
+        torch.cuda.empty_cache()
+
+
+def _mean(outputs: Any, targets: Tensor) -> Tensor:
+    """A loss of whatever a model returns, where the user's own cannot be called yet."""
+    leaves = (leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
+    losses = [leaf.float().mean() for leaf in leaves if leaf.is_floating_point()]
+    return torch.stack([loss for loss in losses if loss.requires_grad]).sum()
+
+
+def _sized(tree: Any, samples: int) -> Any:
+    """The same with so many samples, some of them twice if need be."""
+    leaves = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.ndim)
+    before = next((len(leaf) for leaf in leaves), samples)
+
+    def cut(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != before:
+            return leaf
+        return leaf[torch.arange(samples, device=leaf.device) % before]
+
+    return tree_map(cut, tree)
+
+
+def _placed(leaf: Any) -> Any:
+    return leaf.to(roles.device()) if isinstance(leaf, Tensor) else leaf
