@@ -13,6 +13,7 @@ from fleetx.ps.tables import disk_table
 from fleetx.ps.tables.byte_size import byte_size
 from fleetx.ps.tables.disk_table import DiskTable
 from fleetx.ps.tables.entries import CountFilterEntry, ShowClickEntry
+from fleetx.ps.tables.hashing import parts_of
 from fleetx.ps.tables.rules import SGD, Adagrad, Adam
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import LAST_DAY, SparseTable
@@ -126,6 +127,21 @@ def test_rows_of_a_save_take_the_place_of_those_in_memory_and_of_those_on_the_di
     for each in (disk, memory):  # a save of another rule brings no state
         each.put(replace(bare, state=np.empty((500, 0), np.float32), weights=bare.weights + 1))
     assert everything(disk) == everything(memory)
+
+
+def test_rows_leave_memory_everywhere_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an index would grow at one end for ever, beyond the memory that was given."""
+    monkeypatch.setattr(disk_table, "FEWEST", 4096)
+    monkeypatch.setattr(disk_table, "PART_ROWS", 16384)
+    table = DiskTable(spec(rule=Adagrad()))
+    sizes = []
+    for begin in range(0, 40_000, 2000):
+        pulled(table, np.arange(begin, begin + 2000))
+        sizes.append(table._index.nbytes)
+    assert table.hot <= 4096
+    assert sizes[-1] == sizes[3]
+    shares = np.bincount(parts_of(table.ids(), 3)[: table.hot], minlength=8) / table.hot
+    assert 0.08 < shares.min() < shares.max() < 0.18
 
 
 def test_rows_that_are_asked_for_often_stay_in_memory() -> None:

@@ -45,6 +45,7 @@ class DiskTable(SparseTable):
         self._cold = ColdRows(folder, self._rows.record)
         self._uses = Arena(1, np.uint8)
         self._total = self._hand = self._noted = 0
+        self._chance = np.random.default_rng(0)
 
     @property
     def _most(self) -> int:
@@ -120,7 +121,7 @@ class DiskTable(SparseTable):
         self._hand += 1
         ids, words = self._index.part(number, bits)
         slots = rows_of(words)
-        gone = _least(self._uses.array[slots, 0], -(-len(slots) // LEAVING))
+        gone = _least(self._uses.array[slots, 0], -(-len(slots) // LEAVING), self._chance)
         if gone.any():
             records = np.empty(int(gone.sum()), self._rows.record)
             records["id"], records["stamps"] = ids[gone], words[gone] & (DAY | MARK)
@@ -241,11 +242,16 @@ class DiskTable(SparseTable):
         return super().describe() | {"rows_in_memory": self.hot, "disk_bytes": self._cold.nbytes}
 
 
-def _least(uses: Array, count: int) -> Array:
-    """Whether each is among so many of the least, and not in use now."""
+def _least(uses: Array, count: int, chance: np.random.Generator) -> Array:
+    """Whether each is among so many of the least, and not in use now.
+
+    Among equal ones by chance: in their order, some ranges of hashes would be emptied and others
+    would crowd the index.
+    """
     gone = np.zeros(len(uses), bool)
     if count:
-        gone[np.argpartition(uses, count - 1)[:count]] = True
+        ranks = (uses.astype(np.uint32) << 16) | chance.integers(0, 1 << 16, len(uses), np.uint32)
+        gone[np.argpartition(ranks, count - 1)[:count]] = True
     gone &= uses < STAYS
     return gone
 
