@@ -84,7 +84,7 @@ from fleetx.api import session
 if not started():
     fleet.init(is_collective=True, strategy=strategy)
 if not session.engines():
-    model = fleet.distributed_model(Net(), criterion=loss_fn)
+    model = fleet.distributed_model(Net(), criterion=loss_fn, sample=x[:2])
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 if not hasattr(optimizer, "minimize"):
     optimizer = fleet.distributed_optimizer(optimizer)

@@ -253,7 +253,7 @@ def test_tensors_tell_of_writes_views_and_values() -> None:
     assert isinstance(tensor, nn.Parameter)
 
 
-def test_layers_and_masks() -> None:
+def test_layers() -> None:
     assert issubclass(nn.BatchNorm2d, internals.BatchNormBase)
     assert issubclass(nn.BatchNorm2d, internals.NormBase)
     assert issubclass(nn.InstanceNorm1d, internals.InstanceNormBase)
@@ -261,11 +261,6 @@ def test_layers_and_masks() -> None:
     assert issubclass(nn.Dropout2d, internals.DropoutBase)
     with pytest.raises(ValueError, match="expected 4D"):
         internals.check_input_dim(nn.BatchNorm2d(3), torch.zeros(2, 3))
-    mask = torch.triu(torch.ones(3, 3, dtype=torch.bool), 1)
-    made = internals.canonical_mask(mask, "mask", None, "", torch.float32, False)
-    assert made.isinf().equal(mask)
-    assert internals.detect_is_causal_mask(made, None, 3)
-    assert internals.get_seq_len(torch.zeros(2, 3, 4), True) == 3
     recurrent, weight = nn.LSTM(2, 2), nn.Parameter(torch.zeros(8, 2))
     internals.put_flat_weight(recurrent, "weight_ih_l0", weight)
     assert recurrent.all_weights[0][0] is not weight  # until it is a parameter, too

@@ -130,8 +130,8 @@ def distributed_model(
     Args:
         model: any module; it is moved to this worker's device and starts equal on every worker.
         criterion: outputs and targets -> loss, for ``model.train_batch`` and ``model.eval_batch``.
-        sample: inputs of one worker's batch, by which ``strategy.auto`` compares plans, and by
-            which a pipeline is balanced when nobody says where to cut.
+        sample: inputs of one worker's batch, by which ``strategy.auto`` compares plans, and for
+            which a pipeline follows the code of the model; chains of layers it cuts without.
         targets: those of the sample, so that ``strategy.auto`` counts what the criterion keeps.
     """
     session = current("distributed_model")

@@ -88,7 +88,14 @@ class Trial:
         device, mesh = roles.device(), roles.mesh(plan.mesh)
         with torch.random.fork_rng():
             torch.manual_seed(self.seed + roles.worker_index())
-            engine = Engine(plan, model, device=device, mesh=mesh, criterion=self.criterion)
+            engine = Engine(
+                plan,
+                model,
+                device=device,
+                mesh=mesh,
+                criterion=self.criterion,
+                sample=to_device(self.batches[0][0], device),
+            )
             engine.attach(optimizer)
             start = flat_weights(engine)
             losses: list[float | None] = [

@@ -2,22 +2,13 @@
 
 import torch
 
-FACTORY_NAMES = (
+_FACTORY_NAMES = (
     *("arange", "empty", "eye", "full", "linspace", "logspace", "normal", "ones", "rand"),
     *("randint", "randn", "randperm", "tensor", "tril_indices", "triu_indices", "zeros"),
 )
 """Functions that make tensors from nothing; inside a model they are operators, not constants."""
 
-FACTORIES = frozenset(getattr(torch, name) for name in FACTORY_NAMES)
-
-RARE_FACTORY_NAMES = (
-    *("as_tensor", "bartlett_window", "blackman_window", "empty_strided", "hamming_window"),
-    *("hann_window", "kaiser_window", "scalar_tensor"),
-)
-"""Others, whose results a program keeps as constants."""
-
-SIZES = frozenset({"size", "dim", "ndimension", "numel", "nelement", "shape", "ndim"})
-"""Methods and attributes of a tensor that say how large it is."""
+FACTORIES = frozenset(getattr(torch, name) for name in _FACTORY_NAMES)
 
 IN_PLACE_OPERATORS = frozenset(
     {"setitem", "delitem", "iadd", "isub", "imul", "idiv", "itruediv", "ifloordiv", "imod"}

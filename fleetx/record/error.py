@@ -10,8 +10,6 @@ class ProgramError(ValueError):
     """Why it cannot work, without what to write in a program instead."""
     dimension: tuple[str, int] | None = None
     """The input and its dimension whose size would have to be known."""
-    inside: str | None = None
-    """The submodule that was called as one operator, and might be followed through instead."""
 
 
 def refusal(

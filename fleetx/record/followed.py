@@ -16,10 +16,13 @@ from fleetx.record import interception, module_calls, recorder
 from fleetx.record.error import ProgramError, refusal
 from fleetx.record.liveness import live_nodes
 from fleetx.record.module_recording import record_call
-from fleetx.record.probing import Runs, probed
+from fleetx.record.probing import Runs, check_described, described, probed, tried
 from fleetx.record.program_graph import ProgramGraph, T
+from fleetx.record.side_effects import undone
 from fleetx.record.source_lines import user_line
 from fleetx.record.state import State, own_tensors
+from fleetx.record.switches import regions, switched
+from fleetx.record.writes import written
 from fleetx.torch_internals import tree_leaves
 
 Dimension = tuple[str, int]
@@ -52,20 +55,41 @@ def follow(
         whole: name and module -> whether a call of that submodule is one node.
     """
     known: set[Dimension] = set()
+    tried: set[type[nn.Module]] = set()
     opened: set[str] = set()
-    while True:  # each round knows one more of the dimensions, or opens one more of the submodules
-        program = Followed(model, lambda name, module: name not in opened and whole(name, module))
+    while True:  # each round knows one more of the dimensions, tries or opens more submodules
+        program = Followed(
+            model, lambda name, module: name not in opened and whole(name, module), tried
+        )
         try:
             found = program.follow(inputs, known)
-        except ProgramError as error:
-            if error.dimension is not None and error.dimension not in known:
-                known.add(error.dimension)
-            elif error.inside is not None and error.inside not in opened:
-                opened.add(error.inside)
+        except Exception as error:
+            dimension = error.dimension if isinstance(error, ProgramError) else None
+            inside, failed = program.inside, model.get_submodule(program.inside)
+            if inside and type(failed) not in tried and _may_try(failed, dimension):
+                tried.add(type(failed))
+            elif dimension is not None and dimension not in known:
+                known.add(dimension)
+            elif inside and _has_inside(failed) and inside not in opened:
+                opened.add(inside)
             else:
                 raise
         else:
             return Example(found, program.check(inputs), frozenset(opened))
+
+
+def _has_inside(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None
+
+
+def _may_try(module: nn.Module, dimension: Dimension | None) -> bool:
+    """Whether numbers may help a submodule that failed, though perhaps for want of a size."""
+    return dimension is None or not _has_inside(module)
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """Whether it is one of torch's, which decide neither by numbers nor by sizes."""
+    return not _has_inside(module) and type(module).__module__.startswith("torch.nn")
 
 
 class _Own(State):
@@ -102,9 +126,19 @@ class _Own(State):
 class Followed(ProgramGraph):
     """A graph over a live model instead of a program with a state of its own."""
 
-    def __init__(self, model: nn.Module, whole: Callable[[str, nn.Module], bool]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        whole: Callable[[str, nn.Module], bool],
+        tried: Collection[type[nn.Module]] = (),
+    ) -> None:
         super().__init__()
-        self._model, self._whole = model, whole
+        self._model, self._whole, self._tried = model, whole, tried
+        self._before = regions()
+        self._example: dict[Any, int] = {}
+        """Symbol of a free size -> what it is in the example."""
+        self.inside = ""
+        """The submodule that was to be one node and failed, if one did."""
         self.state = _Own(model)
         self._leaves: dict[str, fx.Node] = {}
         """Tensors of the inputs by their place in them -> the nodes that give them."""
@@ -125,25 +159,47 @@ class Followed(ProgramGraph):
             return None
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            with module_calls.inside(path):
-                if not any(True for _ in module.children()):
-                    return recorder.record_module(self, module, path, args, kwargs)
-                try:
+            try:
+                with module_calls.inside(path), undone(module):
                     return self._layer(module, path, args, kwargs)
-                except ProgramError as error:
-                    error.inside = path
-                    raise
+            except Exception:
+                if not _is_layer(module):
+                    self.inside = path
+                raise
 
         return call
 
     def _layer(self, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
-        """A call of a submodule that has submodules."""
-        with module_calls.one_operator():
-            found = probed(self.shapes, module, path, (args, kwargs), self._probed)
+        """A call of a submodule as one node."""
+        given, found = (args, kwargs), None
+        if _has_inside(module):
+            with module_calls.one_operator():
+                found = probed(self.shapes, module, path, given, self._probed)
+        if found is not None:
+            # Something inside may draw or count, so it runs even if nobody uses the result.
+            return recorder.emit(self, "call_module", path, args, kwargs, found=found, acts=True)
+        if type(module) in self._tried:
+            with module_calls.one_operator():
+                found = tried(self.shapes, module, given, self._example)
         if found is None:
             return recorder.record_module(self, module, path, args, kwargs)
-        # Something inside may draw or count, so it runs whether or not somebody uses the result.
-        return recorder.emit(self, "call_module", path, args, kwargs, found=found, acts=True)
+        return self._guarded(path, args, kwargs, found)
+
+    def _guarded(self, path: str, args: Any, kwargs: Any, found: Any) -> Any:
+        """A call that decides by numbers: what it returns is held against what is recorded."""
+        meta = {"found": found, "acts": True, "view": True}  # it may return what it is given
+        made = recorder.emit(self, "call_module", path, args, kwargs, **meta)
+        call = next(node for node in reversed(self.graph.nodes) if node.op == "call_module")
+        told = recorder.as_arguments(self, (path, described(found)))
+        check = self.graph.call_function(check_described, (call, *told))
+        inherited = ("device", "grad", "autocast", "line", "replays")
+        check.meta.update({key: call.meta[key] for key in inherited}, acts=True)
+        module_calls.mark(check)
+        return made
+
+    @override
+    def switched(self) -> str | None:
+        return switched(self._before)
 
     @override
     def kept_object(self, value: T) -> T:
@@ -185,6 +241,8 @@ class Followed(ProgramGraph):
             return nested(fake, name, value)
 
         fakes = {name: fake(name, value) for name, value in inputs.items()}
+        given, free = dict(every(inputs)), self.shapes.origin
+        self._example = {symbol: given[name].shape[at] for symbol, (name, at) in free.items()}
         nodes = {
             name: self.graph.placeholder(name) for name in inputs if tree_has_tensors(fakes[name])
         }
@@ -224,7 +282,9 @@ class Followed(ProgramGraph):
 
     def _drop_unneeded(self, output: fx.Node) -> None:
         """Leave out what nobody uses: questions that code asked and threw away."""
-        live = live_nodes(self.graph, [output], with_state=True, with_acts=True)
+        # What a submodule returns may share memory with what it was given, so writes are kept.
+        writers = [node for node in self.graph.nodes if written(node) is not None]
+        live = live_nodes(self.graph, [output, *writers], with_state=True, with_acts=True)
         for node in reversed(list(self.graph.nodes)):
             if node not in live and node.op != "placeholder" and not node.users:
                 self.graph.erase_node(node)

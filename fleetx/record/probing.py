@@ -5,15 +5,17 @@ stays a single call decides by the real sizes whenever it runs, so of it only th
 out matter: it runs on two choices of sizes, and what varies like a size that goes in is that size.
 """
 
-from collections.abc import Hashable, Mapping
-from contextlib import suppress
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fleetx.graph.likeness import PLAIN, likeness
+from fleetx.record.error import refusal
 from fleetx.record.shapes import Shapes
+from fleetx.record.source_lines import user_line
 from fleetx.record.variable import Variable
 from fleetx.torch_internals import (
     as_if_compiling,
@@ -51,13 +53,78 @@ def probed(
         few, many = kept[key]
         if few is None or many is None:
             return None
-        (one, kind), (other, same) = tree_flatten(few), tree_flatten(many)
-        if kind != same:
-            return None
-        known = _known(shapes, given, first, second)
-        leaves = [_joined(shapes, a, b, known) for a, b in zip(one, other, strict=True)]
-        return tree_unflatten(leaves, kind)
+        return _of_both(shapes, few, many, _known(shapes, given, first, second))
     return None
+
+
+def tried(shapes: Shapes, module: nn.Module, given: tuple[Any, Any], example: Sizes) -> Any | None:
+    """The same of a submodule that needs numbers: it runs on some that are made up.
+
+    With other numbers it might return something else, so what is found must be checked whenever
+    the submodule runs, and it may return parts of what it is given.
+
+    Args:
+        shapes: those of the recording.
+        module: what is called.
+        given: its arguments.
+        example: the sizes of the example, which are small.
+    """
+    first, second = dict(example), _varied(example)
+
+    def run(sizes: Sizes) -> Any | None:
+        with suppress(Exception):  # whatever it is, the run with symbols then says it better
+            return _run(shapes, module, given, sizes, numbers=True)
+        return None
+
+    if (few := run(first)) is None:
+        return None
+    if (many := run(second)) is None:
+        _refuse_other_sizes(shapes, [s for s in first if run({**first, s: second[s]}) is None])
+        return None
+    with suppress(ValueError):  # what comes out is not explained by what goes in
+        return _of_both(shapes, few, many, _known(shapes, given, first, second))
+    return None
+
+
+def _refuse_other_sizes(shapes: Shapes, fixed: Sequence[Any]) -> None:
+    """Say which dimension must be as it is in the example, if one must be."""
+    for symbol in fixed:
+        name, at = shapes.origin[symbol]
+        what = f"a submodule that decides by numbers fails if dimension {at} of {name!r} differs"
+        raise refusal(user_line(), what, "give it its size.", dimension=(name, at))
+
+
+def _of_both(shapes: Shapes, few: Any, many: Any, known: "Known") -> Any | None:
+    """What two runs returned, for free sizes."""
+    (one, kind), (other, same) = tree_flatten(few), tree_flatten(many)
+    if kind != same:
+        return None
+    leaves = [_joined(shapes, a, b, known) for a, b in zip(one, other, strict=True)]
+    return tree_unflatten(leaves, kind)
+
+
+Told = tuple[torch.dtype, tuple[Any, ...]] | tuple[Any]
+"""Format and sizes of a tensor, or another value."""
+
+
+def described(found: Any) -> tuple[Told, ...]:
+    """What can be held against what a call returns later."""
+    return tuple(
+        (leaf.dtype, tuple(leaf.shape)) if isinstance(leaf, Tensor) else (leaf,)
+        for leaf in tree_leaves(found)
+    )
+
+
+def check_described(found: Any, path: str, told: tuple[Told, ...]) -> None:
+    """Refuse what a submodule returned if the code after it was recorded for something else."""
+    now = described(found)
+    if now != told:
+        raise ValueError(
+            f"{path!r} decides by numbers and returned {now}, and the model was cut for one that "
+            f"returns {told}, as it does for made-up numbers, so that the code after it might be "
+            "another. Let it return the same shapes, types and Python values whatever the numbers "
+            "are, or put what follows it into the same submodule."
+        )
 
 
 def _varied(hints: Sizes) -> dict[Any, int]:
@@ -86,33 +153,59 @@ def _told(shapes: Shapes, given: Any, sizes: Sizes) -> Hashable | None:
     return str(kind), *found
 
 
-def _run(shapes: Shapes, module: nn.Module, given: Any, sizes: Sizes) -> Any | None:
-    """One call on the meta device; None if it did more than to return something new."""
+def _run(
+    shapes: Shapes, module: nn.Module, given: Any, sizes: Sizes, *, numbers: bool = False
+) -> Any | None:
+    """One call, on the meta device or on numbers; None if it did more than to return something."""
+    named = dict((*module.named_parameters(), *module.named_buffers()))
+    device = _home(named.values()) if numbers else torch.device("meta")
 
     def concrete(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             fake = leaf.fake if isinstance(leaf, Variable) else leaf
             shape = [shapes.number(size, sizes) for size in fake.shape]
-            made = torch.empty(shape, dtype=fake.dtype, device="meta")
+            made = _filled(torch.empty(shape, dtype=fake.dtype, device=device))
             return made.requires_grad_(fake.requires_grad)
         return shapes.number(leaf, sizes) if isinstance(leaf, torch.SymInt) else leaf
 
+    def own(tensor: Tensor) -> Tensor:
+        if numbers and not tensor.is_meta:
+            made = tensor.detach().clone()
+        else:
+            made = _filled(torch.empty_like(tensor, device=device, requires_grad=False))
+        return made.requires_grad_(tensor.requires_grad)
+
+    cards = [device] if device.type == "cuda" else []
+    # Code that has another way for compilers, without numbers, takes it where there are none.
+    way = nullcontext() if numbers else as_if_compiling()
     # A layer may draw on the CPU whether to run, and draws again when it really does.
-    with torch.random.fork_rng(devices=[]), without_torch_function(), as_if_compiling():
+    with torch.random.fork_rng(devices=cards), without_torch_function(), way:
         args, kwargs = tree_map(concrete, given)
-        named = (*module.named_parameters(), *module.named_buffers())
-        state = {
-            name: torch.empty_like(tensor, device="meta").requires_grad_(tensor.requires_grad)
-            for name, tensor in named
-        }
+        state = {name: own(tensor) for name, tensor in named.items()}
         before = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         versions = [version_of(tensor) for tensor in before]
         found = torch.func.functional_call(module, state, args, kwargs)
-    made = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
-    held = {storage_number(tensor) for tensor in (*before, *state.values())}
-    own = [storage_number(tensor) for tensor in made]
-    apart = held.isdisjoint(own) and len({*own}) == len(own)
-    return found if apart and versions == [version_of(tensor) for tensor in before] else None
+    if versions != [version_of(tensor) for tensor in before]:
+        return None
+    return found if numbers or _apart(found, (*before, *state.values())) else None
+
+
+def _apart(found: Any, others: Iterable[Tensor]) -> bool:
+    """Whether the tensors in what was returned have memory of their own."""
+    made = [storage_number(leaf) for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+    held = {storage_number(tensor) for tensor in others}
+    return held.isdisjoint(made) and len({*made}) == len(made)
+
+
+def _home(tensors: Iterable[Tensor]) -> torch.device:
+    """Where a module computes; one without numbers gets some on the CPU."""
+    real = (tensor.device for tensor in tensors if not tensor.is_meta)
+    return next(real, torch.device("cpu"))
+
+
+def _filled(tensor: Tensor) -> Tensor:
+    """Made-up numbers: zeros, which every index has, and fractions where there are such."""
+    return tensor.uniform_() if tensor.is_floating_point() else tensor.zero_()
 
 
 Known = Mapping[tuple[int, int], Any]

@@ -166,6 +166,10 @@ class ProgramGraph(ABC):
         """Records a call of the module as one operator, hooks included; None if that is not due."""
         return None
 
+    def switched(self) -> str | None:
+        """The mode of torch that is another one now and that operators would not have; or None."""
+        return None
+
     def kept_object(self, value: T) -> T:
         """An argument that is no value of Python's own, as it is kept."""
         return value

@@ -101,9 +101,11 @@ def _answer(name: str, variable: Any) -> bool:
 def _assign(program: ProgramGraph, attribute: str, *args: Any) -> None:
     """``x.requires_grad = True`` is the one attribute that torch's methods can set as well."""
     if attribute != "requires_grad" or len(args) != 2:
-        raise ProgramError(
-            f"{user_line()}: the attribute {attribute!r} of a variable was assigned or deleted, "
-            "which no operator does; call a function or method that returns the changed tensor."
+        raise refusal(
+            user_line(),
+            f"the attribute {attribute!r} of a variable was assigned or deleted, which no operator "
+            "does",
+            "call a function or method that returns the changed tensor.",
         )
     record(program, Tensor.requires_grad_, args, {})
 
@@ -121,12 +123,15 @@ def record_module(
         return torch.func.functional_call(module, state, args, kwargs)
 
     versions = [version_of(tensor) for tensor in state.values()]
+    given = [leaf.fake for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Variable)]
+    given_versions = [version_of(fake) for fake in given]
     with one_operator():
         with _known_momentum(module):
             found = _on_fakes(program, call, args, kwargs)
         meta = {
             "training": module.training,
-            "in_place": getattr(module, "inplace", False) is True,
+            "in_place": getattr(module, "inplace", False) is True
+            or given_versions != [version_of(fake) for fake in given],
             "options": options_of(module),
             "acts": versions != [version_of(tensor) for tensor in state.values()] or _draws(module),
         }
@@ -250,6 +255,8 @@ def emit(
     program: ProgramGraph, op: str, target: Any, args: Any, kwargs: Any, *, found: Any, **meta: Any
 ) -> Any:
     """Append a node and return what it gives, with variables in place of fakes."""
+    if (mode := program.switched()) is not None:
+        raise refusal(user_line(), f"{mode} around this line", "switch it outside of the model.")
     arguments = as_arguments(program, tuple(args)), as_arguments(program, dict(kwargs))
     node = program.graph.create_node(op, target, *arguments)
     _note(program, node)

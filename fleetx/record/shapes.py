@@ -155,11 +155,12 @@ class Shapes:
     def empty(
         self, sizes: Sequence[Any], order: Sequence[int], dtype: torch.dtype, *, requires_grad: bool
     ) -> Tensor:
-        """A fake whose dimensions lie in memory in this order."""
+        """A fake whose dimensions lie in memory in this order, as if an operator had made it."""
         with self._inside():
             made = torch.empty([sizes[at] for at in order], dtype=dtype)
             made = made.permute([order.index(at) for at in range(len(order))])
-            return made.detach().requires_grad_(requires_grad)
+            # What has a gradient and was made by nothing could not be changed in place.
+            return made.detach().requires_grad_().clone() if requires_grad else made.detach()
 
     def unknown(self, at: int) -> Any:
         """A size that an operator finds when it runs, at this position of what it gives."""

@@ -9,8 +9,6 @@ from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.nn.modules.conv import _ConvNd as ConvBase
 from torch.nn.modules.dropout import _DropoutNd as DropoutBase
 from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNormBase
-from torch.nn.modules.transformer import _detect_is_causal_mask as detect_is_causal_mask
-from torch.nn.modules.transformer import _get_seq_len as get_seq_len
 
 __all__ = [
     "BatchNormBase",
@@ -22,8 +20,6 @@ __all__ = [
     "buffers_of",
     "check_input_dim",
     "children_of",
-    "detect_is_causal_mask",
-    "get_seq_len",
     "has_backward_hooks",
     "has_forward_hooks",
     "infer_parameters",

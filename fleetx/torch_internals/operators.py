@@ -6,12 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 __all__ = [
     "OpOverload",
     "attention_on_cpu",
-    "canonical_mask",
     "decompositions",
     "foreach_add",
     "foreach_add_",
@@ -34,9 +32,6 @@ __all__ = [
     "without_mkldnn",
     "written",
 ]
-
-canonical_mask: Any = F._canonical_mask
-"""A mask of numbers out of one of yes and no, as torch's own layers make it."""
 
 # Operators on lists of tensors, which torch.optim itself is written with.
 foreach_add: Any = torch._foreach_add

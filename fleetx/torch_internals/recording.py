@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = [
     "TorchDispatchMode",
     "as_if_compiling",
-    "assert_in_graph",
     "checkpoint_generator",
     "enter_autocast",
     "exit_autocast",
@@ -29,9 +28,6 @@ __all__ = [
     "symbolic_expression",
     "without_torch_function",
 ]
-
-assert_in_graph: Any = torch._assert
-"""An assertion that a recorded graph keeps."""
 
 set_grad_enabled: Any = torch._C._set_grad_enabled
 """Switches gradients for good; the public one is a context that a graph cannot hold."""

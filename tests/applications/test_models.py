@@ -135,7 +135,7 @@ def losses(name: str, options: dict[str, Any]) -> tuple[list[float], str]:
     if strategy.recompute:
         strategy.recompute_configs = {"checkpoints": net.checkpoints}
     fleet.init(is_collective=True, strategy=strategy)
-    model = fleet.distributed_model(net, criterion=net.criterion)
+    model = fleet.distributed_model(net, criterion=net.criterion, sample=batch(name)[0])
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
     found = []
     for step in range(2):

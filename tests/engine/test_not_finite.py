@@ -36,7 +36,7 @@ def trained(worker: int, settings: dict[str, Any], *, whole: bool = False) -> tu
     for name, value in settings.items():
         setattr(strategy, name, value)
     fleet.init(is_collective=True, strategy=strategy, on_nan="stop")
-    model = fleet.distributed_model(Net(), criterion=F.cross_entropy)
+    model = fleet.distributed_model(Net(), criterion=F.cross_entropy, sample=torch.zeros(2, 4))
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     try:
         for step in range(4):

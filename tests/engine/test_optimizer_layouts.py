@@ -19,7 +19,10 @@ def begin(**flags: Any) -> tuple[Any, Any]:
         setattr(strategy, name, value)
     roles.stop()  # models of an earlier job may still be there
     fleet.init(is_collective=True, strategy=strategy)
-    model: Any = fleet.distributed_model(transformer.build(), criterion=transformer.loss)
+    rows = transformer.batch(0)[0][:2]
+    model: Any = fleet.distributed_model(
+        transformer.build(), criterion=transformer.loss, sample=rows
+    )
     optimizer = fleet.distributed_optimizer(torch.optim.Adam(model.parameters(), lr=0.01))
     model.train_batch(transformer.batch(0))
     return model, optimizer

@@ -114,7 +114,9 @@ class Run:
         fleet.init(is_collective=True, strategy=strategy)
         torch.manual_seed(0)
         net = Tied()
-        self.model: Any = fleet.distributed_model(net, criterion=criterion)
+        self.model: Any = fleet.distributed_model(
+            net, criterion=criterion, sample=torch.zeros(2, 3, dtype=torch.long)
+        )
         self.optimizer = fleet.distributed_optimizer(
             torch.optim.Adam(self.model.parameters(), lr=0.02)
         )

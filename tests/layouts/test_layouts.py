@@ -93,7 +93,8 @@ def trained(
 def _trained(layout: Layout, extras: tuple[str, ...]) -> tuple[list[float], dict[str, Tensor]]:
     fleet.init(is_collective=True, strategy=strategy(layout, extras))
     plain = transformer.build(True, fleet.worker_index(), depth(layout))
-    model: Any = fleet.distributed_model(plain, criterion=transformer.loss)
+    rows = transformer.batch(0)[0][:2]
+    model: Any = fleet.distributed_model(plain, criterion=transformer.loss, sample=rows)
     optimizer = fleet.distributed_optimizer(transformer.OPTIMIZERS["sgd"](model.parameters()))
     place, shares = data_place(layout, fleet.worker_index())
     losses = []

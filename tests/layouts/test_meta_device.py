@@ -31,7 +31,8 @@ def started(layout: Layout, extras: tuple[str, ...] = ()) -> tuple[list[float], 
     torch.manual_seed(7 + 10 * fleet.worker_index())  # that of worker 0 counts
     with torch.device("meta"):
         plain = Transformer(tied=True)
-    model: Any = fleet.distributed_model(plain, criterion=transformer.loss)
+    rows = transformer.batch(0)[0][:2]
+    model: Any = fleet.distributed_model(plain, criterion=transformer.loss, sample=rows)
     fleet.distributed_optimizer(transformer.OPTIMIZERS["sgd"](model.parameters()))
     begun = fleet.full_state_dict(model)
     place, shares = data_place(layout, fleet.worker_index())
@@ -134,7 +135,8 @@ def peak(layout: Layout) -> tuple[int, int]:
     with torch.device("meta"):
         plain = Wide()
     with Peak() as found:
-        model = fleet.distributed_model(plain, criterion=transformer.loss)
+        rows = transformer.batch(0)[0][:2]
+        model = fleet.distributed_model(plain, criterion=transformer.loss, sample=rows)
     held = (getattr(p, "to_local", lambda p=p: p)() for p in model.parameters())
     return found.most, sum(part.numel() * part.element_size() for part in held)
 

@@ -66,7 +66,7 @@ def trained(flags: dict[str, Any]) -> list[float]:
     for name, value in flags.items():
         setattr(strategy, name, value)
     fleet.init(is_collective=True, strategy=strategy)
-    model: Any = fleet.distributed_model(build(), criterion=F.mse_loss)
+    model: Any = fleet.distributed_model(build(), criterion=F.mse_loss, sample=batch()[0][:2])
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.5))
     assert optimizer.param_groups
     inputs, targets = batch()

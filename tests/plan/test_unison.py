@@ -95,7 +95,9 @@ def outcome(settings: dict[str, Any], late: bool, kind: type[nn.Module], wide: i
 
     given = None if late else made(plain)
     try:
-        model = fleet.distributed_model(plain, criterion=nn.functional.mse_loss)
+        model = fleet.distributed_model(
+            plain, criterion=nn.functional.mse_loss, sample=torch.zeros(2, 4)
+        )
         running = fleet.distributed_optimizer(given or made(model))
         model.train_batch((torch.randn(4, 4), torch.randn(4, 4)))
     except ValueError as error:

@@ -1,5 +1,6 @@
 """Pipelines: schedules, tied weights, micro-batches, what is kept where, and refusals."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -29,8 +30,9 @@ def start(workers_of: dict[str, int], extras: dict[str, Any] | None = None, **co
     fleet.init(is_collective=True, strategy=strategy)
 
 
-def begin(net: nn.Module, optimizer: str = "sgd", **given: Any) -> Any:
-    model: Any = fleet.distributed_model(net, criterion=transformer.loss, **given)
+def begin(net: nn.Module, optimizer: str = "sgd") -> Any:
+    rows = transformer.batch(0)[0][:2]
+    model: Any = fleet.distributed_model(net, criterion=transformer.loss, sample=rows)
     fleet.distributed_optimizer(transformer.OPTIMIZERS[optimizer](model.parameters()))
     return model
 
@@ -100,7 +102,9 @@ def test_what_is_sent_may_be_kept_for_a_gradient_that_comes_later() -> None:
         split = ["layers.1", "layers.3", "layers.4"]
         start({"pp": 2}, split=split, schedule_mode=mode, stages_per_rank=2)
         torch.manual_seed(0)
-        model: Any = fleet.distributed_model(Skips(), criterion=nn.functional.mse_loss)
+        model: Any = fleet.distributed_model(
+            Skips(), criterion=nn.functional.mse_loss, sample=data[0]
+        )
         fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
         losses.append([float(model.train_batch(data)) for _ in range(3)])
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
@@ -180,7 +184,7 @@ def test_an_overflow_on_one_stage_skips_the_update_on_all() -> None:
 @world(2)
 def test_it_is_balanced_by_measured_cost_when_nothing_is_said() -> None:
     start({"pp": 2}, split=[])
-    model = begin(transformer.build(), sample=transformer.batch(0)[0][:4])
+    model = begin(transformer.build())
     layers = {name.split(".")[1] for name, _ in model.named_parameters() if "layers" in name}
     everyone = fleet.util.all_gather([int(layer) for layer in sorted(layers)])
     assert sorted(layer for found in everyone for layer in found) == [0, 1, 2, 3]
@@ -189,12 +193,35 @@ def test_it_is_balanced_by_measured_cost_when_nothing_is_said() -> None:
 
 
 @world(2)
-def test_it_is_balanced_by_parameters_without_a_sample() -> None:
+def test_a_chain_is_balanced_by_parameters_without_a_sample() -> None:
     start({"pp": 2}, split=[])
-    model = begin(transformer.build())
-    here = sum(p.numel() for name, p in model.named_parameters() if "layers" in name)
-    assert fleet.util.all_gather(here) == [here, here]
-    check(train(model), fleet.full_state_dict(model))
+    torch.manual_seed(0)
+    chain = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(4)))
+    plain = copy.deepcopy(chain)
+    model: Any = fleet.distributed_model(chain, criterion=nn.functional.mse_loss)
+    fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert sum(p.numel() for p in model.parameters()) == 2 * 20
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    x, y = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    for _ in range(2):
+        loss = nn.functional.mse_loss(plain(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert float(model.train_batch((x, y))) == pytest.approx(float(loss.detach()), abs=1e-6)
+    torch.testing.assert_close(
+        fleet.full_state_dict(model, everywhere=True), dict(plain.state_dict())
+    )
+
+
+@world(2)
+def test_code_without_a_sample_is_refused_with_what_to_call() -> None:
+    start({"pp": 2}, split=[])
+    told = r"no sample.*Transformer is code.*fleet.distributed_model\(model, sample=inputs\)"
+    for split in ([], ["layers.2"]):
+        start({"pp": 2}, split=split)
+        with pytest.raises(fleet.PlanError, match=told):
+            fleet.distributed_model(transformer.build(), criterion=transformer.loss)
 
 
 @world(2)
@@ -237,7 +264,8 @@ def squared(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
 def test_statistics_move_once_per_micro_batch_and_inputs_and_outputs_are_trees() -> None:
     start({"pp": 2}, split=["second"], accumulate_steps=2)
     torch.manual_seed(0)
-    model: Any = fleet.distributed_model(Normed(), criterion=squared)
+    rows = torch.zeros(2, 6), torch.zeros(2, 6)
+    model: Any = fleet.distributed_model(Normed(), criterion=squared, sample=rows)
     fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     torch.manual_seed(0)
     plain = Normed()
@@ -275,7 +303,9 @@ class Again(nn.Module):
 def test_a_layer_that_several_stages_call_is_kept_by_all_and_moves_alike() -> None:
     start({"pp": 2}, split=["middle"], accumulate_steps=2)
     torch.manual_seed(0)
-    model: Any = fleet.distributed_model(Again(), criterion=nn.functional.mse_loss)
+    model: Any = fleet.distributed_model(
+        Again(), criterion=nn.functional.mse_loss, sample=torch.zeros(2, 6)
+    )
     fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     torch.manual_seed(0)
     plain = Again()
@@ -302,7 +332,10 @@ def test_one_rank_alone_runs_the_same_micro_batches() -> None:
 @world(2)
 def test_a_scheduler_counts_updates() -> None:
     start({"pp": 2}, {"gradient_merge": True, "gradient_merge_configs": {"k_steps": 2}})
-    model: Any = fleet.distributed_model(transformer.build(), criterion=transformer.loss)
+    rows = transformer.batch(0)[0][:2]
+    model: Any = fleet.distributed_model(
+        transformer.build(), criterion=transformer.loss, sample=rows
+    )
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
     rates = []
@@ -344,7 +377,7 @@ def test_calling_the_model_itself_is_refused() -> None:
 @world(2)
 def test_a_missing_criterion_is_named() -> None:
     start({"pp": 2})
-    model: Any = fleet.distributed_model(transformer.build())
+    model: Any = fleet.distributed_model(transformer.build(), sample=transformer.batch(0)[0][:2])
     fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(fleet.PlanError, match="criterion"):
         model.train_batch(transformer.batch(0))

@@ -50,7 +50,7 @@ class Net(nn.Module):
 def begin(extras: dict[str, Any] | None = None, **configs: Any) -> tuple[Any, Any]:
     start("second", extras, **configs)
     net = of(Net)
-    return net, spread(net, nn.functional.mse_loss)
+    return net, spread(net, nn.functional.mse_loss, sample=DATA[0])
 
 
 DATA = numbers(8, 4), numbers(8, 4, seed=5)

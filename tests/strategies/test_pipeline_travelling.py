@@ -50,7 +50,7 @@ def trained(net: type[nn.Module], split: list[str], **configs: Any) -> None:
     """Two steps of a pipeline give what two steps of the plain model give."""
     x, y = numbers(8, 3, 4), numbers(8, 3, seed=5)
     start(split, **configs)
-    model, plain = spread(of(net), nn.functional.mse_loss), of(net)
+    model, plain = spread(of(net), nn.functional.mse_loss, sample=x), of(net)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()
@@ -95,7 +95,7 @@ class Uneven(nn.Module):
 def test_a_shape_that_changes_from_batch_to_batch_is_refused_by_all() -> None:
     start("second")
     net: Any = of(Uneven)
-    model = spread(net, lambda outputs, _: outputs.mean())
+    model = spread(net, lambda outputs, _: outputs.mean(), sample=numbers(8, 4))
     data = numbers(8, 4), numbers(8, 4)
     model.train_batch(data)
     net.picky.rows = 3
@@ -108,7 +108,7 @@ def test_a_shape_that_changes_from_batch_to_batch_is_refused_by_all() -> None:
 @world(2)
 def test_a_loss_of_many_numbers_is_refused_by_all() -> None:
     start("second")
-    model = spread(of(Uneven), lambda outputs, _: outputs)
+    model = spread(of(Uneven), lambda outputs, _: outputs, sample=numbers(8, 4))
     with pytest.raises((ValueError, RuntimeError), match="begins at one number"):
         model.train_batch((numbers(8, 4), numbers(8, 4)))
 

@@ -24,8 +24,8 @@ def start(split: str | list[str], extras: dict[str, Any] | None = None, **config
     fleet.init(is_collective=True, strategy=strategy)
 
 
-def spread(net: nn.Module, criterion: Any, rate: float = 0.1, **given: Any) -> Any:
-    model: Any = fleet.distributed_model(net, criterion=criterion, **given)
+def spread(net: nn.Module, criterion: Any, sample: Any, rate: float = 0.1) -> Any:
+    model: Any = fleet.distributed_model(net, criterion=criterion, sample=sample)
     fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=rate))
     return model
 
@@ -82,7 +82,7 @@ def test_an_input_with_a_default_counts_when_the_sample_has_it() -> None:
 def test_an_input_that_no_stage_would_take_is_refused() -> None:
     x, mask, y = numbers(8, 4), numbers(8, 1, seed=4), numbers(8, 4, seed=5)
     start("second")
-    model = spread(of(Masked), nn.functional.mse_loss)
+    model = spread(of(Masked), nn.functional.mse_loss, sample=x)
     for batch in ((x, mask), {"x": x, "mask": mask}):
         with pytest.raises(ValueError, match="with inputs that hold 'mask'"):
             model.train_batch((batch, y))
@@ -108,7 +108,7 @@ def test_every_rank_has_the_loss_whatever_its_type() -> None:
     for kind, extras in ((torch.float64, {}), (torch.bfloat16, {}), (torch.float32, PURE)):
         start("second", extras)
         x, plain = numbers(8, 4).to(kind), of(Two).to(kind)
-        model = spread(of(Two).to(kind), lambda found, _: (found**2).mean())
+        model = spread(of(Two).to(kind), lambda found, _: (found**2).mean(), sample=x)
         loss = model.train_batch((x, x))
         assert loss.dtype == torch.float32
         # Numbers of 8 bits, of which 3 operations follow each other.
@@ -133,7 +133,7 @@ def test_evaluation_gives_the_outputs_of_the_whole_batch_whatever_they_are() -> 
     for kind in (Many, Two):
         start("second")
         plain = of(kind)
-        model = spread(of(kind), lambda found, _: (found**2).mean())
+        model = spread(of(kind), lambda found, _: (found**2).mean(), sample=numbers(2, 4))
         sizes: list[int] = []
         model.second.register_forward_pre_hook(lambda _, args, to=sizes: to.append(len(args[0])))
         for samples in (8, 8, 2, 5):
@@ -147,7 +147,7 @@ def test_evaluation_gives_the_outputs_of_the_whole_batch_whatever_they_are() -> 
     start(FOUR, schedule_mode="interleaved")
     chain = nn.Sequential(of(Two), of(Two))
     plain, x = nn.Sequential(of(Two), of(Two)), numbers(8, 4)
-    model = spread(chain, lambda found, _: (found**2).mean())
+    model = spread(chain, lambda found, _: (found**2).mean(), sample=x)
     found = model.eval_batch((x, x), compute_loss=False)
     torch.testing.assert_close(found, plain(x), rtol=1e-4, atol=1e-6)
 
@@ -155,7 +155,8 @@ def test_evaluation_gives_the_outputs_of_the_whole_batch_whatever_they_are() -> 
 @world(2)
 def test_shapes_that_come_no_more_are_forgotten() -> None:
     start("second")
-    model, plain = spread(of(Two), lambda found, _: (found**2).mean(), rate=0.0), of(Two)
+    rows, plain = numbers(2, 3, 4), of(Two)
+    model = spread(of(Two), lambda found, _: (found**2).mean(), sample=rows, rate=0.0)
     for length in (*range(1, 13), 1, 12, 2):
         x = numbers(4, length, 4)
         assert float(model.train_batch((x, x))) == pytest.approx(float((plain(x) ** 2).mean()))
@@ -230,7 +231,7 @@ def check_whole(model: Any, x: Tensor) -> None:
 @world(2)
 def test_the_whole_state_is_that_of_the_model_and_goes_back_into_it() -> None:
     start("second")
-    model = spread(of(Spare), lambda found, _: (found**2).mean())
+    model = spread(of(Spare), lambda found, _: (found**2).mean(), sample=numbers(2, 4))
     check_whole(model, numbers(8, 4))
     fresh = of(Spare).state_dict()
     fleet.load_full_state_dict(model, fresh)
@@ -249,7 +250,7 @@ def test_it_is_whole_next_to_other_axes() -> None:
     full = {"sharding": True, "sharding_configs": {"stage": 3, "sharding_degree": 2}}
     for extras in ({"hybrid_configs": {"pp_degree": 2, "dp_degree": 2}}, full):
         start("second", extras)
-        model = spread(of(Spare), lambda found, _: (found**2).mean())
+        model = spread(of(Spare), lambda found, _: (found**2).mean(), sample=numbers(2, 4))
         check_whole(model, numbers(8, 4))
 
 
@@ -270,7 +271,7 @@ def test_what_travels_may_be_a_view() -> None:
     x, y = numbers(8, 3, 4), numbers(8, 2, seed=5)
     for mode in ("1F1B", "F-then-B", "zero-bubble"):
         start("second", schedule_mode=mode)
-        model, plain = spread(of(Turned), nn.functional.mse_loss), of(Turned)
+        model, plain = spread(of(Turned), nn.functional.mse_loss, sample=x), of(Turned)
         optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
         for _ in range(2):
             loss = nn.functional.mse_loss(plain(x), y)
@@ -308,7 +309,7 @@ def test_a_stage_that_fails_leaves_nobody_waiting() -> None:
         for rank, stage in enumerate(("first", "second")):
             start("second")
             net = of(Failing)
-            model = spread(net, nn.functional.mse_loss)
+            model = spread(net, nn.functional.mse_loss, sample=data[0])
             if known:  # the shapes that travel, so that the batch itself is what fails
                 model.train_batch(data)
                 model.eval_batch(data)

@@ -25,10 +25,6 @@ class Accepted:
         self.given = frozenset(held & self._defaults.keys())
         """Arguments with a default that are inputs nevertheless."""
         values = {n: v for n, v in (sample or {}).items() if n not in held | self._rest}
-        self.fixes = any(
-            n in self._defaults and not _same(v, self._defaults[n]) for n, v in values.items()
-        )
-        """Whether the sample gives other values than defaults."""
         self._defaults |= values
         self.sample = sample
         if sample is not None:

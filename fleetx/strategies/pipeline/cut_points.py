@@ -6,7 +6,8 @@ from itertools import pairwise
 
 from torch.fx import Graph, Node
 
-from fleetx.graph import kinds
+from fleetx.record.writes import written
+from fleetx.strategies.pipeline.node_kinds import is_free, sources
 
 
 def starts(graph: Graph, points: Sequence[str]) -> list[int]:
@@ -63,7 +64,7 @@ def _why_not(graph: Graph, point: str) -> str:
 def _check_not_empty(graph: Graph, points: Sequence[str], found: Sequence[int]) -> None:
     nodes = list(graph.nodes)
     for point, begin, end in zip(points, [0, *found], found, strict=False):
-        if all(kinds.is_free(node) for node in nodes[begin:end]):
+        if all(is_free(node) for node in nodes[begin:end]):
             raise ValueError(
                 f"nothing would run in the part before {point!r}; leave that cut point out."
             )
@@ -97,20 +98,20 @@ def torn_by_cuts(graph: Graph) -> list[Torn]:
     position = {node: at for at, node in enumerate(graph.nodes)}
     found = []
     for node in graph.nodes:
-        value = kinds.changed(node)
+        value = written(node)
         if value is None:
             continue
-        origin = kinds.source(value)
-        touched = [position[origin], position[node]]
-        if origin.op == "placeholder":
-            touched = [position[user] for user in _readers(origin)] + touched[1:]
+        touched = [position[node]]
+        for origin in sources(value):
+            known = _readers(origin) if origin.op == "placeholder" else (origin,)
+            touched += [position[toucher] for toucher in known]
         found.append(Torn(min(touched), max(touched), str(node.target)))
     return found
 
 
 def _readers(origin: Node) -> Iterator[Node]:
     for user in origin.users:
-        if kinds.is_free(user):
+        if is_free(user):
             yield from _readers(user)
         else:
             yield user

@@ -22,11 +22,6 @@ Points = tuple[str, ...]
 Agreed = Callable[[Sequence[float]], Sequence[float]]
 """What this rank counted -> what all ranks cut by."""
 
-_HINT = (
-    " Code that asks for sizes, types or kinds of values can be followed if inputs are known: call "
-    "fleet.distributed_model(model, sample=inputs)."
-)
-
 
 @dataclass(frozen=True)
 class Cut:
@@ -81,8 +76,8 @@ def cut(
         agreed: what this rank counted -> what all ranks cut by.
         kept: forwards that were followed, for whoever cuts one model into several numbers of parts.
     """
-    sample, given = accepted.sample, accepted.given
-    way = trace.way_of(model, sample, given, fixed=accepted.fixes, device=device)
+    sample = accepted.sample
+    way = trace.way_of(model, sample, device)
     keeping, points, remark = generation_cache.switches(model), split, ""
     if kept is not None:
         way = trace.remembering(way, model, kept)
@@ -93,8 +88,7 @@ def cut(
                 points, remark = balanced(model, wanted, sample, agreed, way)
             found, opened = parts_between(model, points, way)
     except ValueError as error:
-        hint = _HINT if isinstance(error, trace.TraceError) and sample is None else ""
-        raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}{hint}") from error
+        raise PlanError(f"strategy.pipeline = True cannot cut the model: {error}") from error
     around = {name for name, _ in model.named_modules() if is_around(name, points)}
     return Cut(found, frozenset(around | opened), remark)
 
@@ -144,7 +138,7 @@ def balanced(
         agreed: what this rank counted -> what all ranks cut by.
         way: how it is followed.
     """
-    opened = trace.open_up(model, wanted, way=way)
+    opened = trace.open_up(model, wanted, way)
     graph = opened.graph
     if sample is None:
         costs, counted = balance.sizes(model, graph), "parameters"

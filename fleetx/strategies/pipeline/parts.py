@@ -8,10 +8,11 @@ from torch import fx, nn
 from torch.fx import Graph, Node
 from typing_extensions import override
 
-from fleetx.graph import kinds
 from fleetx.graph.part import Part
 from fleetx.record.codegen import code
+from fleetx.record.replays import ITSELF
 from fleetx.strategies.pipeline.cut_points import starts
+from fleetx.strategies.pipeline.node_kinds import is_free, is_item
 
 Check = Callable[[Mapping[str, Any]], None]
 """Refuses inputs for which a forward was not followed."""
@@ -70,7 +71,21 @@ class _Recorded(Part):
     def code(self) -> Callable[..., Any]:
         made = Graph()
         made.output(made.graph_copy(self.graph, {}))
-        return code(made)
+        function = code(made)
+        if not any(node.meta.get("replays") for node in self.graph.nodes):
+            return function
+        return lambda model, *values: function(_Handed(model), *values)
+
+
+class _Handed:
+    """A model that the code of a checkpoint can hand on: programs have such a name for it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        setattr(self, ITSELF, self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
 
 
 def cut(graph: Graph, points: Sequence[str], check: Check | None = None) -> list[Part]:
@@ -101,15 +116,7 @@ class _Plan:
     def _crossing(self, number: int) -> list[Node]:
         """The values that part ``number`` receives, for itself or for a later one."""
         needed = set[Node]().union(*self._needs[number:])
-        crossing = [node for node, home in self._homes.items() if home < number and node in needed]
-        for node in crossing:
-            asked = kinds.asked_locally(node)
-            if asked is not None:
-                raise ValueError(
-                    f"the {asked} of a tensor is asked for in one part and used in a later one, "
-                    "where it may be another; ask for it where it is used."
-                )
-        return crossing
+        return [node for node, home in self._homes.items() if home < number and node in needed]
 
     def part(self, number: int) -> Part:
         """One part as a graph of its own."""
@@ -133,11 +140,11 @@ def _homes(nodes: Sequence[Node], begins: Sequence[int]) -> dict[Node, int]:
     """The part in which each node runs, but for those that run wherever they are needed."""
     homes: dict[Node, int] = {}
     for at, node in enumerate(nodes):
-        if node.op == "output" or not kinds.is_free(node):
+        if node.op == "output" or not is_free(node):
             homes[node] = sum(begin <= at for begin in begins)
     for node in homes:
         # An item of a tuple that a layer returned goes alone: tensors travel, tuples do not.
-        if kinds.is_item(node) and isinstance(node.args[0], Node) and node.args[0] in homes:
+        if is_item(node) and isinstance(node.args[0], Node) and node.args[0] in homes:
             homes[node] = homes[node.args[0]]
     return homes
 

@@ -1,34 +1,28 @@
 """A graph of a model's forward, in which chosen submodules are single calls."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
-from fleetx.graph import kinds
 from fleetx.record import followed
 from fleetx.record.error import ProgramError
 from fleetx.record.placing import place_on
-from fleetx.strategies.pipeline.recorder import recording
-from fleetx.strategies.pipeline.refusal import REMEDY, TraceError, place
+from fleetx.record.writes import written
+from fleetx.strategies.pipeline.chain import chained
+from fleetx.strategies.pipeline.node_kinds import sources
+from fleetx.strategies.pipeline.refusal import REMEDY, TraceError, line_text, place
 from fleetx.strategies.pipeline.side_effects import unchanged
-from fleetx.strategies.pipeline.tracer import Follower, Whole, stays_whole
-from fleetx.torch_internals import has_forward_hooks
+from fleetx.torch_internals import has_backward_hooks, has_forward_hooks
 
-__all__ = [
-    "Forward",
-    "Opened",
-    "TraceError",
-    "Way",
-    "Whole",
-    "follow",
-    "open_up",
-    "record",
-    "way_of",
-]
+__all__ = ["Forward", "Opened", "TraceError", "Way", "Whole", "open_up", "record", "way_of"]
+
+Whole = Callable[[str, nn.Module], bool]
+"""Name and module -> whether a call of that submodule is one node."""
 
 _LOOPS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder)
 
@@ -61,42 +55,24 @@ Way = Callable[[Whole], Forward]
 """How to follow a model: which submodules are single calls -> its forward."""
 
 
-def way_of(
-    model: nn.Module,
-    sample: Mapping[str, Any] | None,
-    given: Collection[str] = (),
-    *,
-    fixed: bool = False,
-    device: torch.device = _CPU,
-) -> Way:
-    """By what is known of the inputs: recorded for a sample, else by the structure of the code.
+def way_of(model: nn.Module, sample: Mapping[str, Any] | None, device: torch.device = _CPU) -> Way:
+    """By what is known of the inputs: recorded for a sample, else by the structure of a chain.
 
     Args:
         model: what is followed.
         sample: arguments of its forward by name.
-        given: those of them that are inputs although they have a default.
-        fixed: whether the sample gives other values than defaults that are no tensors, with which
-            code cannot be followed without them.
         device: where the model will run.
     """
 
     def by_structure(whole: Whole) -> Forward:
-        return Forward(follow(model, whole, given))
+        _check(model)
+        return Forward(chained(model, _kept(whole)))
 
     def by_sample(whole: Whole) -> Forward:
         assert sample is not None
-        try:
-            forward = record(model, whole, sample)
-            place_on(forward.graph, device)
-            return forward
-        except TraceError as error:
-            # Submodules that need the numbers of their inputs, which a recording has not.
-            try:
-                if not fixed:
-                    return by_structure(whole)
-            except TraceError:
-                pass
-            raise error from None
+        forward = record(model, whole, sample)
+        place_on(forward.graph, device)
+        return forward
 
     return by_structure if sample is None else by_sample
 
@@ -116,23 +92,25 @@ def remembering(way: Way, model: nn.Module, kept: dict[Any, Forward]) -> Way:
 
 
 def record(model: nn.Module, whole: Whole, sample: Mapping[str, Any]) -> Forward:
-    """The forward of ``model`` for inputs like a sample: its code may ask for sizes and types.
+    """The forward of ``model`` for inputs like a sample; the model stays as it is.
 
-    Which submodules are single calls is as for ``follow``.
+    A submodule for which ``whole(name, module)`` is true is one ``call_module`` node, and so is
+    every submodule without children and every one with hooks, parametrizations or a forward of
+    its own object, because those act only when the submodule is called. All other submodules are
+    followed through. Parameters and buffers that the followed code uses are ``get_attr`` nodes.
+
+    Whether a module trains is a constant of the graph where followed code asks for it: follow
+    the model once per mode.
 
     Raises:
         TraceError: The forward does something that a graph could only get wrong.
     """
     _check(model)
-
-    def kept(name: str, module: nn.Module) -> bool:
-        return stays_whole(module) or whole(name, module)
-
     with unchanged(model):
         try:
-            found = followed.follow(model, sample, kept)
+            found = followed.follow(model, sample, _kept(whole))
         except ProgramError as error:
-            at = error.line or place(error.__traceback__)
+            at = line_text(error.line) if error.line else place(error.__traceback__)
             raise TraceError(f"{at}: in the forward, {error.what or error}: {REMEDY}.") from error
         except Exception as error:
             at = place(error.__traceback__)
@@ -142,44 +120,33 @@ def record(model: nn.Module, whole: Whole, sample: Mapping[str, Any]) -> Forward
     return Forward(found.graph, found.check, found.opened)
 
 
+def _kept(whole: Whole) -> Whole:
+    return lambda name, module: _must_be_called(module) or whole(name, module)
+
+
+def _must_be_called(module: nn.Module) -> bool:
+    """Whether a module has no inside, or something acts on its call."""
+    return (
+        next(module.children(), None) is None
+        or "forward" in module.__dict__
+        or has_forward_hooks(module)
+        or has_backward_hooks(module)
+        or isinstance(module, torch.jit.ScriptModule | ParametrizationList)
+        or is_parametrized(module)
+    )
+
+
 def _check_state(graph: fx.Graph) -> None:
     """Refuse a forward that writes into the model: one stage would, and the others not."""
     for node in graph.nodes:
-        changed = kinds.changed(node)
-        if changed is not None and kinds.source(changed).op == "get_attr":
-            raise TraceError(
-                f"{node.meta.get('line', 'the forward of the model')}: in the forward, "
-                f"{kinds.source(changed).target!r} of the model is changed in place: {REMEDY}."
-            )
-
-
-def follow(model: nn.Module, whole: Whole, given: Collection[str] = ()) -> fx.Graph:
-    """The forward of ``model``'s class as a graph; the model stays as it is.
-
-    A submodule for which ``whole(name, module)`` is true is one ``call_module`` node, and so is
-    every submodule without children and every one with hooks, parametrizations or a forward of
-    its own object, because those act only when the submodule is called. All other submodules are
-    followed through. Parameters and buffers that the followed code uses are ``get_attr`` nodes.
-
-    Arguments of the forward with a default stay at their default, unless ``given`` names them;
-    ``*args`` and ``**kwargs`` stay empty. Only the remaining arguments are placeholders.
-
-    Whether a module trains is a constant of the graph where followed code asks for it: follow
-    the model once per mode.
-
-    Raises:
-        TraceError: The forward does something that a graph could only get wrong.
-    """
-    _check(model)
-    tracer = Follower(model, whole, given)
-    with unchanged(model), recording(tracer):
-        try:
-            return tracer.trace(model)
-        except TraceError:
-            raise
-        except Exception as error:
-            what = f"following it fails with {type(error).__name__} ({error})"
-            raise tracer.error(place(error.__traceback__), what) from error
+        changed = written(node)
+        origins = sources(changed) if changed is not None else ()
+        for origin in origins:
+            if origin.op == "get_attr":
+                raise TraceError(
+                    f"{line_text(node.meta['line'])}: in the forward, {origin.target!r} of the "
+                    f"model is changed in place: {REMEDY}."
+                )
 
 
 def _check(model: nn.Module) -> None:
@@ -195,9 +162,7 @@ def _check(model: nn.Module) -> None:
         )
 
 
-def open_up(
-    model: nn.Module, parts: int, given: Collection[str] = (), way: Way | None = None
-) -> Opened:
+def open_up(model: nn.Module, parts: int, way: Way) -> Opened:
     """Which modules to follow through when nobody said where to cut, and the graph of that.
 
     The model itself, and each submodule that holds more than ``1 / (2 * parts)`` of all
@@ -208,7 +173,6 @@ def open_up(
     def whole(name: str, module: nn.Module) -> bool:
         return name not in opened
 
-    way = way or way_of(model, None, given)
     limit = _weight(model) / (2 * parts)
     heavy = [name for name, module in model.named_modules() if _weight(module) > limit]
     opened |= {name for name in heavy if _may_open(model.get_submodule(name))}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
 from fleetx.graph.part import Part
@@ -107,6 +107,13 @@ def all_whole(name: str, module: nn.Module) -> bool:
     return True
 
 
+def followed(
+    model: nn.Module, inputs: Mapping[str, Any] | None = None, whole: trace.Whole = all_whole
+) -> fx.Graph:
+    """The forward, for inputs like these, or by the structure of a chain alone."""
+    return trace.way_of(model, inputs)(whole).graph
+
+
 def run_all(cut: Sequence[Part], model: nn.Module, inputs: Mapping[str, Any]) -> Any:
     """The parts one after the other; what one sends, the next receives."""
     values: Any = ()
@@ -138,7 +145,8 @@ def check(
     """Both ways give the same bits."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
     names = [name for name, _ in model.named_modules()]
-    cut = parts.cut(trace.follow(model, whole), points)
+    forward = trace.way_of(model, inputs)(whole)
+    cut = parts.cut(forward.graph, points, forward.check)
     assert len(cut) == len(points) + 1
     assert [name for name, _ in model.named_modules()] == names
     torch.manual_seed(3)

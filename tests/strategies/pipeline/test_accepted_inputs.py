@@ -55,11 +55,9 @@ def test_what_the_sample_had_must_be_there(inputs: dict[str, Any]) -> None:
 
 def test_what_else_a_sample_gives_takes_the_place_of_a_default() -> None:
     accepted = Accepted(Net(), {"x": X, "causal": True})
-    assert accepted.fixes
     accepted.check({"x": X, "causal": True})
     accepted.check({"x": X})
     with pytest.raises(ValueError, match="'causal' = False, and the model was cut with True"):
         accepted.check({"x": X, "causal": False})
-    assert not Accepted(Net(), {"x": X, "causal": False}).fixes
     with pytest.raises(ValueError, match=r"\*args or \*\*kwargs take \('more'\)"):
         Accepted(Net(), {"x": X, "more": (MASK,)})

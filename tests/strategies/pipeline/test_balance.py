@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fleetx.strategies.pipeline import balance, parts, trace
-from tests.strategies.pipeline.models import GPT, ResNet, all_whole, check, nothing_whole
+from tests.strategies.pipeline.models import GPT, ResNet, check, followed, nothing_whole
 
 
 def a_chain(depth: int) -> nn.Sequential:
@@ -23,7 +23,7 @@ def a_chain(depth: int) -> nn.Sequential:
 @settings(max_examples=60, deadline=None)
 def test_no_other_cut_is_better(costs: list[int], count: int) -> None:
     count = min(count, len(costs))
-    graph = trace.follow(a_chain(len(costs)), all_whole)
+    graph = followed(a_chain(len(costs)))
     named = {f"_{number}": float(cost) for number, cost in enumerate(costs)}
     points = [int(point) for point in balance.points(graph, named, count)]
 
@@ -38,14 +38,14 @@ def test_no_other_cut_is_better(costs: list[int], count: int) -> None:
 
 
 def test_too_few_layers() -> None:
-    graph = trace.follow(a_chain(2), all_whole)
+    graph = followed(a_chain(2))
     with pytest.raises(ValueError, match=r"has 2 layers that could begin a stage, .* has 3 stages"):
         balance.points(graph, {}, 3)
 
 
 def test_sizes_stand_for_costs_but_not_those_of_lookups() -> None:
     model = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8))
-    graph = trace.follow(model, all_whole)
+    graph = followed(model)
     assert list(balance.sizes(model, graph).values()) == [0, 40, 0, 72]
     assert balance.points(graph, balance.sizes(model, graph), 2) == ["3"]
 
@@ -65,7 +65,7 @@ class Costs(nn.Module):
 
 
 def test_layers_that_run_twice_or_in_place_begin_nothing() -> None:
-    graph = trace.follow(Costs(), all_whole)
+    graph = followed(Costs(), {"x": torch.randn(4, 3)})
     assert balance.points(graph, {"two": 1.0, "bn": 1.0, "act": 9.0}, 2) == ["bn"]
     assert balance.points(graph, {}, 4) == ["bn", "drop", "three"]
     with pytest.raises(ValueError, match="has 4 layers"):
@@ -76,7 +76,7 @@ def test_layers_that_run_twice_or_in_place_begin_nothing() -> None:
 def test_measuring_leaves_the_model_as_it_was(by_name: bool) -> None:
     model, x = Costs(), torch.randn(4, 3)
     kept = x.clone()
-    graph = trace.follow(model, all_whole)
+    graph = followed(model, {"x": x})
     dice, state = torch.get_rng_state(), {k: v.clone() for k, v in model.state_dict().items()}
     counted = balance.costs(model, graph, {"x": x} if by_name else (x,))
     assert set(counted) == {node.name for node in graph.nodes}
@@ -89,7 +89,7 @@ def test_measuring_leaves_the_model_as_it_was(by_name: bool) -> None:
 
 def test_operations_and_bytes_are_counted() -> None:
     model = nn.Sequential(nn.Linear(3, 5, bias=False), nn.ReLU())
-    found = balance.costs(model, trace.follow(model, all_whole), (torch.randn(7, 3),))
+    found = balance.costs(model, followed(model), (torch.randn(7, 3),))
     operations, weight, result = 2 * 7 * 3 * 5, 4 * 3 * 5, 4 * 7 * 5
     price = balance.OPERATIONS_PER_BYTE
     assert found == {
@@ -120,16 +120,12 @@ class Even(nn.Module):
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
-@pytest.mark.parametrize("with_sample", [False, True])
-def test_equal_blocks_give_equal_stages_every_time(stages: int, with_sample: bool) -> None:
+def test_equal_blocks_give_equal_stages_every_time(stages: int) -> None:
     model, sample = Even(8), {"ids": torch.randint(0, 100, (2, 5))}
     found = set()
     for _ in range(2):
-        way = trace.way_of(model, sample if with_sample else None)
-        graph = trace.open_up(model, stages, way=way).graph
-        counted = balance.sizes(model, graph)
-        if with_sample:
-            counted = balance.costs(model, graph, sample)
+        graph = trace.open_up(model, stages, trace.way_of(model, sample)).graph
+        counted = balance.costs(model, graph, sample)
         found.add(tuple(balance.points(graph, counted, stages)))
     (points,) = found
     # A block of an eighth of the model is opened, and its first layer begins the stage.
@@ -140,7 +136,7 @@ def test_equal_blocks_give_equal_stages_every_time(stages: int, with_sample: boo
 def test_a_tied_weight_counts_once() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     model[1].weight = model[0].weight
-    graph = trace.follow(model, all_whole)
+    graph = followed(model)
     counted = balance.costs(model, graph, (torch.randn(1, 4),))
     assert counted["_0"] - counted["_1"] == balance.OPERATIONS_PER_BYTE * 4 * 16
     assert list(balance.sizes(model, graph).values()) == [16, 0]
@@ -153,16 +149,16 @@ class Decides(nn.Linear):
 
 def test_layers_that_decide_by_numbers_are_counted_by_their_parameters() -> None:
     model = nn.Sequential(Decides(2, 2), Decides(3, 3))
-    graph = trace.follow(model, all_whole)
+    graph = followed(model)
     assert balance.costs(model, graph, (torch.ones(1, 2),)) == {"_0": 6, "_1": 12}
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_from_a_model_to_its_stages(stages: int) -> None:
     gpt, resnet = GPT(), ResNet()
-    text = {"ids": torch.randint(0, 11, (2, 5)), "mask": torch.randn(5, 5)}
+    text = {"ids": torch.randint(0, 11, (2, 5)), "mask": torch.randn(2, 1, 5, 5)}
     for model, inputs in ((gpt, text), (resnet, {"x": torch.randn(4, 3, 8, 8)})):
-        opened = trace.open_up(model, stages)
+        opened = trace.open_up(model, stages, trace.way_of(model, inputs))
         whole, graph = opened.whole, opened.graph
         points = balance.points(graph, balance.costs(model, graph, inputs), stages)
         assert len(check(model, inputs, points, whole)) == stages
@@ -170,6 +166,6 @@ def test_from_a_model_to_its_stages(stages: int) -> None:
 
 def test_every_layer_of_a_resnet_can_begin_a_stage_where_nothing_changes_in_place() -> None:
     model = ResNet()
-    graph = trace.follow(model, nothing_whole)
+    graph = followed(model, {"x": torch.randn(4, 3, 8, 8)}, nothing_whole)
     points = balance.points(graph, dict.fromkeys((n.name for n in graph.nodes), 1.0), 8)
     check(model, {"x": torch.randn(4, 3, 8, 8)}, points, nothing_whole)

@@ -1,6 +1,7 @@
 """Stages that cannot be made alike are named, with what keeps them from it."""
 
 import logging
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
@@ -9,9 +10,12 @@ import fleetx as fleet
 from fleetx.strategies.pipeline import balance, trace, unevenness
 from fleetx.testing import world
 
+X = torch.randn(2, 8)
+
 
 def remark(model: nn.Module, stages: int) -> str:
-    opened = trace.open_up(model, stages)
+    sample = {next(iter(signature(type(model).forward).parameters.keys() - {"self"})): X}
+    opened = trace.open_up(model, stages, trace.way_of(model, sample))
     costs = balance.sizes(model, opened.graph)
     points = balance.points(opened.graph, costs, stages)
     return unevenness.remark(opened.graph, costs, points, opened.refused, "parameters")
@@ -76,7 +80,7 @@ def test_the_first_rank_says_it() -> None:
     listening = logging.Handler(logging.WARNING)
     listening.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("fleetx").addHandler(listening)
-    fleet.distributed_model(nn.Sequential(Decides(), nn.Linear(8, 1)))
+    fleet.distributed_model(nn.Sequential(Decides(), nn.Linear(8, 1)), sample=X)
     logging.getLogger("fleetx").removeHandler(listening)
     found = [line for line in said if line.startswith("pipeline: stage 0 of 2")]
     assert len(found) == (fleet.worker_index() == 0)
