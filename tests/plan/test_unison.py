@@ -156,13 +156,18 @@ def test_what_one_stage_refuses_stops_all() -> None:
     assert "'second.weight' is torch.float16" in first
 
 
-class Fussy(Stages):
-    """One stage refuses every batch."""
-
+class Narrow(nn.Linear):
     @override
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.norm(self.second(self.first(x.view(-1, 3))))
-        return found
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input if len(input) > 1 else input.view(-1, 3))
+
+
+class Fussy(Stages):
+    """One stage refuses every micro-batch, which has one row."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__(wide)
+        self.first = Narrow(4, wide, bias=False)
 
 
 def test_a_stage_that_cannot_run_a_batch_stops_all() -> None:
