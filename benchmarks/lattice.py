@@ -248,7 +248,7 @@ def table(rows: list[Row]) -> None:
 
 def _tried(ran: list[tuple[Row, float]]) -> float:
     """What the plan takes that `strategy.auto` chooses after its tries."""
-    tries = Tries([_candidate(row) for row, _ in ran])
+    tries = Tries([candidate(row) for row, _ in ran])
     for _ in range(min(AutoConfig().trials, len(ran))):
         at = tries.next()
         assert at is not None
@@ -256,7 +256,8 @@ def _tried(ran: list[tuple[Row, float]]) -> float:
     return tries.took[tries.best]
 
 
-def _candidate(row: Row) -> Candidate:
+def candidate(row: Row) -> Candidate:
+    """A plan of the table as `strategy.auto` would look at it."""
     degrees = row["settings"].get("hybrid_configs", {})
     spread = ((axis.removesuffix("_degree"), ranks) for axis, ranks in degrees.items() if ranks > 1)
     flags = {flag for flag, value in row["settings"].items() if value is True}

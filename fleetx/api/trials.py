@@ -61,11 +61,13 @@ class Trial:
             try:
                 engine = self._engine(plan, batch)
             except Exception as error:  # on all workers: a plan that the model refuses
-                logger.warning("strategy.auto leaves out a plan that cannot begin: %s", error)
-                return float("inf")
-            data = self._data(batch)
-            times = [_update(engine, data, merged) for _ in range(_warm_up() + UPDATES)]
-            return min(times[-UPDATES:])
+                return _left_out(error)
+            try:
+                return _fastest(engine, self._data(batch), merged)
+            except Exception as error:
+                if roles.identity().worker_num > 1:  # others wait in an exchange that never ends
+                    raise
+                return _left_out(error)
 
     def _engine(self, plan: Plan, batch: int) -> Engine:
         shown = self._shown
@@ -90,6 +92,16 @@ class Trial:
         targets = self._shown.targets
         targets = torch.zeros(batch) if targets is None else _sized(targets, batch)
         return tree_map(_placed, [_sized(self._shown.sample, batch), targets])
+
+
+def _left_out(error: Exception) -> float:
+    logger.warning("strategy.auto leaves out a plan that cannot run: %s", error)
+    return float("inf")
+
+
+def _fastest(engine: Engine, data: Any, merged: int) -> float:
+    times = [_update(engine, data, merged) for _ in range(_warm_up() + UPDATES)]
+    return min(times[-UPDATES:])
 
 
 def _update(engine: Engine, data: Any, merged: int) -> float:

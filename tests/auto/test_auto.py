@@ -121,6 +121,29 @@ def test_plans_are_tried_on_copies_that_leave_no_trace() -> None:
             torch.testing.assert_close(chosen["weights"][name], value, rtol=1e-5, atol=1e-6)
 
 
+class Delicate(nn.Module):
+    """Runs with batches of eight alone, which nobody sees before it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if type(x) is Tensor and len(x) != SAMPLES:
+            raise ValueError("eight, please")
+        return self.layer(x)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_plan_that_fails_when_it_runs_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    begun(auto_configs={"trials": 50}, amp=False, recompute=False)
+    given: Any = {"criterion": nn.functional.mse_loss, "targets": torch.ones(SAMPLES, 4)}
+    model: Any = fleet.distributed_model(Delicate(), sample=torch.ones(SAMPLES, 4), **given)
+    assert "cannot run: eight, please" in caplog.text
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    model.train_batch([torch.ones(SAMPLES, 4), torch.ones(SAMPLES, 4)], optimizer)
+
+
 def test_little_room_leads_to_parts_of_the_model(machines: Any) -> None:
     """Parameters, gradients and momenta that one rank cannot hold are spread over both."""
     whole = sum(p.numel() for p in gpt2().parameters())
