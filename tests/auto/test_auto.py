@@ -134,6 +134,7 @@ class Delicate(nn.Module):
         return self.layer(x)
 
 
+@pytest.mark.rare
 @pytest.mark.usefixtures("alone")
 def test_a_plan_that_fails_when_it_runs_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     begun(auto_configs={"trials": 50}, amp=False, recompute=False)

@@ -62,6 +62,7 @@ def of_words(outputs: Any, targets: Tensor) -> Tensor:
             torch.zeros(16, dtype=torch.long),
             functional.cross_entropy,
             id="resnet18",
+            marks=pytest.mark.rare,
         ),
     ],
 )

@@ -14,6 +14,7 @@ from fleetx.testing import world
 from tests.graph.test_first_values import MODELS  # brings transformers, which is loaded by then
 from tests.layouts.test_layouts import Layout, strategy
 from tests.layouts.test_meta_device import ONE, Transformer
+from tests.layouts.transformer import batch
 
 # isort: split
 from transformers.conversion_mapping import (
@@ -47,7 +48,7 @@ def moved(
     model = made(kind, meta=order != "numbers, then loaded")
     if order == "loaded, then laid out":
         fleet.load_weights(model, source)
-    model = fleet.distributed_model(model)
+    model = fleet.distributed_model(model, sample=batch(0)[0] if kind == "own" else None)
     if order != "loaded, then laid out":
         fleet.load_weights(model, source)
     fleet.save_weights(model, target, max_shard_size=40_000)

@@ -1,5 +1,6 @@
 """A graph of a model's forward, in which chosen submodules are single calls."""
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType, MethodType
@@ -106,6 +107,7 @@ def record(model: nn.Module, whole: Whole, sample: Mapping[str, Any]) -> Forward
         TraceError: The forward does something that a graph could only get wrong.
     """
     _check(model)
+    model = _apart(model)
     with unchanged(model):
         try:
             found = followed.follow(model, sample, _kept(whole))
@@ -118,6 +120,15 @@ def record(model: nn.Module, whole: Whole, sample: Mapping[str, Any]) -> Forward
             raise TraceError(f"{at}: in the forward, {what}: {REMEDY}.") from error
     _check_state(found.graph)
     return Forward(found.graph, found.check, found.opened)
+
+
+def _apart(model: nn.Module) -> nn.Module:
+    """A copy of a model without numbers, which is to get them later, in the same tensors.
+
+    Torch's caches keep weak references to tensors that were followed, and it refuses to give memory
+    to a tensor with any. Graphs name tensors and submodules, so that the copy's is the model's.
+    """
+    return copy.deepcopy(model) if any(p.is_meta for p in model.parameters()) else model
 
 
 def _kept(whole: Whole) -> Whole:
