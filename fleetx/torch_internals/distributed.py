@@ -1,7 +1,7 @@
 """Process groups, meshes, DDP, FSDP2, and the meetings of torch's elastic launcher."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ __all__ = [
     "part_from_meeting",
     "process_groups",
     "seed_spread_tensors",
+    "weights_share_nodes",
 ]
 
 
@@ -36,15 +37,39 @@ def flattened(mesh: "DeviceMesh", name: str) -> "DeviceMesh":
     return mesh._flatten(name)
 
 
-def backward_of_weights(weights: Iterator[nn.Parameter], groups: list[dict[str, Any]]) -> None:
+def backward_of_weights(
+    weights: Sequence[nn.Parameter], groups: list[dict[str, Any]], *, keep: bool
+) -> None:
     """The second half of a backward of torch's pipelines, which was split.
 
-    By itself torch lets go of the graph after the first group of weights, although another one
-    may be behind the same nodes (a T5, whose layers all read one bias for places).
+    Args:
+        weights: of the stage.
+        groups: what torch has left of the first half.
+        keep: whether to keep the graph, and all that it has saved. By itself torch lets go of it
+            after the first group of weights, although another one may be behind the same nodes.
     """
     from torch.distributed.pipelining._backward import stage_backward_weight  # heavy
 
-    stage_backward_weight(weights, groups, retain_graph=True)
+    # Copies, for torch empties them, and whoever keeps a graph may come again.
+    stage_backward_weight(iter(weights), [dict(group) for group in groups], retain_graph=keep)
+
+
+def weights_share_nodes(weights: Sequence[nn.Parameter], groups: list[dict[str, Any]]) -> bool:
+    """Whether groups of weights are behind the same nodes of a graph that was kept.
+
+    Such as those of a T5, whose layers all read one bias for places. Lets go of the graph.
+    """
+    gradients = [weight.grad for weight in weights]
+    try:
+        for weight in weights:
+            weight.grad = None
+        backward_of_weights(weights, groups, keep=False)
+    except RuntimeError:  # a node was let go with an earlier group
+        return True
+    finally:
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
+    return False
 
 
 def seed_spread_tensors(seed: int, mesh: "DeviceMesh") -> None:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fleetx.roles.messages import Described, described
 from fleetx.strategies.pipeline import transfers
-from fleetx.torch_internals import backward_of_weights
+from fleetx.torch_internals import backward_of_weights, weights_share_nodes
 
 Criterion = Callable[[Any, int], tuple[Tensor, Tensor]]
 """Outputs and the number of their micro-batch -> the plain loss, and what to differentiate."""
@@ -123,6 +123,8 @@ class Stage(pipelining.PipelineStage):
         outgoing = [_LOSS] if number == stages.count - 1 else sent
         self.shell = Shell(stages, number, outgoing)
         self._received, self._sent = received, sent
+        self._keeps_graphs: bool | None = None
+        """Whether a graph is needed for several groups of weights; None until one was there."""
         super().__init__(
             self.shell,
             number,
@@ -171,7 +173,10 @@ class Stage(pipelining.PipelineStage):
     ) -> Any:
         if backward_type != "weight":
             return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
-        backward_of_weights(self.submod.parameters(), bwd_kwargs["param_groups"])
+        weights, groups = [*self.submod.parameters()], bwd_kwargs["param_groups"]
+        backward_of_weights(weights, groups, keep=self._keeps_graphs is not False)
+        if self._keeps_graphs is None:  # the first one, by which the others are judged
+            self._keeps_graphs = weights_share_nodes(weights, groups)
         return (), None
 
     @override
