@@ -466,5 +466,19 @@ def test_the_second_half_of_a_backward_goes_through_nodes_that_groups_share() ->
     expected = [parameter.grad for parameter in weights]
     loss, weights, received = ran()
     _, groups = stage_backward_input([loss], None, [received], iter(weights))
-    internals.backward_of_weights(iter(weights), groups)
+    internals.backward_of_weights(weights, groups, keep=True)
+    assert internals.weights_share_nodes(weights, groups)
     torch.testing.assert_close([parameter.grad for parameter in weights], expected)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="older torch runs a backward in one piece")
+def test_weights_of_a_chain_share_no_nodes() -> None:
+    from torch.distributed.pipelining._backward import stage_backward_input
+
+    chain = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    received, weights = torch.randn(2, 4, requires_grad=True), [*chain.parameters()]
+    _, groups = stage_backward_input([chain(received).sum()], None, [received], iter(weights))
+    internals.backward_of_weights(weights, groups, keep=True)
+    gradients = [weight.grad for weight in weights]
+    assert not internals.weights_share_nodes(weights, groups)
+    assert all(weight.grad is before for weight, before in zip(weights, gradients, strict=True))
