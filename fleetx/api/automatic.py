@@ -205,7 +205,8 @@ def _rule(subject: Subject) -> OptimizerSpec:
 
 def _found(chooser: "Chooser", trial: Trial, topics: Iterator[str]) -> Decision:
     """What is chosen; all workers run what worker 0 wants to try before."""
-    chooser.keep_from_trying(trial.why_not)
+    if chooser.trials:
+        chooser.keep_from_trying(trial.why_not)
     while (found := _of_first(chooser, next(topics))).is_try:
         plan = compose(found.strategy().request(), roles.identity().worker_num)
         with activity.during("trying plans for strategy.auto"):
@@ -233,7 +234,8 @@ class Chooser:
     def __init__(self, subject: Subject, machines: Cluster, given: DistributedStrategy) -> None:
         self._search = partial(choose, subject, machines, given, explained=False)
         described = bool(given.auto_configs["cluster"])  # machines that may not be these
-        self._trials = 0 if described else int(given.auto_configs["trials"])
+        self.trials = 0 if described else int(given.auto_configs["trials"])
+        """How many plans are run before one is chosen."""
         self._plans: Plans | None = None
         self._fitting: list[Proposal] = []
         self._tries = Tries(())
@@ -241,16 +243,16 @@ class Chooser:
 
     def keep_from_trying(self, why: str) -> None:
         """Choose by what is expected alone, if there is a reason."""
-        if why and self._trials:
+        if why:
             logger.warning(
                 "strategy.auto chooses without trying plans: the model is such that %s", why
             )
-            self._trials = 0
+            self.trials = 0
 
     def __call__(self) -> Decision:
         """The plan to try next, or the chosen one."""
         if self._plans is None:
-            self._plans = self._search(count=CONSIDERED if self._trials else 1)
+            self._plans = self._search(count=CONSIDERED if self.trials else 1)
             if missing := shortage([self._plans.best.planned]):
                 raise PlanError(f"strategy.auto = True cannot be in force. {missing}")
             self._fitting = [one for one in self._plans if one.expected.fits]
@@ -270,7 +272,7 @@ class Chooser:
     def _goes_on(self) -> bool:
         tried = len(self._tries.took)
         is_choice = len(self._fitting) > 1
-        return is_choice and tried < self._trials and (not tried or time.monotonic() < self._until)
+        return is_choice and tried < self.trials and (not tried or time.monotonic() < self._until)
 
     def _chosen(self, plans: Plans) -> Decision:
         best = self._fitting[self._tries.best]

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import inspect
 import logging
 import time
 from collections.abc import Iterator
@@ -84,9 +83,8 @@ class Trial:
         return engine
 
     def _optimizer(self, model: nn.Module) -> Optimizer:
-        known = inspect.signature(self._rule.cls).parameters
-        options = {key: value for key, value in self._rule.defaults.items() if key in known}
-        return self._rule.cls([p for p in model.parameters() if p.requires_grad], **options)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return self._rule.cls(trained, **self._rule.accepted)
 
     def _data(self, batch: int) -> Any:
         targets = self._shown.targets

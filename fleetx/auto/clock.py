@@ -4,7 +4,6 @@ Shapes decide how much of a device an operator reaches, so that no figure for al
 convolutions is right for a model. A model has a few hundred kinds of calls, which take a second.
 """
 
-import inspect
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -79,9 +78,7 @@ class OperatorClock:
         made = [nn.Parameter(torch.zeros(numbers, device=self._device)) for _ in range(PARAMETERS)]
         for parameter in made:
             parameter.grad = torch.ones_like(parameter)
-        options = inspect.signature(rule.cls).parameters
-        kept = {key: value for key, value in rule.defaults.items() if key in options}
-        return self._seconds(rule.cls(made, **kept).step)
+        return self._seconds(rule.cls(made, **rule.accepted).step)
 
     def _measured(self, called: Signature, wanted: Collection[int]) -> tuple[float, float]:
         try:

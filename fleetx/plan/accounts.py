@@ -1,6 +1,5 @@
 """What every rank of a plan holds and sends, before anything runs."""
 
-import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -218,17 +217,12 @@ def _state_sizes(rule: OptimizerSpec, shapes: Sequence[_Shape]) -> dict[_Shape, 
         {"params": [p for _, p in found], **_slow(rule.groups[at].options)}
         for at, found in groups.items()
     ]
-    optimizer = rule.cls(made, **_accepted(rule))
+    optimizer = rule.cls(made, **_slow(rule.accepted))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         optimizer.step()
     every = [pair for found in groups.values() for pair in found]
     return {key: _size(optimizer.state[parameter]) for key, parameter in every}
-
-
-def _accepted(rule: OptimizerSpec) -> dict[str, Any]:
-    known = inspect.signature(rule.cls).parameters
-    return _slow({key: value for key, value in rule.defaults.items() if key in known})
 
 
 def _slow(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,12 @@ class OptimizerSpec:
         )
         return cls(cls=type(optimizer), defaults=dict(optimizer.defaults), groups=groups)
 
+    @property
+    def accepted(self) -> dict[str, Any]:
+        """Those of the defaults that its constructor takes."""
+        known = inspect.signature(self.cls).parameters
+        return {key: value for key, value in self.defaults.items() if key in known}
+
     def build(self, parameters: Mapping[str, Parameter], given: Optimizer) -> Optimizer:
         """Make the optimizer over those of its parameters that this rank holds.
 
@@ -64,8 +70,7 @@ class OptimizerSpec:
             }
             for group in self.groups
         ]
-        accepted = inspect.signature(self.cls).parameters
-        kept = {key: value for key, value in self.defaults.items() if key in accepted}
+        kept = self.accepted
         if self.cls is type(given):
             kept |= _own_arguments(given)
         built = self.cls(groups, **kept)

@@ -5,9 +5,8 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from fleetx.ps.observers.server_copy import ServerCopy
 from fleetx.ps.observers.server_reader import observing
 from fleetx.ps.server.logged_dense_table import LoggedDenseTable
 from fleetx.ps.tables.id_batch import IdBatch
-from fleetx.ps.tables.row_source import RowSource, TableOptions, untrainable
+from fleetx.ps.tables.row_source import ReadOnly, RowSource, TableOptions, untrainable
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 from fleetx.ps.wire.plain_data import check_number
 from fleetx.roles import secrets
@@ -25,12 +24,11 @@ from fleetx.roles.addresses import split_endpoint
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 EVERY = 2.0
 """Seconds between two visits to a server."""
 
 
-class Follower:
+class Follower(ReadOnly):
     """Keeps a read-only copy of all tables of running servers, as new as the last visit.
 
     A server that dies is visited again when it is back, and the copy goes on from where it was;
@@ -136,11 +134,6 @@ class Follower:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def exact_prefetch(self) -> bool:
-        """Nothing is trained here."""
-        return True
-
     def sort_ids(self, ids: Ids) -> IdBatch:
         """The batch of these ids."""
         return IdBatch.of(ids, servers=len(self.copies))
@@ -181,22 +174,6 @@ class Follower:
                 "give the layer the name that it is trained with"
             )
         return self.base.look_up(table, batch, None, train=False)
-
-    def fetch_ahead(self, fetch: Callable[..., T], *args: Any) -> Future[T]:
-        """Never called: ``next_versions`` comes before it."""
-        raise AssertionError("next_versions() refuses before anything is fetched ahead")
-
-    def next_versions(self, table: TableOptions) -> list[int]:
-        """Refused, for only training fetches ahead."""
-        raise untrainable(table)
-
-    def outdated(self, table: TableOptions, versions: list[int]) -> bool:
-        """Nothing is fetched ahead."""
-        return False
-
-    def refreshed(self, table: TableOptions, batch: IdBatch, rows: Floats) -> Floats:
-        """Nothing is fetched ahead."""
-        return rows
 
 
 def endpoints_of(servers: str | Sequence[str]) -> list[str]:

@@ -86,3 +86,28 @@ def untrainable(table: TableOptions) -> RuntimeError:
         f"table {table.name!r} was loaded to compute outputs and cannot be trained; call "
         "model.eval(), or load the save in a job with servers: fleet.init_server(folder)"
     )
+
+
+class ReadOnly:
+    """The part of a `RowSource` about fetching ahead, where nothing is trained."""
+
+    @property
+    def exact_prefetch(self) -> bool:
+        """Nothing is trained here."""
+        return True
+
+    def fetch_ahead(self, fetch: Callable[..., T], *args: Any) -> Future[T]:
+        """Never called: ``next_versions`` comes before it."""
+        raise AssertionError("next_versions() refuses before anything is fetched ahead")
+
+    def next_versions(self, table: TableOptions) -> list[int]:
+        """Refused, for only training fetches ahead."""
+        raise untrainable(table)
+
+    def outdated(self, table: TableOptions, versions: list[int]) -> bool:
+        """Nothing is fetched ahead."""
+        return False
+
+    def refreshed(self, table: TableOptions, batch: IdBatch, rows: Floats) -> Floats:
+        """Nothing is fetched ahead."""
+        return rows

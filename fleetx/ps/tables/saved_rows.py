@@ -1,16 +1,14 @@
 """Rows of a save without its servers: for computing outputs, not for training."""
 
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from fleetx.ps.tables import disk_table
 from fleetx.ps.tables.id_batch import IdBatch
-from fleetx.ps.tables.row_source import TableOptions, untrainable
+from fleetx.ps.tables.row_source import ReadOnly, TableOptions, untrainable
 from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.rules import SGD
 from fleetx.ps.tables.saves import Save
@@ -18,10 +16,8 @@ from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import SparseTable
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 
-T = TypeVar("T")
 
-
-class SavedRows:
+class SavedRows(ReadOnly):
     """Gives rows to layers without servers; tables are read at their first use."""
 
     def __init__(self, folder: Path) -> None:
@@ -33,11 +29,6 @@ class SavedRows:
     def sealed(self) -> bool:
         """Whether what is read has checksums, as all has that was written after fleetx 0.1.0."""
         return self._save.sealed
-
-    @property
-    def exact_prefetch(self) -> bool:
-        """Saved rows do not change."""
-        return True
 
     def sort_ids(self, ids: Ids) -> IdBatch:
         """The batch of these ids."""
@@ -60,22 +51,6 @@ class SavedRows:
         out = np.empty((len(batch.ids), table.dim), np.float32)
         self._tables[table.name].pull(batch.ids, out, train=False)
         return out
-
-    def fetch_ahead(self, fetch: Callable[..., T], *args: Any) -> Future[T]:
-        """Never called: ``next_versions`` comes before it."""
-        raise AssertionError("next_versions() refuses before anything is fetched ahead")
-
-    def next_versions(self, table: TableOptions) -> list[int]:
-        """Refused, for only training fetches ahead."""
-        raise untrainable(table)
-
-    def outdated(self, table: TableOptions, versions: list[int]) -> bool:
-        """Saved rows do not change."""
-        return False
-
-    def refreshed(self, table: TableOptions, batch: IdBatch, rows: Floats) -> Floats:
-        """Saved rows do not change."""
-        return rows
 
     def _read(self, name: str, dim: int) -> SparseTable:
         if name not in self._save.tables:
