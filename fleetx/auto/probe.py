@@ -19,6 +19,8 @@ from fleetx.auto.cluster import Cluster, Device, Link
 
 LEAST = 0.15
 """Seconds for which something is repeated at least."""
+_ROUNDS = 3
+"""Of which the quickest counts."""
 _TOGETHER = 16
 """Calls in a round of ranks that exchange."""
 CHAIN = 50
@@ -229,8 +231,11 @@ def _link(device: torch.device) -> Link:
     seconds = _seconds(lambda: dist.all_reduce(large), device, together=True)
     busy = (time.process_time() - cores) / (time.perf_counter() - began)
     sent = 2 * (ranks - 1) / ranks * LARGE
+    # A disturbed machine may take longer for the small message than for the large one: a
+    # difference near zero would be a link that is free.
+    latency = min(latency, seconds / 2)
     return Link(
-        gigabytes_per_second=sent / max(seconds - latency, 1e-9) / 1e9,
+        gigabytes_per_second=sent / (seconds - latency) / 1e9,
         microseconds=latency / (2 * (ranks - 1)) * 1e6,
         busy=min(1.0, busy) if device.type == "cpu" else 0.0,
     )
@@ -240,8 +245,7 @@ def _seconds(call: Callable[[], object], device: torch.device, *, together: bool
     """Of one call, the least of several rounds; what others do at the same time only adds."""
     for _ in range(3):
         call()
-    rounds = 1 if together else 3
-    return min(_round(call, device, LEAST / rounds, together) for _ in range(rounds))
+    return min(_round(call, device, LEAST / _ROUNDS, together) for _ in range(_ROUNDS))
 
 
 def _round(call: Callable[[], object], device: torch.device, least: float, together: bool) -> float:

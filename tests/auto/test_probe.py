@@ -76,6 +76,22 @@ def test_two_workers_measure_the_link_between_them() -> None:
         assert 0 <= inside.busy <= 1
 
 
+def test_a_small_message_that_was_disturbed_makes_no_free_link() -> None:
+    found = world(2).run(disturbed)
+    assert [link.gigabytes_per_second for link in found] == [probing.LARGE / 1e9] * 2
+    assert [link.microseconds for link in found] == [0.5e6] * 2, "half of the large one, each way"
+
+
+def disturbed() -> Link:
+    """Large messages take two seconds, small ones five."""
+    took = iter((5.0, 2.0))
+    before, probing._seconds = probing._seconds, lambda call, device, *, together=False: next(took)
+    try:
+        return probing._link(CPU)
+    finally:
+        probing._seconds = before
+
+
 def crowding() -> float:
     with quick():
         return probing._crowding(CPU)
