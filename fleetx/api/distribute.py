@@ -158,7 +158,7 @@ def distributed_model(
         laid_out.job.together(partial(coming.keep, laid_out))
     session.laid_out.append(weakref.ref(laid_out))
     give_batch_calls(laid_out.job.model, laid_out)
-    give_words(laid_out.job.model)
+    give_words(laid_out.job.model, laid_out.saved_names)
     _bind_waiting(session, laid_out)
     return laid_out.job.model
 

@@ -1,11 +1,14 @@
 """The class of a module that was distributed: the user's, with words for habits of torch's DDP."""
 
 import copyreg
-from typing import Any
+import sys
+from collections.abc import Collection
+from typing import Any, ClassVar
 
 from torch import nn
 from typing_extensions import override
 
+from fleetx.api.parts_of_state import tell_of_parts
 from fleetx.api.wrappers import of_fsdp
 
 _NEW: Any = vars(copyreg)["__newobj__"]
@@ -34,9 +37,20 @@ class Returned:
     distributed module keeps torch.compile from running code that it made for a plain one.
     """
 
+    _names_of_all: ClassVar[Collection[str]] = ()
+    """In the state of the plain model, until the script was told that it gets less."""
+
     @override
     def __init_subclass__(cls) -> None:
         """Leave out those of users, which may keep a register of their classes."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module itself gives, and once a word where that is a part of the model."""
+        state = super().state_dict(*args, **kwargs)  # type: ignore[misc]
+        own = type(self)
+        if own._names_of_all and tell_of_parts(state, own._names_of_all, sys._getframe(1)):
+            own._names_of_all = ()
+        return state
 
     def __getattr__(self, name: str) -> Any:
         """What the module itself answers; where it has nothing, words instead of torch's."""
@@ -60,8 +74,13 @@ class Returned:
         return (plain if make is own else make, given, *rest)
 
 
-def give_words(model: nn.Module) -> None:
-    """Let the module, and no other of its class, answer for what wrappers of torch have."""
+def give_words(model: nn.Module, names: Collection[str]) -> None:
+    """Let the module, and no other of its class, answer for what wrappers of torch have.
+
+    Args:
+        model: of which this worker may hold a part.
+        names: in the state of the plain model.
+    """
     known = type(model)
     if issubclass(known, Returned):  # of a job before
         return
@@ -73,13 +92,14 @@ def give_words(model: nn.Module) -> None:
     # Past ``__setattr__`` of users. Python allows it between classes whose objects look alike in
     # memory: ``own`` adds no slots, so they do, whatever the user's class has.
     object.__setattr__(model, "__class__", own)
+    own._names_of_all = names
 
 
-def _own(plain: type) -> type:
+def _own(plain: type) -> Any:
     return _before(plain, Returned, plain)
 
 
-def _before(like: type, first: type, second: type) -> type:
+def _before(like: type, first: type, second: type) -> Any:
     """A class that looks like another; metaclasses of users shall not hear of it."""
     kept = {name: value for name, value in vars(like).items() if name in _LOOKS}
     kept |= {"__module__": like.__module__, "__qualname__": like.__qualname__}

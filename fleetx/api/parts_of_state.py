@@ -1,0 +1,66 @@
+"""A word for scripts that save what one worker holds of a model that is spread over several."""
+
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+_TORCH = Path(torch.__file__).parent
+_PASSING = tuple(str(_TORCH / room) for room in ("nn", "_dynamo"))
+"""Modules around the model hand the call on."""
+_KNOWING = (str(_TORCH), str(Path(__file__).parents[1]))
+"""Whoever puts parts together itself: ``torch.distributed.checkpoint``, and this package."""
+
+
+def tell_of_parts(state: Mapping[str, Any], whole: Collection[str], frame: FrameType) -> bool:
+    """Warn a script that asked for a state, if that is not the state of the whole model.
+
+    One that saves it on one worker, as scripts for torch's DDP do, would find out days later that
+    the file does not hold what was trained.
+
+    Args:
+        state: what this worker has.
+        whole: names in the state of the plain model.
+        frame: of the call; not of a script, if our code or torch's asked for itself.
+
+    Returns:
+        Whether there was something to warn of.
+    """
+    line = _script_line(frame)
+    cut = [name for name, value in state.items() if _is_cut(value)]
+    absent = [name for name in whole if name not in state]
+    if line is None or not (cut or absent):
+        return False
+    logger.warning(
+        "%s asks for model.state_dict(), which gives this worker's part alone: of %d tensors, %d "
+        "are cut%s and %d live on other workers%s. A file of it is not the model. Call "
+        "fleet.full_state_dict(model) on all workers and save what worker 0 gets, or use "
+        "fleet.CheckpointManager; parts are of use only where every worker saves and loads its own",
+        *(line, len(whole), len(cut), _such_as(cut), len(absent), _such_as(absent)),
+    )
+    return True
+
+
+def _script_line(frame: FrameType | None) -> str | None:
+    while frame is not None and frame.f_code.co_filename.startswith(_PASSING):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename.startswith(_KNOWING):
+        return None
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_cut(value: Any) -> bool:
+    """Of DTensors, whose module is loaded only where there are some."""
+    if not hasattr(value, "full_tensor"):
+        return False
+    sides = zip(value.device_mesh.shape, value.placements, strict=True)
+    return any(ranks > 1 and not placement.is_replicate() for ranks, placement in sides)
+
+
+def _such_as(names: list[str]) -> str:
+    return f" ({names[0]}{', …' if len(names) > 1 else ''})" if names else ""
