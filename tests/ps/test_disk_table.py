@@ -139,7 +139,7 @@ def test_rows_leave_memory_everywhere_alike(monkeypatch: pytest.MonkeyPatch) -> 
         pulled(table, np.arange(begin, begin + 2000))
         sizes.append(table._index.nbytes)
     assert table.hot <= 4096
-    assert sizes[-1] == sizes[3]
+    assert sizes[-1] <= 1.1 * sizes[3], "it may grow once more, by one step"
     shares = np.bincount(parts_of(table.ids(), 3)[: table.hot], minlength=8) / table.hot
     assert 0.08 < shares.min() < shares.max() < 0.18
 

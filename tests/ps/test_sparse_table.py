@@ -15,6 +15,7 @@ from fleetx.ps.tables.index import DENSE, ROOMY, Fullness, Index
 from fleetx.ps.tables.initializers import Constant, Normal, Uniform
 from fleetx.ps.tables.kernels import numba_index, numba_kernels, numpy_kernels
 from fleetx.ps.tables.rules import SGD, Adagrad, Adam, Rule
+from fleetx.ps.tables.slot_pool import SlotPool
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import SparseTable
 
@@ -231,7 +232,7 @@ def test_both_engines_find_the_same_in_one_index(fullness: Fullness) -> None:
 def test_an_index_grows_in_its_place_and_forgets_nothing(
     engine: ModuleType, fullness: Fullness, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(numba_index, "SOME", 16)  # so that pairs are left more often than that
+    monkeypatch.setattr(numba_index, "STEP", 64)  # so that pairs lie across two ranges
     ids = np.random.default_rng(0).permutation(random_ids(30_000))
     index = Index(engine, fullness)
     if order == "hashes":  # as in files, for which room is made first
@@ -248,6 +249,31 @@ def test_an_index_grows_in_its_place_and_forgets_nothing(
     index.reserve(200_000)
     assert (index.find(ids)[0] == np.arange(len(ids))).all()
     assert sorted(index.words()[1]) == [*range(len(ids))]
+
+
+@pytest.mark.parametrize("fullness", [ROOMY, DENSE])
+@pytest.mark.parametrize("order", ["chance", "the end of the hash range"])
+def test_ids_are_found_or_added_in_one_pass(
+    engine: ModuleType, fullness: Fullness, order: str
+) -> None:
+    known = random_ids(100_000)
+    known = known[np.argsort(mixed(known))[-8000:]] if order != "chance" else known[:8000]
+    index, pool, rows = Index(engine, fullness), SlotPool(), dict[int, int]()
+    chance, most = np.random.default_rng(0), 0
+    for turn in range(20):
+        ids = known[chance.integers(0, 400 * (turn + 1), 1000)]  # many come twice
+        slots, new = index.meet(ids, -1, 0, 0, pool)
+        first = {int(i): place for place, i in reversed([*enumerate(ids)])}
+        assert [*new] == sorted(place for i, place in first.items() if i not in rows)
+        rows |= dict(zip(ids[new].tolist(), slots[new].tolist(), strict=True))
+        assert [rows[int(i)] for i in ids] == [*slots]
+        assert len({*rows.values()}) == len(rows) == index.size
+        most = max(most, len(rows))
+        gone = np.isin(index.part(0, 0)[0], known[: 100 * turn])
+        for each in index.part(0, 0)[0][gone]:
+            pool.give_back(np.array([rows.pop(int(each))]))
+        index.prune(0, 0, gone)
+    assert pool.used == most, "rows that were given back are used again"
 
 
 def test_both_engines_sort_ids_alike() -> None:

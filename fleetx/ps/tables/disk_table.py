@@ -97,11 +97,15 @@ class DiskTable(SparseTable):
         self._uses.array[slots, 0] = 0
 
     @override
-    def _add_empty(self, ids: Ids) -> Ids:
-        slots = super()._add_empty(ids)
-        self._begin_uses(slots)
-        self._total += len(ids)
-        return slots
+    def _met(self, ids: Ids, keep: int = -1, stamp: int = 0) -> tuple[Ids, Ids]:
+        slots, missing = self._found(ids, keep, stamp)
+        if not missing:
+            return slots, np.empty(0, np.int64)
+        unknown = np.flatnonzero(slots < 0)
+        slots[unknown], new = super()._met(ids[unknown], keep, stamp)
+        self._begin_uses(slots[unknown[new]])
+        self._total += len(new)
+        return slots, unknown[new]
 
     def _make_room(self, rows: int) -> None:
         """Let rows go to the disk until so many more may come, or none is left to go."""

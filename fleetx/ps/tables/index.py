@@ -8,6 +8,7 @@ import numpy as np
 from fleetx.ps.tables.arena import Arena
 from fleetx.ps.tables.hashing import mixed
 from fleetx.ps.tables.kernels.numpy_kernels import PLACES, SLOT, SLOT_BITS, homes
+from fleetx.ps.tables.slot_pool import SlotPool
 from fleetx.ps.wire.arrays import Array, Ids
 
 
@@ -25,7 +26,7 @@ class Fullness(NamedTuple):
         return 16 * self.growth / self.load
 
 
-ROOMY, DENSE = Fullness(0.6, 1.2), Fullness(0.9, 1.06)
+ROOMY, DENSE = Fullness(0.7, 1.4), Fullness(0.92, 1.085)
 """Where an id is looked for in one cache line, and in two on average, which takes twice as long."""
 OVERHEAD = 0.3
 """The share of a row's bytes that an id may take, if that can be had."""
@@ -69,6 +70,31 @@ class Index:
         missing: int = self._kernels.find(self._pairs, self._places, ids, slots, keep, stamp)
         return slots, missing
 
+    def meet(self, ids: Ids, keep: int, stamp: int, word: int, pool: SlotPool) -> tuple[Ids, Ids]:
+        """The row of each id, and the places of those that had none: they got one of the pool.
+
+        Args:
+            ids: any ids, also some that come twice.
+            keep: the bits of a found word that stay.
+            stamp: the bits that are set in it.
+            word: the stamps of those that are new.
+            pool: rows for them.
+        """
+        slots, new = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+        done = count = 0
+        while True:
+            room = max(int(self._places * self._fullness.load) - self.size, 0)
+            known = ids[done:], slots[done:], keep, stamp
+            unknown = word, *pool.offer(), room, new[count:]
+            step, added = self._kernels.meet(self._pairs, self._places, *known, *unknown)
+            pool.hand_out(added)
+            self.size += added
+            new[count : count + added] += done
+            done, count = done + step, count + added
+            if done == len(ids):
+                return slots, new[:count]
+            self._grow()
+
     def reserve(self, ids: int) -> None:
         """Make room for so many ids at once.
 
@@ -109,12 +135,13 @@ class Index:
 
     def _expand(self, places: int) -> None:
         """Have so many places, in the same memory and by one pass through it."""
-        before, self._places = self._places + SLACK, _whole_lines(places)
+        old, self._places = self._places, _whole_lines(places)
+        before = old + SLACK
         self._pairs = np.empty(0, np.int64)  # memory with a view does not grow
         self._arena.reserve(self._places + SLACK)
         self._pairs = self._view()
         self._pairs[2 * before + 1 :: 2] = -1
-        ids, words = self._kernels.expand(self._pairs, before, self._places)
+        ids, words = self._kernels.expand(self._pairs, before, old, self._places)
         self._rest(ids, words, len(ids))
 
     def words(self) -> tuple[Ids, Ids]:

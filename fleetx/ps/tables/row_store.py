@@ -14,6 +14,8 @@ from fleetx.ps.wire.arrays import Array, Floats, Ids
 
 LINE = 16
 """Floats in a cache line."""
+NEAR_BYTES = 1 << 18
+"""Rows that are read right after they were written: they are in a near cache then."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class RowStore:
         self.weights, self.state = self._laid_out(dim, rule.state_width(dim))
         self.stats = Column(Arena(2 if counted else 0, np.float32), 0, 2 if counted else 0)
         """Shows and clicks, where they are counted."""
-        self._slots = SlotPool()
+        self.slots = SlotPool()
+        """Numbers for new rows; whoever takes some elsewhere calls ``clean``."""
 
     def _laid_out(self, dim: int, kept: int) -> tuple[Column, Column]:
         """Where weights and state are."""
@@ -158,7 +161,7 @@ class RowStore:
     @property
     def used(self) -> int:
         """Rows that exist or did."""
-        return self._slots.used
+        return self.slots.used
 
     @property
     def nbytes(self) -> int:
@@ -172,15 +175,20 @@ class RowStore:
 
     def take(self, count: int) -> Ids:
         """Unused rows, dropped ones first; all but their weights is as at the beginning."""
-        slots, reused = self._slots.take(count)
+        slots, reused = self.slots.take(count)
+        self.clean(slots, reused)
+        return slots
+
+    def clean(self, slots: Ids, reused: int) -> None:
+        """Let all but the weights of new rows be as at the beginning; the first were used."""
         for column in self.columns.values():
             column.arena.reserve(self.used)
         # Memory that nobody had is zero. To write it again would cost as much as to use it.
         first = self._rule.first_state
         begin = slots[:reused] if first == 0 else slots
         self.state.array[begin] = first
-        self.stats.array[slots[:reused]] = 0
-        return slots
+        if reused:
+            self.stats.array[slots[:reused]] = 0
 
     def begin(
         self, kernels: ModuleType, slots: Ids, ids: Ids, first: Initializer, seed: int
@@ -188,9 +196,19 @@ class RowStore:
         """Let rows begin with what their ids say."""
         first.fill(kernels, self.weights.arena.array, slots, ids, self.weights.width, seed)
 
+    def begin_shown(  # noqa: PLR0917
+        self, kernels: ModuleType, slots: Ids, ids: Ids, first: Initializer, seed: int, out: Floats
+    ) -> None:
+        """The same, and copy them to ``out``."""
+        step = max(NEAR_BYTES // self.row_bytes, 1)
+        for at in range(0, len(slots), step):
+            piece = slice(at, at + step)
+            self.begin(kernels, slots[piece], ids[piece], first, seed)
+            self.gather(kernels, slots[piece], out[piece])
+
     def give_back(self, slots: Ids) -> None:
         """These rows are not needed any more."""
-        self._slots.give_back(slots)
+        self.slots.give_back(slots)
 
 
 def _fills_lines(width: int) -> bool:

@@ -18,7 +18,6 @@ from fleetx.ps.tables.index import (
     Index,
     fullness_for,
     rows_of,
-    stamped,
 )
 from fleetx.ps.tables.quantised_rows import QuantisedRows
 from fleetx.ps.tables.row_store import Drawn, Rows, RowStore
@@ -79,11 +78,14 @@ class SparseTable:
         Returns:
             The ids that were admitted by an entry, which a log must remember.
         """
+        if train and self._candidates is None:
+            self._pull_or_make(ids, out)
+            return None
         admitted = None
         if train:
             slots, missing = self._found(ids, ~DAY, self.day << DAY_SHIFT)
             if missing:
-                admitted = self._make(ids, slots, met)
+                admitted = self._admit_some(ids, slots, met)
             self._note_use(slots)
         else:
             slots, missing = self._index.find(ids)
@@ -94,9 +96,37 @@ class SparseTable:
             self._show_unknown(ids, slots, out)
         return admitted
 
+    def _pull_or_make(self, ids: Ids, out: Floats) -> None:
+        slots, new = self._met(ids, ~DAY, self.day << DAY_SHIFT)
+        self._note_use(slots)
+        first = self.spec.initializer, self.spec.seed
+        if len(new) == len(ids):
+            self._rows.begin_shown(self._kernels, slots, ids, *first, out)
+        else:
+            self._begin(ids, slots, new)
+            self._rows.gather(self._kernels, slots, out)
+
     def _found(self, ids: Ids, keep: int = -1, stamp: int = 0) -> tuple[Ids, int]:
         """The slots of ids that are to be changed, and how many have none."""
         return self._index.find(ids, keep, stamp)
+
+    def _met(self, ids: Ids, keep: int = -1, stamp: int = 0) -> tuple[Ids, Ids]:
+        """The slots of ids, and the places of those that had none: their weights are to be written.
+
+        Those that come twice are new where they come first.
+        """
+        word = (self.day << DAY_SHIFT) | (self.mark << MARK_SHIFT)
+        free = len(self._rows.slots.offer()[0])
+        slots, new = self._index.meet(ids, keep, stamp, word, self._rows.slots)
+        if len(new):
+            self._rows.clean(slots[new], min(free, len(new)))
+        return slots, new
+
+    def _begin(self, ids: Ids, slots: Ids, new: Ids) -> None:
+        """Write the weights of those that are new."""
+        if len(new):
+            first = self.spec.initializer, self.spec.seed
+            self._rows.begin(self._kernels, slots[new], ids[new], *first)
 
     def _note_use(self, slots: Ids) -> None:
         """Rows were asked for, to be trained."""
@@ -110,37 +140,21 @@ class SparseTable:
     def _first(self, ids: Ids) -> Floats:
         return self.spec.initializer.rows(ids, self.spec.dim, self.spec.seed)
 
-    def _make(self, ids: Ids, slots: Ids, met: Array | None) -> Ids | None:
+    def _admit_some(self, ids: Ids, slots: Ids, met: Array | None) -> Ids:
         """Give rows to unknown ids that are admitted, and fill in their slots."""
         unknown = np.flatnonzero(slots < 0)
-        if self._candidates is None:
-            new, _, place = self._kernels.dedupe(ids[unknown], 1)
-            slots[unknown] = self._add(new)[place]
-            return None
         times = np.ones(len(unknown), np.int64) if met is None else met[unknown]
+        assert self._candidates is not None
         assert self.spec.entry is not None
         new = self._candidates.meet(ids[unknown], times, self.spec.entry, self.day)
-        self._add(new)
+        self.admit(new)
         slots[unknown], _ = self._index.find(ids[unknown])
         return new
 
     def admit(self, ids: Ids) -> None:
         """Make rows for those of the ids that have none, whatever the entry says."""
-        slots, missing = self._found(ids)
-        if missing:
-            self._add(np.unique(ids[slots < 0]))
-
-    def _add(self, ids: Ids) -> Ids:
-        """New rows for ids that are all different and unknown; returns their slots."""
-        slots = self._add_empty(ids)
-        self._rows.begin(self._kernels, slots, ids, self.spec.initializer, self.spec.seed)
-        return slots
-
-    def _add_empty(self, ids: Ids) -> Ids:
-        """The same, but their weights are still to be written."""
-        slots = self._rows.take(len(ids))
-        self._index.insert(ids, stamped(slots, self.day, self.mark))
-        return slots
+        slots, new = self._met(ids)
+        self._begin(ids, slots, new)
 
     def push(
         self,
@@ -186,9 +200,10 @@ class SparseTable:
 
     def _touch(self, ids: Ids) -> Ids:
         stamp = (self.day << DAY_SHIFT) | (self.mark << MARK_SHIFT)
-        slots, missing = self._found(ids, ~(DAY | MARK), stamp)
-        if missing and self._candidates is None:
-            self._make(ids, slots, None)
+        if self._candidates is not None:
+            return self._found(ids, ~(DAY | MARK), stamp)[0]
+        slots, new = self._met(ids, ~(DAY | MARK), stamp)
+        self._begin(ids, slots, new)
         return slots
 
     def summed(
@@ -309,10 +324,7 @@ class SparseTable:
         """Take rows that ``part`` gave, here or on another server."""
         if len(rows) == 0:
             return
-        slots, missing = self._found(rows.ids)
-        if missing:
-            self._add_empty(np.unique(rows.ids[slots < 0]))
-            slots, _ = self._index.find(rows.ids)
+        slots, _ = self._met(rows.ids)
         self._rows.set_weights(slots, rows.weights)
         for column, given in ((self._rows.state, rows.state), (self._rows.stats, rows.stats)):
             if given.shape[1] == column.width:

@@ -1,7 +1,7 @@
 """The inner loops of tables compiled by numba; ``numpy_kernels`` says what each of them does."""
 
 from fleetx.ps.tables.kernels.numba_batches import dedupe, pick, pool_rows, sum_rows
-from fleetx.ps.tables.kernels.numba_index import BEARS_DENSE, expand, find, insert
+from fleetx.ps.tables.kernels.numba_index import BEARS_DENSE, expand, find, insert, meet
 from fleetx.ps.tables.kernels.numba_rows import (
     adagrad,
     adam,
@@ -29,6 +29,7 @@ __all__ = [
     "find_differing",
     "gather",
     "insert",
+    "meet",
     "pick",
     "pool_rows",
     "renew",

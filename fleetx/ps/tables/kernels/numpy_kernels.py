@@ -74,6 +74,57 @@ def insert(pairs: Ids, places: int, ids: Ids, words: Ids) -> int:
     return len(ids)
 
 
+def meet(
+    pairs: Ids,
+    places: int,
+    ids: Ids,
+    slots: Ids,
+    keep: int,
+    stamp: int,
+    word: int,
+    free: Ids,
+    used: int,
+    room: int,
+    new: Ids,
+) -> tuple[int, int]:
+    """Fill in the row of each id, and add those that have none, as far as there is room.
+
+    Args:
+        pairs: the index.
+        places: the range of homes.
+        ids: what to look for.
+        slots: where the rows are written to.
+        keep: the bits of a found word that stay.
+        stamp: the bits that are set in it.
+        word: the stamps of new ones.
+        free: rows to give out, the last one first.
+        used: the first of those to give out then.
+        room: how many may be added.
+        new: where the places of new ones in ``ids`` are written to.
+
+    Returns:
+        How many ids were gone through, and how many were added.
+    """
+    find(pairs, places, ids, slots, keep, stamp)
+    unknown = np.flatnonzero(slots < 0)
+    _, first, inverse = np.unique(ids[unknown], return_index=True, return_inverse=True)
+    order = np.argsort(first)  # as they came
+    done = len(ids) if len(order) <= room else int(unknown[first[order[room]]])
+    order = order[:room]
+    at = unknown[first[order]]
+    given = np.concatenate([free[::-1][: len(at)], used + np.arange(max(len(at) - len(free), 0))])
+    if insert(pairs, places, ids[at], given | word) < len(at):  # the end was reached
+        added = np.flatnonzero(np.isin(pairs[1::2], given | word))
+        pairs[0::2][added], pairs[1::2][added] = 0, -1
+        return 0, 0
+    number = np.empty(len(first), np.int64)
+    number[order] = given
+    chosen = unknown < done
+    slots[unknown[chosen]] = number[inverse.reshape(-1)[chosen]]
+    new[: len(at)] = at
+    return done, len(at)
+
+
 def fill_uniform(
     rows: Floats, slots: Ids, ids: Ids, columns: int, seed: int, low: float, high: float
 ) -> None:
@@ -82,12 +133,13 @@ def fill_uniform(
     rows[slots, :columns] = spread.astype(np.float32)
 
 
-def expand(pairs: Ids, before: int, places: int) -> tuple[Ids, Ids]:
+def expand(pairs: Ids, before: int, old: int, places: int) -> tuple[Ids, Ids]:
     """Let pairs go to their new homes in an index that has become longer.
 
     Args:
         pairs: the index.
         before: how long it was.
+        old: the range of homes that it had.
         places: the range of homes that it has now.
 
     Returns:
