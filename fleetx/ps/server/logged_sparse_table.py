@@ -31,8 +31,8 @@ from fleetx.ps.wire.versions import Version
 
 ADMIT, DAY_END, DAY_END_PART = 2, 5, 6
 """Kinds of records beside pushes."""
-PART_ROWS = 8192
-"""Rows that the end of a day goes through at once: pushes wait a millisecond or two for it."""
+PART_ROWS = 4096
+"""Rows that the end of a day goes through at once: pushes wait less than a millisecond for it."""
 PAUSE = 0.001
 """Seconds between two parts. Locks are not fair: without a pause pushes would wait for many."""
 MOST_BITS = 32
@@ -256,17 +256,22 @@ class LoggedSparseTable(LoggedTable):
     def _end_day_in_part(self, end: DayEnd) -> None:
         number, table = end.done, self.table
         gone = table.leaving(end.threshold, number, end.bits)
-        counts = isinstance(self.table.spec.entry, ShowClickEntry)
-        if len(gone) or counts or number + 1 == 1 << end.bits:
+        if len(gone) or self._fades or number + 1 == 1 << end.bits:
             parts: list[Bytes | Array] = [packed_part(number), gone]
             self.log_and_apply(DAY_END_PART, parts, lambda: self._leave_part(end, number, gone))
         end.done = number + 1
         table.forget_waiting(end.threshold, number, end.bits)
 
+    @property
+    def _fades(self) -> bool:
+        """Whether rows have counts that fade at the end of a day."""
+        return isinstance(self.table.spec.entry, ShowClickEntry)
+
     def _leave_part(self, end: DayEnd, number: int, gone: Ids) -> None:
         """Let counts of a part fade and drop some of its rows; again, when a log is replayed."""
-        fading = self.table.ids(number, end.bits)
-        self.table.decay(fading[self._not_in_save(fading)])
+        if self._fades:
+            fading = self.table.ids(number, end.bits)
+            self.table.decay(fading[self._not_in_save(fading)])
         self.table.drop(gone[self._not_in_save(gone)], number, end.bits)
         end.done, end.gone = number + 1, end.gone + len(gone)
         self.removed.append(gone)

@@ -10,6 +10,7 @@ from typing_extensions import override
 from fleetx.ps.tables.arena import Arena
 from fleetx.ps.tables.cold_rows import ColdRows
 from fleetx.ps.tables.entries import ShowClickEntry
+from fleetx.ps.tables.hashing import among
 from fleetx.ps.tables.index import DAY, DAY_SHIFT, MARK, MARK_SHIFT, fullness_for, rows_of
 from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.sparse_spec import SparseSpec
@@ -155,7 +156,7 @@ class DiskTable(SparseTable):
     @override
     def knows(self, ids: Ids) -> Array:
         known = super().knows(ids)
-        known[~known] = np.isin(ids[~known], self._cold.find(np.unique(ids[~known]))["id"])
+        known[~known] = among(ids[~known], self._cold.find(ids[~known])["id"])
         return known
 
     @override

@@ -9,6 +9,7 @@ import numpy as np
 from fleetx.ps.tables import kernels
 from fleetx.ps.tables.candidates import Candidates
 from fleetx.ps.tables.entries import ShowClickEntry
+from fleetx.ps.tables.hashing import among
 from fleetx.ps.tables.index import (
     DAY,
     DAY_SHIFT,
@@ -278,7 +279,7 @@ class SparseTable:
     def drop(self, ids: Ids, number: int = 0, bits: int = 0) -> None:
         """Forget these ids, which are in this part of the hash range."""
         known, words = self._index.part(number, bits)
-        gone = np.isin(known, ids)
+        gone = among(known, ids)
         self._rows.give_back(rows_of(words[gone]))
         self._index.prune(number, bits, gone)
 
