@@ -18,6 +18,7 @@ import torch
 from fleetx.__main__ import main
 from fleetx.evaluate.inputs import Inputs, checksum
 from fleetx.evaluate.vectors import VectorFile
+from fleetx.testing.limits import stretched
 from tests.evaluate.small import direct, export, images, net
 from tests.ports import free_ports
 
@@ -59,9 +60,8 @@ def settings(folder: Path, rest: int, grpc: int) -> None:
 
 def wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    for _ in range(1200):  # two minutes
-        if server.poll() is not None:
-            break
+    began = time.monotonic()
+    while server.poll() is None and time.monotonic() < began + stretched(120):
         try:
             with opener.open(f"{url}/v2/health/ready", timeout=5):
                 return

@@ -7,7 +7,7 @@ from typing import Any
 from tests.launch.conftest import Launcher
 
 TRAIN = """
-import os, signal, time, torch, fleetx as fleet
+import json, os, signal, time, torch, fleetx as fleet
 attempt = int(os.environ["PADDLE_RESTART"])
 fleet.init(is_collective=True)
 model = fleet.distributed_model(torch.nn.Linear(8, 2))
@@ -16,8 +16,11 @@ optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0
 def told():
     if not os.path.exists("log/watch.0.jsonl"):
         return False
-    lines = [line for line in open("log/watch.0.jsonl") if f'"attempt": {attempt}' in line]
-    return any('"loss"' in line.partition('"1": {')[2] for line in lines)
+    lines = [json.loads(line) for line in open("log/watch.0.jsonl") if line.endswith(chr(10))]
+    ranks = [line["ranks"].values() for line in lines if line["kind"] == "ranks"
+             and line["attempt"] == attempt]
+    return any(all({"loss", "batch_size", "exchanging"} <= one.keys() for one in line)
+               for line in ranks)
 
 through = torch.zeros(1)
 while not through:
