@@ -10,6 +10,7 @@ examples:
   fleetx chaos ps --kills 300 --modes sync     servers killed 300 times in synchronous training
   fleetx chaos ps --stops 5 --stop_seconds 10  servers that are stopped for ten seconds
   fleetx chaos ps --folder /mnt/disk           on the disk that your servers use
+  fleetx chaos ps --storage disk               with tables larger than memory
 
 Workers count up in tables, so that each push that is lost or applied twice shows. The exit code is
 1 if any was, if a damaged file was loaded, or if a process ended that should have gone on.
@@ -35,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--modes", default=modes, help=f"ways to exchange ({modes})")
     parser.add_argument("--servers", type=_count, default=2, help="of each job (2)")
     parser.add_argument("--workers", type=_count, default=2, help="of each job (2)")
+    parser.add_argument(
+        "--storage",
+        choices=["memory", "disk"],
+        default="memory",
+        help="where rows are that are seldom used (memory)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of chance (0)")
     parser.add_argument("--folder", help="where servers keep their state; a temporary one if none")
 
@@ -64,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     total = Tally()
     with tempfile.TemporaryDirectory(prefix="fleetx-chaos-", dir=args.folder) as folder:
         sizes = {"servers": args.servers, "workers": args.workers, "seed": args.seed}
+        sizes |= {"storage": args.storage}
         for mode, tally in run_modes(modes, Path(folder), faults, **sizes):
             print(f"{mode}: {tally.line()}", flush=True)
             for failure in tally.failures:

@@ -13,14 +13,27 @@ from fleetx.ps.wire.arrays import Array, Ids
 
 MODES = ("sync", "async", "half_async", "geo")
 ROWS, DIM, NUMBERS = 8, 4, 16
+CROWD = 700
+"""Rows that a worker pushes beside, if the table is to be larger than memory."""
 _SHARED = 1_000_000
 _SENT, _ACKNOWLEDGED, _DENSE_SENT, _DENSE_ACKNOWLEDGED, _REFUSED = range(5)
 
 
-def specs(mode: str, workers: int) -> tuple[SparseSpec, DenseSpec]:
-    """Tables that begin with zeros and count: all numbers are whole, so order does not matter."""
+def specs(mode: str, workers: int, storage: str = "memory") -> tuple[SparseSpec, DenseSpec]:
+    """Tables that begin with zeros and count: all numbers are whole, so order does not matter.
+
+    Those on the disk have memory for no more rows than any table has.
+    """
     pace = Pace(workers=workers if mode == "sync" else 0)
-    rows = SparseSpec(name="t", dim=DIM, rule=SGD(1.0), initializer=Constant(0.0), pace=pace)
+    rows = SparseSpec(
+        name="t",
+        dim=DIM,
+        rule=SGD(1.0),
+        initializer=Constant(0.0),
+        pace=pace,
+        storage=storage,
+        memory=int(storage == "disk"),
+    )
     blocks = (("w", 0, NUMBERS),)
     return rows, DenseSpec(name="d", blocks=blocks, options={"lr": 1.0}, pace=pace)
 
@@ -29,6 +42,11 @@ def ids_of(lane: int) -> Ids:
     """The rows that one life of a worker trains alone, and those that all train."""
     own = np.arange(lane * ROWS, (lane + 1) * ROWS)
     return np.concatenate([own, np.arange(_SHARED, _SHARED + ROWS)])
+
+
+def crowding(step: int) -> Ids:
+    """Rows of a step that nobody counts: so many that those which are counted go to the disk."""
+    return 2 * _SHARED + (step * CROWD + np.arange(CROWD)) % (8 * CROWD)
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from fleetx.chaos.lanes import DIM, NUMBERS, ROWS, Progress, ids_of, specs
+from fleetx.chaos.lanes import CROWD, DIM, NUMBERS, ROWS, Progress, crowding, ids_of, specs
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.server.server import Server
+from fleetx.ps.tables import disk_table
 from fleetx.ps.tables.checksums import DamagedError
 from fleetx.ps.tables.dense_table import DenseTable
 from fleetx.ps.tables.id_batch import IdBatch
-from fleetx.ps.tables.sparse_table import SparseTable
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.wire.channel import Access
 from fleetx.ps.wire.frames import Flag
@@ -49,6 +49,8 @@ class JobOptions:
     patience: float
     dense: bool
     """Whether there is a table of dense parameters beside that of rows."""
+    storage: str = "memory"
+    """Where rows are that are seldom used."""
 
 
 def warm_up_dense() -> None:
@@ -58,11 +60,13 @@ def warm_up_dense() -> None:
 
 def warm_up() -> None:
     """Load compiled code, before processes are forked."""
-    table = SparseTable(specs("async", 1)[0])
-    ids = np.arange(3)
-    table.pull(ids, np.empty((3, DIM), np.float32), train=True)
-    table.push(ids, np.ones((3, DIM), np.float32), unique=True)
-    IdBatch.of(ids, 1)
+    for storage in ("memory", "disk"):
+        table = disk_table.made(specs("async", 1, storage)[0])
+        for step in (1, 2, 1):
+            ids = crowding(step)
+            table.pull(ids, np.empty((CROWD, DIM), np.float32), train=True)
+            table.push(ids, np.ones((CROWD, DIM), np.float32), unique=True)
+        IdBatch.of(ids, 1)
 
 
 def serve(job: JobOptions, number: int, started: Any) -> None:
@@ -80,7 +84,7 @@ def serve(job: JobOptions, number: int, started: Any) -> None:
                 Membership(job.workers),
                 folder=job.folder / f"state-{number}",
                 patience=job.patience,
-                log_limit=LOG_LIMIT,
+                log_limit=LOG_LIMIT * (1 if job.storage == "memory" else CROWD // ROWS),
             )
             server = Server((host, int(port)), handler, job.token)
         except (DamagedError, OSError) as error:
@@ -145,7 +149,7 @@ class _Way:
     ) -> None:
         self._job, self._client, self._progress = job, client, progress
         self._lane, self._server = lane, server
-        rows, dense = specs(job.mode, job.workers)
+        rows, dense = specs(job.mode, job.workers, job.storage)
         self._rows = client.create("sparse", [rows.to_plain()], DIM)
         self._dense = client.create("dense", [dense.to_plain()], 0) if job.dense else None
         self._batch = IdBatch.of(ids_of(lane), 1)
@@ -154,7 +158,7 @@ class _Way:
         # Of a round the mean is taken, and rows of our own are nobody else's.
         size = job.workers if self._rounds else 1
         sign = 1 if job.mode == "geo" else -1
-        self._gradients = np.full((2 * ROWS, DIM), sign * size, np.float32)
+        self._gradients = np.full((2 * ROWS + CROWD, DIM), sign * size, np.float32)
         self._numbers = np.full(NUMBERS, sign, np.float32)
         if self._dense is not None:
             self._write(self._dense, np.zeros(NUMBERS, np.float32), flag=Flag.INITIAL)
@@ -166,12 +170,15 @@ class _Way:
         """One more in every row and in every number."""
         at, delta = number - 1 if self._rounds else 0, self._job.mode == "geo"
         lane, server, progress = self._lane, self._server, self._progress
+        batch = self._batch
+        if self._job.storage == "disk":
+            batch = IdBatch.of(np.concatenate([ids_of(lane), crowding(number)]), 1)
         progress.sent(lane, server, number)
         self._until_taken(
             lambda: self._client.push(
                 self._rows,
-                self._batch,
-                self._gradients,
+                batch,
+                self._gradients[: len(batch.ids)],
                 step=at,
                 delta=delta,
                 everywhere=self._rounds,

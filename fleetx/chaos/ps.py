@@ -66,6 +66,7 @@ class Job:
         workers: int,
         seed: int,
         dense: bool,
+        storage: str = "memory",
     ) -> None:
         from fleetx.chaos.processes import JobOptions
 
@@ -76,7 +77,7 @@ class Job:
         folder.mkdir(parents=True, exist_ok=True)
         endpoints = tuple(f"127.0.0.1:{port}" for port in _free_ports(servers))
         token = secrets.token_hex().encode()
-        self.options = JobOptions(mode, workers, endpoints, token, folder, PATIENCE, dense)
+        self.options = JobOptions(mode, workers, endpoints, token, folder, PATIENCE, dense, storage)
         lanes = workers + faults.worker_kills
         counts = self._context.RawArray("q", Progress.size(lanes, servers))
         self._progress = Progress(counts, servers)
@@ -344,6 +345,7 @@ def run_modes(
     workers: int = 2,
     seed: int = 0,
     dense: bool = True,
+    storage: str = "memory",
 ) -> Iterator[tuple[str, Tally]]:
     """One job in each mode, and what became of it.
 
@@ -355,6 +357,7 @@ def run_modes(
         workers: of each job.
         seed: of chance.
         dense: whether there is a table of dense parameters beside that of rows.
+        storage: "disk" for a table of rows that is larger than memory.
     """
     for number, mode in enumerate(modes):
         job = Job(
@@ -365,5 +368,6 @@ def run_modes(
             workers=workers,
             seed=seed + number,
             dense=dense,
+            storage=storage,
         )
         yield mode, job.run()

@@ -35,6 +35,13 @@ def test_twenty_kills_in_all_modes(tmp_path: Path) -> None:
     assert found.pushes > 20
 
 
+def test_kills_with_a_table_that_is_larger_than_memory(tmp_path: Path) -> None:
+    faults = Faults(kills=3, full_disks=1)
+    found = disturbed(tmp_path, faults, modes=["half_async"], storage="disk", dense=False)
+    assert found.kills >= 3
+    assert found.refused
+
+
 def commanded(*flags: str) -> str:
     """What the command says, in a process of its own, which must succeed."""
     command = [sys.executable, "-m", "fleetx", "chaos", "ps", *flags]
@@ -50,6 +57,15 @@ def test_three_hundred_kills(mode: str) -> None:
     told = commanded("--modes", mode, "--kills", "75", "--worker_kills", "10", "--damages", "200")
     assert int(re.findall(r"(\d+) kills", told)[0]) >= 75
     assert int(re.findall(r"(\d+) noticed", told)[0]) > 100
+    assert "nothing was lost" in told
+
+
+@pytest.mark.rare
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("mode", MODES)
+def test_fifty_kills_with_tables_larger_than_memory(mode: str) -> None:
+    told = commanded("--modes", mode, "--kills", "50", "--worker_kills", "5", "--storage", "disk")
+    assert int(re.findall(r"(\d+) kills", told)[0]) >= 50
     assert "nothing was lost" in told
 
 

@@ -1,5 +1,8 @@
 """Tables larger than memory: they do all that those in memory do, and forget nothing."""
 
+import errno
+import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,14 +12,19 @@ import pytest
 
 from fleetx.api.table_saves import save
 from fleetx.nn import SparseEmbedding
+from fleetx.ps.server.membership import Membership
+from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.tables import disk_table
 from fleetx.ps.tables.byte_size import byte_size
 from fleetx.ps.tables.disk_table import DiskTable
 from fleetx.ps.tables.entries import CountFilterEntry, ShowClickEntry
 from fleetx.ps.tables.hashing import parts_of
+from fleetx.ps.tables.initializers import Constant
 from fleetx.ps.tables.rules import SGD, Adagrad, Adam
-from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.tables.sparse_spec import Pace, SparseSpec
 from fleetx.ps.tables.sparse_table import LAST_DAY, SparseTable
+from fleetx.ps.wire.frames import Flag, Frame, Op
+from fleetx.ps.wire.handshake import Claim
 from tests.ps.team import push, rows, table, team
 
 DIM, HOT = 3, 64
@@ -228,3 +236,65 @@ def test_what_is_no_size_is_none(given: Any) -> None:
 def test_nonsense_is_refused_where_the_layer_is_made(options: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         SparseEmbedding(4, name="t", **options)
+
+
+def no_room(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Asked:
+    """A server with one table, of which the disk has no more room, and which is asked directly."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.handler = RequestHandler(Membership(1), folder=folder, patience=60)
+        made = spec(rule=SGD(1.0), initializer=Constant(0.0), pace=Pace(workers=workers))
+        message = {"method": "create", "kind": "sparse", "spec": made.to_plain()}
+        self.handler.call(Claim(0, 7), message)
+        self.logged = self.handler.sparse(Frame(Op.PUSH, 0))
+
+    def push(self, ids: Any, seq: int) -> None:
+        """One more in each row."""
+        body = memoryview(ids.tobytes() + np.full((len(ids), DIM), -1, np.float32).tobytes())
+        at = self.logged.version
+        frame = Frame(Op.PUSH, 0, Flag.UNIQUE, seq, len(ids), DIM, at, -1.0, len(body))
+        self.logged.change(Claim(0, 7), frame, body)
+
+    def held(self) -> dict[int, float]:
+        found = self.logged.table.part(0, 0)
+        return dict(zip(found.ids.tolist(), found.weights[:, 0].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 1], ids=["as they come", "in rounds"])
+def test_a_full_disk_refuses_what_needs_room_and_nothing_that_was_taken_is_lost(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetx.ps.tables.cold_rows.SMALLEST", 64)
+    server, taken, refusal = Asked(tmp_path, workers), list[Any](), OSError()
+    server.push(np.arange(50), seq=1)
+    taken.append(np.arange(50))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", no_room)
+        for seq in range(2, 20):
+            ids = np.arange(50 * seq, 50 * seq + 50)
+            try:
+                server.push(ids, seq)
+            except OSError as error:
+                refusal = error
+                break
+            taken.append(ids)
+        assert refusal.errno == errno.ENOSPC
+        assert f"rows cannot be kept on the disk of {tmp_path}" in str(refusal)
+        version = server.logged.version
+        assert version == len(taken) < 18
+        with pytest.raises(OSError, match="rows cannot be kept"):
+            pulled(server.logged.table, ids)
+        server.push(taken[-1], 50)  # what is in memory needs no room
+        taken.append(taken[-1])
+    server.push(ids, 51)
+    taken.append(ids)
+    server.push(np.arange(5000, 5300), 52)
+    taken.append(np.arange(5000, 5300))
+    counts = Counter(np.concatenate(taken).tolist())
+    assert server.held() == counts
+    assert not server.logged.lost
+    assert Asked(tmp_path, workers).held() == counts, "the log knows the same"

@@ -16,6 +16,7 @@ from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.recent_changes import RecentChanges
 from fleetx.ps.tables import disk_table, kernels
+from fleetx.ps.tables.cold_rows import NoRoomError
 from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.hashing import parts_of
 from fleetx.ps.tables.log_file import Record
@@ -74,6 +75,8 @@ class LoggedSparseTable(LoggedTable):
             self.require_intact()
             try:
                 admitted = self.table.pull(ids, out, met, train=train)
+            except NoRoomError:  # no row was made
+                raise
             except Exception as error:
                 raise self.mark_lost(error) from error
             if admitted is not None and len(admitted):
@@ -193,6 +196,10 @@ class LoggedSparseTable(LoggedTable):
         body = b"".join(array.tobytes() for array in arrays)
         head = frame._replace(count=len(ids), body=len(body))
         return head, memoryview(body), Change(ids, values, stats)
+
+    @override
+    def prepare(self, change: Change) -> None:
+        self.table.prepare(change.ids)
 
     @override
     def apply(self, frame: Frame, change: Change) -> None:

@@ -15,6 +15,7 @@ from fleetx.ps.server.changes import Change, joined
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.not_finite import NotFinite
 from fleetx.ps.server.staleness import Staleness
+from fleetx.ps.tables.cold_rows import NoRoomError
 from fleetx.ps.tables.dense_table import DenseTable
 from fleetx.ps.tables.journal import Journal
 from fleetx.ps.tables.log_file import Record
@@ -111,6 +112,10 @@ class LoggedTable(ABC):
             self.journal.append(kind, parts)
         try:
             change()
+        except NoRoomError:  # nothing was changed
+            if self.journal is not None:
+                self.journal.take_back()
+            raise
         except Exception as error:
             if self.journal is not None:
                 with contextlib.suppress(OSError):  # then the log takes no more records
@@ -179,6 +184,7 @@ class LoggedTable(ABC):
             if frame.step >= self.version:  # older ones in a log are in the save before it
                 self._add_to_round(claim, frame, change)
             return
+        self.prepare(change)
         if not frame.flags & Flag.INITIAL:
             self.staleness.pushed(claim.worker, self.version)
         self.apply(frame, change)
@@ -195,16 +201,22 @@ class LoggedTable(ABC):
         self._rounds.setdefault(frame.step, {})[claim.worker] = (frame, joined(pieces))
         del self._pieces[frame.step][claim]
         while len(self._rounds.get(self.version, ())) == self.spec.pace.workers:
-            self._finish_round()
+            try:
+                self._finish_round()
+            except NoRoomError:  # whoever pushed last is told so, and comes again
+                del self._rounds[self.version][claim.worker]
+                raise
 
     def _finish_round(self) -> None:
         done = self.version
-        pushes = self._rounds.pop(done)
-        self._waiting_since.pop(done)
-        self._pieces.pop(done, None)
+        pushes = self._rounds[done]
         # Added up in the order of the workers, so that a job repeats itself to the last bit.
         ordered = [pushes[worker] for worker in sorted(pushes)]
-        self.apply(ordered[0][0], self.merged([change for _, change in ordered]))
+        change = self.merged([change for _, change in ordered])
+        self.prepare(change)
+        del self._rounds[done], self._waiting_since[done]
+        self._pieces.pop(done, None)
+        self.apply(ordered[0][0], change)
         assert self.version == done + 1, "a round is one update"
         self._rate_conflict = ""
         self.changed.notify_all()
@@ -280,6 +292,9 @@ class LoggedTable(ABC):
     @abstractmethod
     def without_not_finite(self, frame: Frame, change: Change) -> tuple[Frame, memoryview, Change]:
         """A push without what is not finite in it, also as it would have been sent."""
+
+    def prepare(self, change: Change) -> None:  # noqa: B027
+        """Have room for a change; without it nothing is changed."""
 
     @abstractmethod
     def apply(self, frame: Frame, change: Change) -> None:

@@ -43,7 +43,7 @@ class DiskTable(SparseTable):
         self, spec: SparseSpec, engine: ModuleType | None = None, *, folder: Path | None = None
     ) -> None:
         super().__init__(spec, engine)
-        self._cold = ColdRows(folder, self._rows.record)
+        self._cold = ColdRows(folder, self._rows.record, self._kernels)
         self._uses = Arena(1, np.uint8)
         self._total = self._hand = self._noted = 0
         self._chance = np.random.default_rng(0)
@@ -76,11 +76,8 @@ class DiskTable(SparseTable):
     def _found(self, ids: Ids, keep: int = -1, stamp: int = 0) -> tuple[Ids, int]:
         slots, missing = self._index.find(ids, keep, stamp)
         if missing:
-            uses, used = self._uses.array[:, 0], slots[slots >= 0]
-            uses[used] |= STAYS
-            self._make_room(missing)
-            uses[used] &= MOST_USES
-            if self._recall(np.unique(ids[slots < 0])):
+            self._make_room(missing, stay=slots[slots >= 0])
+            if self._recall(self._kernels.dedupe(ids[slots < 0], 1)[0]):
                 slots, missing = self._index.find(ids, keep, stamp)
         return slots, missing
 
@@ -108,12 +105,20 @@ class DiskTable(SparseTable):
         self._total += len(new)
         return slots, unknown[new]
 
-    def _make_room(self, rows: int) -> None:
+    @override
+    def prepare(self, ids: Ids) -> None:
+        self._found(ids)
+
+    def _make_room(self, rows: int, stay: Ids) -> None:
         """Let rows go to the disk until so many more may come, or none is left to go."""
-        visits = 0
-        while self.hot + rows > self._most and visits < 8 * LEAVING * (1 << self._bits):
-            self._leave_memory()
-            visits += 1
+        uses, visits = self._uses.array[:, 0], 0
+        uses[stay] |= STAYS
+        try:
+            while self.hot + rows > self._most and visits < 8 * LEAVING * (1 << self._bits):
+                self._leave_memory()
+                visits += 1
+        finally:
+            uses[stay] &= MOST_USES
 
     @property
     def _bits(self) -> int:
@@ -128,7 +133,7 @@ class DiskTable(SparseTable):
         slots = rows_of(words)
         gone = _least(self._uses.array[slots, 0], -(-len(slots) // LEAVING), self._chance)
         if gone.any():
-            records = np.empty(int(gone.sum()), self._rows.record)
+            records = np.empty(int(gone.sum()), self._cold.record)
             records["id"], records["stamps"] = ids[gone], words[gone] & (DAY | MARK)
             self._rows.fill_records(slots[gone], records)
             self._cold.put(records)
@@ -139,7 +144,7 @@ class DiskTable(SparseTable):
     def _show_unknown(self, ids: Ids, slots: Ids, out: Floats) -> None:
         super()._show_unknown(ids, slots, out)
         unknown = np.flatnonzero(slots < 0)
-        records = self._cold.find(np.unique(ids[unknown]))
+        records = self._cold.find(ids[unknown])
         if len(records):
             records = records[np.argsort(records["id"])]
             at = np.minimum(np.searchsorted(records["id"], ids[unknown]), len(records) - 1)
@@ -223,7 +228,7 @@ class DiskTable(SparseTable):
         slots, missing = self._index.find(rows.ids)
         if missing < len(rows):  # what is in memory would hide them
             self.drop(rows.ids[slots >= 0])
-        records = np.empty(len(rows), self._rows.record)
+        records = np.empty(len(rows), self._cold.record)
         records["id"], records["state"], records["stats"] = rows.ids, rows.state, rows.stats
         stamps = (rows.days.astype(np.int64) << DAY_SHIFT) | (self.mark << MARK_SHIFT)
         records["stamps"] = stamps

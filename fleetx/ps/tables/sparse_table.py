@@ -107,6 +107,13 @@ class SparseTable:
             self._begin(ids, slots, new)
             self._rows.gather(self._kernels, slots, out)
 
+    def prepare(self, ids: Ids) -> None:
+        """Have room for what is about to happen to these ids; changes nothing that anybody sees.
+
+        Raises:
+            NoRoomError: if there is none. What happens afterwards does not raise it.
+        """
+
     def _found(self, ids: Ids, keep: int = -1, stamp: int = 0) -> tuple[Ids, int]:
         """The slots of ids that are to be changed, and how many have none."""
         return self._index.find(ids, keep, stamp)
