@@ -268,7 +268,8 @@ class Asked:
 def test_a_full_disk_refuses_what_needs_room_and_nothing_that_was_taken_is_lost(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetx.ps.tables.cold_rows.SMALLEST", 64)
+    monkeypatch.setattr("fleetx.ps.tables.cold_rows.GROWTH", 0)
+    monkeypatch.setattr("fleetx.ps.tables.cold_rows.SPARE", 8)
     server, taken, refusal = Asked(tmp_path, workers), list[Any](), OSError()
     server.push(np.arange(50), seq=1)
     taken.append(np.arange(50))

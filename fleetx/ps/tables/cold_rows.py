@@ -1,32 +1,28 @@
-"""Rows that are not in memory: records in a file, in the order of the hashes of their ids.
+"""Rows that are not in memory: records in a file of LMDB, in the order of the hashes of their ids.
 
-The file is a table with open addressing, mapped to memory, so a record is found, read and written
-in one place. It has no name: it ends with the process, however that ends. Nothing in it is believed
-after a death, for the log and the save behind it know all rows; so it needs neither transactions
-nor a tree, and need not wait for the disk.
+The file has no name as soon as it is open: it ends with the process, however that ends. Nothing in
+it is believed after a death, for the log and the save behind it know all rows; so it need not wait
+for the disk either.
 """
 
-import mmap
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from fleetx.ps.tables.hashing import parts_of
-from fleetx.ps.tables.kernels.numpy_records import record_homes
+from fleetx.ps.tables.hashing import mixed
 from fleetx.ps.wire.arrays import Array, Ids
 
-LOAD, GROWTH = 0.75, 1.25
-"""The share of places that may be taken, and by how much the file becomes longer then."""
-SLACK = 1024
-"""Places behind the last home, so that a probe never has to wrap around."""
-SMALLEST = 1 << 12
-STEP = 1 << 12
-"""Places that a file which grows goes through at once."""
-_TAKEN = 1
-"""Beside the stamps of a record, whose lowest bits are not used."""
+MOST_BYTES = 1 << 40
+"""The addresses that the file may take, not its size."""
+GROWTH = 64 << 20
+"""Bytes of the disk that are asked for at once."""
+SPARE = 1024
+"""Pages that a change may take beside those of its records."""
 
 
 class NoRoomError(OSError):
@@ -34,141 +30,127 @@ class NoRoomError(OSError):
 
 
 class ColdRows:
-    """Records by id; each begins with the fields ``id`` and ``stamps``."""
+    """Records by id; each begins with the field ``id``."""
 
-    def __init__(self, folder: Path | None, record: np.dtype[np.void], kernels: ModuleType) -> None:
-        self._kernels, self._words = kernels, -(-record.itemsize // 8)
-        self.record = _padded(record, 8 * self._words)
-        """How a record looks here."""
-        self._folder = folder
-        self._begin()
+    def __init__(self, folder: Path | None, record: np.dtype[np.void]) -> None:
+        self._record, self._folder, self._lmdb = record, folder, _lmdb()
+        with tempfile.TemporaryDirectory(prefix="cold-", dir=folder) as place:
+            self._file = self._lmdb.open(
+                f"{place}/rows",
+                map_size=MOST_BYTES,
+                subdir=False,
+                lock=False,  # no other process could find it
+                sync=False,
+                metasync=False,
+                writemap=True,  # half of the cost of a record
+                map_async=True,
+                readahead=False,  # rows are asked for here and there
+                max_readers=1,
+            )
+            self._blocks = os.open(f"{place}/rows", os.O_RDWR)
+        self._page = int(self._file.stat()["psize"])
+        self._allocated = 0
 
-    def _begin(self) -> None:
-        self._size, self._places = 0, SMALLEST
-        self._file = tempfile.TemporaryFile(prefix="cold-", dir=self._folder)  # noqa: SIM115
-        self._allocate(self._bytes(SMALLEST))
-        self._map = mmap.mmap(self._file.fileno(), self.nbytes)
-        self._table = self._view()
-
-    def _bytes(self, places: int) -> int:
-        return (places + SLACK) * 8 * self._words
-
-    def _allocate(self, size: int) -> None:
-        """Have room on the disk before it is used.
+    def reserve(self, records: int) -> None:
+        """Have room on the disk for a change of so many records before it is made.
 
         A page of the map for which there is none would end the process when it is written.
-        """
-        before = os.fstat(self._file.fileno()).st_size
-        try:
-            os.posix_fallocate(self._file.fileno(), before, size - before)
-        except OSError as error:
-            os.truncate(self._file.fileno(), before)
-            where = self._folder or tempfile.gettempdir()
-            what = f"{error.strerror}: rows cannot be kept on the disk of {where}, which would take"
-            raise NoRoomError(error.errno, f"{what} {size - before:,} bytes more") from error
 
-    def _view(self) -> Ids:
-        if hasattr(mmap, "MADV_RANDOM"):
-            self._map.madvise(mmap.MADV_RANDOM)  # rows are asked for here and there
-        return np.frombuffer(self._map, np.int64).reshape(-1, self._words)
+        Raises:
+            NoRoomError: if there is none.
+        """
+        end = self.nbytes + (2 * records + SPARE) * self._page
+        if end > self._allocated:
+            more = max(end - self._allocated, GROWTH)
+            try:
+                os.posix_fallocate(self._blocks, self._allocated, more)
+            except OSError as error:
+                where = self._folder or tempfile.gettempdir()
+                what = f"{error.strerror}: rows cannot be kept on the disk of {where}"
+                raise NoRoomError(
+                    error.errno, f"{what}, which would take {more:,} bytes more"
+                ) from error
+            self._allocated += more
 
     def put(self, records: Array) -> None:
-        """Keep records of different ids, in the place of those of the same ids."""
-        if self._size + len(records) > self._places * LOAD:
-            self._make_room(len(records) - len(self.find(records["id"].copy())))
-        self._put(records.view(np.int64).reshape(len(records), self._words))
-
-    def _make_room(self, new: int) -> None:
-        while self._size + new > self._places * LOAD:
-            self._grow()
-
-    def _put(self, rows: Ids) -> None:
-        complete = False
-        while not complete:
-            added, complete = self._kernels.put_records(self._table, self._places, rows)
-            self._size += added
-            if not complete:
-                self._grow()
-
-    def _grow(self) -> None:
-        """Have more places, in the same file and by one pass through it."""
-        places = int(self._places * GROWTH) + 1
-        self._allocate(self._bytes(places))
-        before, self._places = len(self._table), places
-        self._table = np.empty((0, self._words), np.int64)  # memory with a view does not grow
-        self._map.resize(self._bytes(places))
-        self._table = self._view()
-        held, late = np.empty((STEP, self._words), np.int64), list[Ids]()
-        for begin in range((before - 1) // STEP * STEP, -1, -STEP):
-            end = min(before, begin + STEP)
-            left = self._kernels.move_records(self._table, begin, end, places, held)
-            late.append(held[:left].copy())
-        rows = np.concatenate(late)
-        self._size -= len(rows)
-        self._put(rows)
+        """Keep records, in the place of those of the same ids."""
+        keys = _keys(records["id"])
+        order = np.argsort(keys)  # neighbours share pages
+        values = records[order].view(np.dtype((np.void, self._record.itemsize)))
+        self.reserve(len(records))
+        with self._errors(), self._file.begin(write=True) as transaction:
+            pairs = zip(_names(keys[order]), values.tolist(), strict=True)
+            transaction.cursor().putmulti(pairs)
 
     def find(self, ids: Ids) -> Array:
         """The records of those ids that have one, in no order."""
-        at = np.empty(len(ids), np.int64)
-        if not self._kernels.find_records(self._table, self._places, ids, at):
-            return np.empty(0, self.record)
-        return self._records(self._table[at[at >= 0]])
-
-    def _records(self, rows: Ids) -> Array:
-        rows[:, 1] &= ~_TAKEN
-        return rows.view(self.record)[:, 0]
+        if not len(self):
+            return np.empty(0, self._record)
+        with self._errors(), self._file.begin() as transaction:
+            found = transaction.cursor().getmulti(_names(np.sort(_keys(ids))))
+            return np.frombuffer(b"".join([value for _, value in found]), self._record)
 
     def part(self, number: int, bits: int) -> Array:
         """The records in one of ``2**bits`` equal parts of the hash range."""
-        begin, end = self._range(number, bits)
-        rows = self._table[begin:end]
-        rows = rows[rows[:, 1] & _TAKEN == 1]
-        if bits:  # some at the beginning are of the part before, some at the end of the next one
-            rows = rows[parts_of(rows[:, 0], bits) == number]
-        return self._records(rows)
-
-    def _range(self, number: int, bits: int) -> tuple[int, int]:
-        """The places of one part, up to a free one."""
-        if number + 1 == 1 << bits:
-            return self._home(number, bits) if number else 0, len(self._table)
-        begin, end = self._home(number, bits), self._home(number + 1, bits)
-        while (taken := self._table[end : end + SLACK, 1] & _TAKEN).all():  # the last one is free
-            end += SLACK
-        return begin, end + int(taken.argmin())
-
-    def _home(self, number: int, bits: int) -> int:
-        begin = np.array([number], np.uint64) << np.uint64(64 - bits)
-        return int(record_homes(begin, self._places)[0])
+        size = 1 << (64 - bits)
+        begin, end = (at.to_bytes(9, "big")[1:] for at in (number * size, (number + 1) * size))
+        last = number + 1 == 1 << bits
+        with self._errors(), self._file.begin() as transaction:
+            cursor = transaction.cursor()
+            values: list[bytes] = []
+            if cursor.set_range(begin):
+                for key, value in cursor:
+                    if not last and key >= end:
+                        break
+                    values.append(value)
+            return np.frombuffer(b"".join(values), self._record)
 
     def delete(self, ids: Ids) -> int:
         """Forget records; returns how many there were."""
-        gone: int = self._kernels.delete_records(self._table, self._places, ids)
-        self._size -= gone
-        return gone
+        self.reserve(len(ids))
+        with self._errors(), self._file.begin(write=True) as transaction:
+            return sum(map(transaction.delete, _names(np.sort(_keys(ids)))))
 
     def clear(self) -> None:
         """Forget all records."""
-        self._begin()
+        self.reserve(len(self))
+        with self._errors(), self._file.begin(write=True) as transaction:
+            transaction.drop(self._file.open_db(txn=transaction), delete=False)
 
     def __len__(self) -> int:
-        return self._size
+        entries: int = self._file.stat()["entries"]
+        return entries
 
     @property
     def nbytes(self) -> int:
         """How long the file is."""
-        return self._bytes(self._places)
+        return int((self._file.info()["last_pgno"] + 1) * self._file.stat()["psize"])
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """A disk that is full is what callers know as an ``OSError``."""
+        try:
+            yield
+        except self._lmdb.Error as error:
+            raise OSError(f"rows cannot be kept on the disk ({error})") from error
 
 
-def _padded(record: np.dtype[np.void], size: int) -> np.dtype[np.void]:
-    """The same fields in whole numbers of 64 bits."""
-    assert record.fields is not None
-    assert record.names is not None
-    fields = [record.fields[name] for name in record.names]
-    return np.dtype(
-        {
-            "names": record.names,
-            "formats": [field[0] for field in fields],
-            "offsets": [field[1] for field in fields],
-            "itemsize": size,
-        }
-    )
+def _keys(ids: Ids) -> Array:
+    """Bytes whose order is that of the hashes."""
+    return mixed(ids).astype(">u8")
+
+
+def _names(keys: Array) -> list[bytes]:
+    names: list[bytes] = keys.view("V8").tolist()
+    return names
+
+
+def _lmdb() -> Any:
+    try:
+        import lmdb
+    except ImportError:
+        raise ValueError(
+            "storage='disk' keeps rows in LMDB, and this server has no package lmdb; install it "
+            "where servers run (pip install fleetx[ps]), or take storage='memory'"
+        ) from None
+    return lmdb

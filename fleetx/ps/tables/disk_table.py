@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from fleetx.ps.tables.arena import Arena
-from fleetx.ps.tables.cold_rows import ColdRows
+from fleetx.ps.tables.cold_rows import ColdRows, NoRoomError
 from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.hashing import among
 from fleetx.ps.tables.index import DAY, DAY_SHIFT, MARK, MARK_SHIFT, fullness_for, rows_of
@@ -43,7 +43,7 @@ class DiskTable(SparseTable):
         self, spec: SparseSpec, engine: ModuleType | None = None, *, folder: Path | None = None
     ) -> None:
         super().__init__(spec, engine)
-        self._cold = ColdRows(folder, self._rows.record, self._kernels)
+        self._cold = ColdRows(folder, self._rows.record)
         self._uses = Arena(1, np.uint8)
         self._total = self._hand = self._noted = 0
         self._chance = np.random.default_rng(0)
@@ -133,7 +133,7 @@ class DiskTable(SparseTable):
         slots = rows_of(words)
         gone = _least(self._uses.array[slots, 0], -(-len(slots) // LEAVING), self._chance)
         if gone.any():
-            records = np.empty(int(gone.sum()), self._cold.record)
+            records = np.empty(int(gone.sum()), self._rows.record)
             records["id"], records["stamps"] = ids[gone], words[gone] & (DAY | MARK)
             self._rows.fill_records(slots[gone], records)
             self._cold.put(records)
@@ -144,7 +144,7 @@ class DiskTable(SparseTable):
     def _show_unknown(self, ids: Ids, slots: Ids, out: Floats) -> None:
         super()._show_unknown(ids, slots, out)
         unknown = np.flatnonzero(slots < 0)
-        records = self._cold.find(ids[unknown])
+        records = self._cold.find(np.unique(ids[unknown]))
         if len(records):
             records = records[np.argsort(records["id"])]
             at = np.minimum(np.searchsorted(records["id"], ids[unknown]), len(records) - 1)
@@ -178,16 +178,17 @@ class DiskTable(SparseTable):
 
     @override
     def decay(self, ids: Ids) -> None:
-        super().decay(ids)
         if isinstance(self.spec.entry, ShowClickEntry):
             slots, _ = self._index.find(ids)
             records = self._cold.find(ids[slots < 0]).copy()
             self._rows.stats_in(records)[...] *= np.float32(self.spec.entry.decay)
-            self._cold.put(records)
+            self._cold.put(records)  # first, for it may find no room
+        super().decay(ids)
 
     @override
     def drop(self, ids: Ids, number: int = 0, bits: int = 0) -> None:
         ids = np.unique(ids)
+        self._cold.reserve(len(ids))  # afterwards rows in memory are gone
         self._total -= int(self.knows(ids).sum())
         super().drop(ids, number, bits)
         self._cold.delete(ids)
@@ -201,7 +202,10 @@ class DiskTable(SparseTable):
             records = self._cold_part(number, bits).copy()
             days = np.maximum(((records["stamps"] & DAY) >> DAY_SHIFT) - back, 0)
             records["stamps"] = (days << DAY_SHIFT) | (self.mark << MARK_SHIFT)
-            self._cold.put(records)
+            try:
+                self._cold.put(records)
+            except NoRoomError as error:  # while other parts have changed already
+                raise OSError(*error.args) from error
 
     @override
     def part(self, number: int, bits: int, since: int = 0) -> Rows:
@@ -228,7 +232,7 @@ class DiskTable(SparseTable):
         slots, missing = self._index.find(rows.ids)
         if missing < len(rows):  # what is in memory would hide them
             self.drop(rows.ids[slots >= 0])
-        records = np.empty(len(rows), self._cold.record)
+        records = np.empty(len(rows), self._rows.record)
         records["id"], records["state"], records["stats"] = rows.ids, rows.state, rows.stats
         stamps = (rows.days.astype(np.int64) << DAY_SHIFT) | (self.mark << MARK_SHIFT)
         records["stamps"] = stamps

@@ -2,12 +2,6 @@
 
 from fleetx.ps.tables.kernels.numba_batches import dedupe, pick, pool_rows, sum_rows
 from fleetx.ps.tables.kernels.numba_index import BEARS_DENSE, expand, find, insert, meet
-from fleetx.ps.tables.kernels.numba_records import (
-    delete_records,
-    find_records,
-    move_records,
-    put_records,
-)
 from fleetx.ps.tables.kernels.numba_rows import (
     adagrad,
     adam,
@@ -28,20 +22,16 @@ __all__ = [
     "add",
     "clear",
     "dedupe",
-    "delete_records",
     "differences",
     "expand",
     "fill_uniform",
     "find",
     "find_differing",
-    "find_records",
     "gather",
     "insert",
     "meet",
-    "move_records",
     "pick",
     "pool_rows",
-    "put_records",
     "renew",
     "sgd",
     "sum_rows",

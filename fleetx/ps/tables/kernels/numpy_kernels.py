@@ -10,12 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetx.ps.tables.hashing import mixed, servers_of, uniform
-from fleetx.ps.tables.kernels.numpy_records import (  # noqa: F401
-    delete_records,
-    find_records,
-    move_records,
-    put_records,
-)
 from fleetx.ps.wire.arrays import Array, Floats, Ids, Words
 
 SLOT_BITS = 34
