@@ -294,7 +294,12 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pause", type=float, default=6.0, help="seconds between two, at the most")
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="of a loss, as a share of it")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-3,  # one undisturbed process is 3e-4 from two: sums are rounded in another order
+        help="of a loss, as a share of it, for jobs whose number of workers changed",
+    )
     parser.add_argument("--machines", type=int, help="1 or 2; by default in turn")
     parser.add_argument("--arguments", default="--epochs=2 --batch=16", help="of the example")
     args = parser.parse_args()
