@@ -229,6 +229,7 @@ def benchmarks() -> list[Item]:
     lines = {
         "ctr.py": "--workers 2 --steps 20 --rounds 1",
         "dgc.py": "--rounds 3",
+        "fp8.py": "--job 256x4 --turns 2 --seconds 0.5",
         "memory.py": "--device cuda",
         "optim.py": "--rounds 3",
         "overhead.py": "--rounds 2",

@@ -27,6 +27,7 @@ from fleetx.plan.compose import compose
 from fleetx.plan.mesh import data_place
 from fleetx.testing import world
 from tests.rotation import rotating
+from tests.strategies.fp8.stand_in import device_is_allowed
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "adaptive_localsgd": {"init_k_steps": 3, "begin_step": 3},
@@ -44,6 +45,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 COMPILED: dict[str, dict[str, Any]] = {"compile": {"backend": "aot_eager"}}
 """Trained in pairs: what is compiled is the same in larger sets, and takes its time."""
+FLOAT8: dict[str, dict[str, Any]] = {"fp8": {}}
+"""Trained in pairs, by CPUs that are taken for a GPU which can."""
 ALONE = {"cuda_graph"}
 """Trained in tests/strategies/test_cuda_graph.py, by one worker."""
 SPREAD: dict[str, dict[str, Any]] = {
@@ -85,7 +88,7 @@ def job(names: frozenset[str], place: int) -> Trial:
 
 def request(names: Iterable[str]) -> Any:
     strategy = fleet.DistributedStrategy()
-    settings = SETTINGS | SPREAD | COMPILED
+    settings = SETTINGS | SPREAD | COMPILED | FLOAT8
     for name in names:
         setattr(strategy, name, True)
         if settings[name]:
@@ -118,7 +121,8 @@ def train(names: frozenset[str], adam: bool, shared: frozenset[str]) -> Outcome:
     if adam:
         optimizer = torch.optim.Adam(trial.model.parameters(), lr=0.002)
         trial = Trial(trial.model, optimizer, trial.batches, trial.criterion, trial.seed)
-    outcome = trial.run(request(sorted(names)))
+    with device_is_allowed():
+        outcome = trial.run(request(sorted(names)))
     assert set(outcome.tolerances) == names, "nothing is dropped"
     return outcome
 
@@ -163,7 +167,7 @@ def composes(*names: str) -> bool:
 
 
 def test_every_flag_of_this_version_takes_part() -> None:
-    assert flags() == sorted([*SETTINGS, *SPREAD, *COMPILED, *ALONE])
+    assert flags() == sorted([*SETTINGS, *SPREAD, *COMPILED, *FLOAT8, *ALONE])
 
 
 def test_at_least_55_pairs_train_and_those_of_the_document_are_among_them() -> None:
@@ -193,6 +197,20 @@ def test_pairs_of_which_one_is_compiled() -> None:
     pairs = [names for names in legal(2, SETTINGS | COMPILED) if "compile" in names]
     assert len(pairs) == len(SETTINGS)
     assert faults(pairs) == []
+
+
+@pytest.mark.rare
+def test_pairs_of_which_one_multiplies_in_float8() -> None:
+    pairs = [names for names in legal(2, SETTINGS | COMPILED | FLOAT8) if "fp8" in names]
+    assert len(pairs) == len(SETTINGS) + 1
+    assert faults(pairs) == []
+
+
+@pytest.mark.rare
+def test_float8_where_workers_share_batches() -> None:
+    pairs = [names for names in legal(2, SPREAD | FLOAT8) if "fp8" in names]
+    assert len(pairs) == len(SPREAD)
+    assert faults(pairs, workers=4) == []
 
 
 @pytest.mark.parametrize("spread", sorted(SPREAD))

@@ -21,7 +21,11 @@ NAMES = {page.relative_to(ROOT).as_posix(): page for page in PAGES}
 STRATEGIES = sorted(name for name in NAMES if name.startswith("docs/strategies/"))
 SINGLE = ("docs/checking.md", "docs/clusters.md", "docs/roles.md")
 SLOW = {"docs/strategies/compile.md"}
-ON_A_CARD = {"docs/strategies/cuda_graph.md"}
+ON_A_CARD = {
+    "docs/strategies/cuda_graph.md": r"cuda_graph = True cannot be in force on a CPU",
+    "docs/strategies/fp8.md": r"fp8 = True cannot be in force here: a CPU",
+}
+"""Pages whose snippets a CPU refuses -> in these words."""
 ELSEWHERE = {
     "docs/applications.md": "tests/data/test_docs.py",
     "docs/architecture.md": "tests/plan/test_architecture.py",
@@ -73,7 +77,7 @@ def test_every_page_with_snippets_is_run() -> None:
         assert page.stem in test.read_text(), f"{test} does not run {name}"
 
 
-@pytest.mark.parametrize("name", sorted({*STRATEGIES} - SLOW - ON_A_CARD))
+@pytest.mark.parametrize("name", sorted({*STRATEGIES} - SLOW - ON_A_CARD.keys()))
 def test_a_strategy_is_switched_on_as_its_page_says(name: str) -> None:
     for snippet in snippets(NAMES[name]):
         world(2).run(run, snippet)
@@ -89,7 +93,7 @@ def test_one_that_takes_long(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(ON_A_CARD))
 def test_one_that_needs_a_card_says_so(name: str) -> None:
     (snippet,) = snippets(NAMES[name])
-    with pytest.raises(PlanError, match=r"cuda_graph = True cannot be in force on a CPU"):
+    with pytest.raises(PlanError, match=ON_A_CARD[name]):
         world(1).run(run, snippet)
 
 

@@ -482,3 +482,20 @@ def test_weights_of_a_chain_share_no_nodes() -> None:
     gradients = [weight.grad for weight in weights]
     assert not internals.weights_share_nodes(weights, groups)
     assert all(weight.grad is before for weight, before in zip(weights, gradients, strict=True))
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_matrices_are_multiplied_with_their_scales(kind: torch.dtype, by_row: bool) -> None:
+    first, second = (torch.randint(-4, 5, (32, 16)).float() for _ in range(2))
+    of_first = torch.rand(32, 1) + 1 if by_row else torch.tensor(2.0)
+    of_second = torch.rand(1, 32) + 1 if by_row else torch.tensor(0.5)
+    found = internals.scaled_mm(
+        first.to(kind),
+        second.to(torch.float8_e4m3fn).t(),
+        scale_a=of_first,
+        scale_b=of_second,
+        out_dtype=torch.float32,
+        use_fast_accum=True,
+    )
+    torch.testing.assert_close(found, first @ second.t() * of_first * of_second)

@@ -60,9 +60,13 @@ class Device:
     does; more than 1 where they share cores. All other figures are those of a full machine."""
 
     def rate(self, kind: str, bits: int) -> float:
-        """Operations in a second; a kind that is not known is as fast as a product."""
+        """Operations in a second.
+
+        A kind that is not known is as fast as a product, and fewer bits as those that are known.
+        """
         narrow = min(bits, 32)
-        for name in (f"{kind} {narrow}", f"product {narrow}", "product 32"):
+        wider = ("product 16",) if narrow < 16 else ()
+        for name in (f"{kind} {narrow}", f"product {narrow}", *wider, "product 32"):
             if name in self.teraflops:
                 return self.teraflops[name] * 1e12
         raise AssertionError("a cluster has product 32")

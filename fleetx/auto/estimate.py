@@ -170,6 +170,8 @@ def _computing(
     gradient = device.microseconds_per_gradient or device.microseconds_per_kernel
     ends = (gradient + dispatched) * 1e-6 * pace.starts * work.backwards
     backward = _with_host(back, ends, device) + replays
+    casts = pace.casts * pace.moved / (device.memory_gigabytes_per_second * 1e9)
+    forward, backward = forward + casts / 3, backward + casts * 2 / 3
     return forward * runs * correction, backward * runs * correction
 
 

@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from fleetx.auto.cluster import Cluster, Device, Link
+from fleetx.graph.float8_devices import without_float8
+from fleetx.torch_internals import scaled_mm
 
 LEAST = 0.15
 """Seconds for which something is repeated at least."""
@@ -66,6 +68,8 @@ def _device(device: torch.device, workers_here: int) -> Device:
         rates[f"product {bits}"] = _product(device, dtype)
         rates[f"convolution {bits}"] = _convolution(device, dtype)
         rates[f"attention {bits}"] = _attention(device, dtype)
+    if not without_float8(device):
+        rates["product 8"] = _float8_product(device)
     return Device(
         kind=device.type,
         threads=torch.get_num_threads() if device.type == "cpu" else 0,
@@ -82,6 +86,16 @@ def _product(device: torch.device, dtype: torch.dtype) -> float:
     n = 4096 if device.type == "cuda" else 512
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     return 2 * n**3 / _seconds(lambda: a @ b, device)
+
+
+def _float8_product(device: torch.device) -> float:
+    n, scale = 4096, torch.ones((), device=device)
+    a, b = (torch.randn(n, n, device=device).to(torch.float8_e4m3fn) for _ in range(2))
+
+    def call() -> object:
+        return scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+
+    return 2 * n**3 / _seconds(call, device)
 
 
 def _crowding(device: torch.device) -> float:

@@ -167,9 +167,9 @@ def _on_flag(name: str, everything: Outcome, without: Outcome) -> Finding:
 
 
 def _limit(name: str, tolerances: Mapping[str, float | None]) -> float | None:
-    """How far a flag may move the weights; another order of additions rounds as coarsely as all."""
+    """How far a flag may move the weights; one that rounds anew does so as coarsely as all."""
     own = tolerances[name]
-    if own is None or not EQUAL < own <= ROUNDING:
+    if own is None or own <= EQUAL:
         return own
     return max(tolerance for tolerance in tolerances.values() if tolerance is not None)
 

@@ -85,6 +85,16 @@ class AllDgcConfigs(TypedDict):
     sparsity: Sequence[float]
     local_grad_clip_norm: float
 
+class Fp8Configs(TypedDict, total=False):
+    scales: Literal["tensor", "row"]
+    layers: Sequence[str]
+    exclude: Sequence[str]
+
+class AllFp8Configs(TypedDict):
+    scales: Literal["tensor", "row"]
+    layers: Sequence[str]
+    exclude: Sequence[str]
+
 class GradientMergeConfigs(TypedDict, total=False):
     k_steps: int
     avg: bool
@@ -292,6 +302,7 @@ class DistributedStrategy:
     cuda_graph: bool
     dgc: bool
     fp16_allreduce: bool
+    fp8: bool
     gradient_merge: bool
     lamb: bool
     lars: bool
@@ -351,6 +362,10 @@ class DistributedStrategy:
     def dgc_configs(self) -> AllDgcConfigs: ...
     @dgc_configs.setter
     def dgc_configs(self, value: DgcConfigs | AllDgcConfigs) -> None: ...
+    @property
+    def fp8_configs(self) -> AllFp8Configs: ...
+    @fp8_configs.setter
+    def fp8_configs(self, value: Fp8Configs | AllFp8Configs) -> None: ...
     @property
     def gradient_merge_configs(self) -> AllGradientMergeConfigs: ...
     @gradient_merge_configs.setter

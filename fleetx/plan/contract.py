@@ -9,6 +9,7 @@ class Phase(IntEnum):
     """A strategy's place in the fold; a lower phase sits closer to the user's model."""
 
     DRIVE = 10  # who runs forward and backward: eager, pipeline
+    PRODUCT = 15  # how one layer multiplies, inside of what lays it out: fp8
     LAYOUT = 20  # how one layer is laid out over ranks: tensor_parallel
     MEMORY = 30  # what is kept for backward: recompute
     GUARD = 40  # checks between gradients and update: clip

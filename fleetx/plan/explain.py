@@ -62,7 +62,7 @@ def explain(plan: Plan, subject: Subject | None = None, unknown: str = "") -> Ex
         f"  {_batch(plan)}",
         *_rows(plan),
         *(f"  {line}" for line in at_rest(plan)),
-        *_remarks(plan),
+        *_remarks(plan, accounts.subject),
         *_traffic(accounts),
         *_memory(accounts),
         *([f"  Not known: {unknown}."] if unknown else []),
@@ -120,10 +120,11 @@ def _rows(plan: Plan) -> Iterator[str]:
             yield f"{'':16}with {', '.join(given)}"
 
 
-def _remarks(plan: Plan) -> Iterator[str]:
+def _remarks(plan: Plan, subject: Subject) -> Iterator[str]:
     for strategy in plan.strategies:
-        for remark in () if _rests(strategy, plan) else strategy.remarks():
-            yield f"  {remark}"
+        if not _rests(strategy, plan):
+            found = () if subject.model is None else strategy.found(subject)
+            yield from (f"  {remark}" for remark in (*strategy.remarks(), *found))
 
 
 def _stages(accounts: Accounts) -> list[Needs]:

@@ -17,5 +17,8 @@ class Pace:
     """Tensors that are not kept for the backward of a micro-batch but computed once more."""
     moved: float = 1.0
     """What is left of the bytes that operators other than products read and write."""
+    casts: float = 0.0
+    """Bytes that each micro-batch reads and writes, besides, to bring numbers to another format; a
+    third of them in its forward."""
     to_host: float = 0.0
     """Bytes that go to the host and come back, for each update."""

@@ -136,6 +136,14 @@ class Strategy:
         """What else a person should know before the run, with the option that decided it."""
         return ()
 
+    def found(self, subject: Subject) -> tuple[str, ...]:
+        """What of a model it acts on, in words.
+
+        Raises:
+            PlanError: there is nothing for it.
+        """
+        return ()
+
     def measures(self) -> Mapping[str, float | Tensor]:
         """Numbers of the run for trackers, by name; tensors stay where they are until one asks."""
         return {}

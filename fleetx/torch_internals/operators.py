@@ -28,6 +28,7 @@ __all__ = [
     "fused_adam_",
     "fused_sgd_",
     "is_mutable",
+    "scaled_mm",
     "unscale_and_find_inf_",
     "without_mkldnn",
     "written",
@@ -54,6 +55,10 @@ fused_sgd_: Any = torch._fused_sgd_
 
 unscale_and_find_inf_: Any = torch._amp_foreach_non_finite_check_and_unscale_
 """The kernel behind ``torch.amp.GradScaler.unscale_``."""
+
+scaled_mm: Any = torch._scaled_mm
+"""Multiplies float8 matrices, each with its scale. `torch.nn.functional.scaled_mm` is public and
+the same, but torch 2.11 makes no compiled code of it."""
 
 
 def written(operator: Any, arguments: Any) -> Iterator[Tensor]:

@@ -121,3 +121,35 @@ def test_workers_that_share_cores_wait_less_for_each_other() -> None:
     assert crowded.waiting == pytest.approx(free.waiting - free.waiting * 0.5, rel=0.01)
     full, _ = told(replace(on, device=replace(on.device, crowding=2.0)), 2, **flags)
     assert full.waiting == 0, "while one stage waits, the other has its core"
+
+
+def card(**rates: float) -> Cluster:
+    """One that is the limit of everything, with rates such as ``eight=4`` for 8 bits."""
+    bits = {"eight": "product 8", "sixteen": "product 16"}
+    known = {"product 32": 1.0} | {bits[name]: rate for name, rate in rates.items()}
+    on = cluster(devices_per_node=1, kind=KIND, teraflops=known, memory_gigabytes_per_second=1e6)
+    return replace(on, device=replace(on.device, microseconds_per_kernel=0.0))
+
+
+def test_products_in_float8_take_the_time_that_the_cluster_says() -> None:
+    plain, _ = told(card(eight=1e4))
+    found, accounts = told(card(eight=1e4), fp8=True)
+    work = accounts.share(0).work
+    assert work is not None
+    share = work.operations[work.bits == 8].sum() / work.operations.sum()
+    assert 0.3 < share < 1
+    assert found.forward == pytest.approx((1 - share) * plain.forward, rel=0.1)
+
+
+def test_a_rate_of_float8_that_nobody_wrote_down_is_that_of_16_bits() -> None:
+    known, _ = told(card(eight=3.0, sixteen=3.0), fp8=True)
+    found, _ = told(card(sixteen=3.0), fp8=True)
+    assert found == known
+
+
+def test_roundings_to_float8_take_the_time_of_memory() -> None:
+    quick = card(eight=1e4)
+    slow = replace(quick, device=replace(quick.device, memory_gigabytes_per_second=1.0))
+    plain, found = told(slow)[0], told(slow, fp8=True)[0]
+    assert found.forward > plain.forward
+    assert told(slow, fp8=True, compile=True)[0].forward < found.forward

@@ -14,6 +14,7 @@ from fleetx.plan.accounts import Needs
 from fleetx.testing import world
 from tests.plan.measured import Case, Measured, Words, batch, criterion, measure, told
 from tests.rotation import rotating
+from tests.strategies.fp8.stand_in import device_is_allowed
 
 BFLOAT = {"amp": True, "amp_configs": {"dtype": "bfloat16"}}
 PIPELINE = {"pipeline": True, "pipeline_configs": {"accumulate_steps": 4}}
@@ -147,6 +148,30 @@ def test_backwards_that_stay_whole_keep_less(monkeypatch: pytest.MonkeyPatch) ->
     assert kept is not None
     assert kept < split
     for rank, found in enumerate(world(2, timeout=300).run(measured_unsplit, case)):
+        compare_rank(explained.rank(rank), found)
+
+
+def measured_in_float8(case: Case) -> Measured:
+    with device_is_allowed():
+        return measure(case)
+
+
+FLOAT8: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "by row": {"fp8_configs": {"scales": "row"}},
+    "amp": BFLOAT,
+    "amp, by row": {"fp8_configs": {"scales": "row"}, **BFLOAT},
+    "recompute": REPLAYED,
+    "pipeline": {**CUT, **mesh(pp=2)},
+}
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("name", FLOAT8)
+def test_products_in_float8(name: str) -> None:
+    case = Case({"fp8": True, **FLOAT8[name]}, blocks=2)
+    explained = told(case, 2)
+    for rank, found in enumerate(world(2, timeout=300).run(measured_in_float8, case)):
         compare_rank(explained.rank(rank), found)
 
 

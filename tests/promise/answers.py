@@ -1,7 +1,7 @@
 """What each option does, for those who do not believe it: the observer of every option."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ MERGED = {"gradient_merge_configs": {"k_steps": 2}}
 OVERFLOW = {"amp_configs": {"init_loss_scaling": 2.0**100}}
 SPARSE = {"dgc_configs": {"sparsity": (0.5,)}}
 HALF = {"sharding": True, "sharding_configs": {"sharding_degree": 2}}
+ON_HOPPER = refused("products in float8 need an NVIDIA GPU of the Hopper generation")
 ON_CARDS = refused("CUDA graphs are a feature of NVIDIA GPUs", workers=1)
 
 SWITCHES: dict[str, Answer | Always] = {
@@ -82,6 +83,7 @@ SWITCHES: dict[str, Answer | Always] = {
     "cuda_graph": ON_CARDS,
     "dgc": changes("collectives", SPARSE),
     "fp16_allreduce": changes("collectives"),
+    "fp8": ON_HOPPER,
     "gradient_merge": changes("updates", MERGED),
     "lamb": changes("weights", adam=True),
     "lars": changes("weights"),
@@ -174,6 +176,9 @@ KEYS: dict[str, Answer | Always] = {
     ),
     "dgc_configs.sparsity": changes("collectives", value=(0.5,)),
     "dgc_configs.local_grad_clip_norm": changes("weights", SPARSE, value=1e-4),
+    "fp8_configs.scales": ON_HOPPER,
+    "fp8_configs.layers": replace(ON_HOPPER, value=("body",)),
+    "fp8_configs.exclude": replace(ON_HOPPER, value=("mlp",)),
     "gradient_merge_configs.k_steps": changes("updates"),
     "gradient_merge_configs.avg": changes("weights", MERGED),
     "lamb_configs.lamb_weight_decay": changes("weights", adam=True),

@@ -1,0 +1,144 @@
+"""The product of a linear layer in float8, forward and backward.
+
+Inputs and weights become e4m3, gradients e5m2, which has fewer digits and a larger range. Scales
+are found anew for every product, so that the largest magnitude becomes the largest number of the
+format, and stay on the device: nothing waits for them.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from typing_extensions import override
+
+from fleetx.torch_internals import scaled_mm, unsafe_view
+
+FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
+MULTIPLE = 16
+"""The kernels take matrices whose sizes are multiples of it."""
+SMALLEST = 1e-30
+"""Tensors of zeros have no largest magnitude; this one leaves all scales finite."""
+Scaled = tuple[Tensor, Tensor]
+"""Numbers in float8, and what to multiply them by."""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, by_row: bool) -> Tensor:
+    """What ``torch.nn.functional.linear`` returns, autocast heeded, of products in float8.
+
+    Args:
+        x: of any shape; its last dimension is a multiple of 16.
+        weight: of the layer, both dimensions multiples of 16.
+        bias: of the layer.
+        by_row: a scale for each row of each factor, instead of one for the whole of it.
+    """
+    if not x.numel():
+        return F.linear(x, weight, bias)
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        x = x.to(torch.get_autocast_dtype(kind))
+    rows = x.reshape(-1, x.shape[-1])
+    count = rows.shape[0]
+    # Rows are summed over in the gradient of the weight. Those of zeros change no scale, no sum.
+    if missing := -count % MULTIPLE:
+        rows = F.pad(rows, (0, 0, 0, missing))
+    whole: Tensor = _Product.apply(rows, weight, by_row)  # type: ignore[no-untyped-call]
+    # No view of it: what is written to the output in place passes by the hooks of whoever shards.
+    found = unsafe_view(whole[:count], (*x.shape[:-1], weight.shape[0]))
+    return found if bias is None else found + bias.to(found.dtype)
+
+
+class _Product(torch.autograd.Function):
+    """Rows and a weight -> their product, in the format of the rows."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, by_row: bool) -> Tensor:
+        left = _scaled(rows, FORWARD, 1 if by_row else None)
+        right = _scaled(weight, FORWARD, 1 if by_row else None)
+        # The weight itself is kept and not a copy: whoever shards it lets go of it meanwhile.
+        if by_row:
+            ctx.save_for_backward(rows, weight)
+        else:
+            ctx.save_for_backward(*left, weight, right[1])
+        ctx.by_row, ctx.format = by_row, rows.dtype
+        return _times(left, right, rows.dtype, by_row=by_row, quickly=True)
+
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        both = _by_row if ctx.by_row else _by_tensor
+        return (*both(ctx, gradient), None)
+
+
+Gradients = tuple[Tensor | None, Tensor | None]
+"""Of rows and of the weight; None of what needs none."""
+
+
+def _by_tensor(ctx: Any, gradient: Tensor) -> Gradients:
+    rows, rows_scale, weight, weight_scale = ctx.saved_tensors
+    numbers, scale = _scaled(gradient, BACKWARD, None)
+    of_rows = of_weight = None
+    if ctx.needs_input_grad[0]:
+        again = _cast(weight, FORWARD, weight_scale.reciprocal()).t()
+        of_rows = _times((numbers, scale), (again, weight_scale), ctx.format, by_row=False)
+    if ctx.needs_input_grad[1]:
+        left, right = (numbers.t(), scale), (rows.t(), rows_scale)
+        of_weight = _times(left, right, weight.dtype, by_row=False)
+    return of_rows, of_weight
+
+
+def _by_row(ctx: Any, gradient: Tensor) -> Gradients:
+    rows, weight = ctx.saved_tensors
+    of_rows = of_weight = None
+    if ctx.needs_input_grad[0]:
+        left, right = _scaled(gradient, BACKWARD, 1), _scaled(weight.t(), FORWARD, 1)
+        of_rows = _times(left, right, ctx.format, by_row=True, quickly=True)
+    if ctx.needs_input_grad[1]:
+        left, right = _scaled(gradient.t(), BACKWARD, 1), _scaled(rows.t(), FORWARD, 1)
+        of_weight = _times(left, right, weight.dtype, by_row=True, quickly=True)
+    return of_rows, of_weight
+
+
+def _scaled(tensor: Tensor, kind: torch.dtype, dim: int | None) -> Scaled:
+    """A tensor in float8 with its scale, or with one for each row of it (``dim`` = 1)."""
+    magnitudes = tensor.abs()
+    largest = magnitudes.amax() if dim is None else magnitudes.amax(dim, keepdim=True)
+    # Compiled code divides in another way in float32.
+    factor = torch.finfo(kind).max / largest.double().clamp(min=SMALLEST)
+    scale = factor.float()
+    return _cast(tensor, kind, scale), scale.reciprocal()
+
+
+def _cast(tensor: Tensor, kind: torch.dtype, factor: Tensor) -> Tensor:
+    most = torch.finfo(kind).max
+    # What rounds to more than the format has would be no number before torch 2.12.
+    return (tensor.float() * factor).clamp(-most, most).to(kind)
+
+
+def _times(
+    left: Scaled, right: Scaled, dtype: torch.dtype, *, by_row: bool, quickly: bool = False
+) -> Tensor:
+    """The product of a matrix and another one that is given by its columns, in a format.
+
+    Args:
+        left: of rows.
+        right: of columns, each of them a row here.
+        dtype: of the result.
+        by_row: whether they have scales for each row.
+        quickly: add up with fewer digits, as the forward may.
+    """
+    # A kernel wants the rows of the first and the columns of the second one after the other.
+    first, second = left[0].contiguous(), right[0].contiguous()
+    narrow = torch.bfloat16 if by_row else dtype  # kernels with scales for each row return no other
+    found: Tensor = scaled_mm(
+        first,
+        second.t(),
+        scale_a=left[1],
+        scale_b=right[1].t() if by_row else right[1],
+        out_dtype=narrow,
+        use_fast_accum=quickly,
+    )
+    return found.to(dtype)

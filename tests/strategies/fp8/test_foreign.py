@@ -1,0 +1,89 @@
+"""Models of transformers, which nobody here wrote, train in float8 as in float32."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fleetx import DistributedStrategy
+from fleetx.engine.engine import Engine
+from fleetx.plan.compose import compose
+from fleetx.static.run.single_worker import LoneMesh
+from tests.rotation import rotating
+from tests.strategies.fp8.stand_in import device_is_allowed, multiplied
+
+WORDS, LENGTH = 64, 16
+SIZES = {"vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+def llama() -> nn.Module:
+    from tests.libraries import transformers
+
+    config = transformers.LlamaConfig(**SIZES, intermediate_size=64, use_cache=False)
+    made: nn.Module = transformers.LlamaForCausalLM(config)
+    return made
+
+
+def bert() -> nn.Module:
+    from tests.libraries import transformers
+
+    config = transformers.BertConfig(**SIZES, intermediate_size=64, hidden_dropout_prob=0.0)
+    made: nn.Module = transformers.BertForMaskedLM(config)
+    return made
+
+
+def gpt2() -> nn.Module:
+    """Tied, and made of ``Conv1D``, whose weights lie the other way round."""
+    from tests.libraries import transformers
+
+    sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": LENGTH}
+    drops = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    ends = {"use_cache": False, "bos_token_id": 0, "eos_token_id": 0}
+    config = transformers.GPT2Config(vocab_size=WORDS, **sizes, **drops, **ends)
+    made: nn.Module = transformers.GPT2LMHeadModel(config)
+    return made
+
+
+MODELS = {"llama": (llama, 2 * 7), "bert": (bert, 2 * 6), "gpt2": (gpt2, 2 * 4)}
+"""Each with its linear layers in blocks; the first of them and the head stay as they are."""
+
+
+def criterion(outputs: Any, tokens: Tensor) -> Tensor:
+    return F.cross_entropy(outputs.logits.flatten(0, 1), tokens.flatten())
+
+
+def trained(model: nn.Module, settings: dict[str, Any]) -> list[float]:
+    strategy = DistributedStrategy()
+    for name, value in settings.items():
+        setattr(strategy, name, value)
+    with device_is_allowed():
+        engine = Engine(
+            compose(strategy.request(), 1),
+            model,
+            device=torch.device("cpu"),
+            mesh=LoneMesh(),
+            criterion=criterion,
+        )
+    engine.attach(torch.optim.AdamW(model.parameters(), lr=1e-2))
+    generator = torch.Generator().manual_seed(1)
+    drawn = [torch.randint(0, WORDS, (4, LENGTH), generator=generator) for _ in range(8)]
+    return [float(engine.train_batch((tokens, tokens))) for tokens in drawn]
+
+
+@pytest.mark.parametrize("name", rotating([*MODELS], 12))
+def test_a_model_of_another_library(name: str) -> None:
+    make, layers = MODELS[name]
+    torch.manual_seed(0)
+    model = make()
+    usual = trained(model, {})
+    torch.manual_seed(0)
+    model = make()
+    with multiplied() as products:
+        losses = trained(model, {"fp8": True})
+    dense = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    assert len(products) >= 8 * 3 * (layers - 1), [*map(type, dense)]
+    assert losses == pytest.approx(usual, rel=0.05)
+    assert losses[-1] < losses[0]
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())

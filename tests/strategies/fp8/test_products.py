@@ -1,0 +1,232 @@
+"""A product in float8 is that of float32 within float8's digits, forward and backward."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fleetx.strategies.fp8.products import linear
+from tests.rotation import rotating
+from tests.strategies.fp8.stand_in import multiplied
+
+WAYS = [False, True]
+E4M3, E5M2 = 0.05, 0.09
+"""What a product may be off by, of two e4m3 factors and of one in e5m2."""
+SHAPES = [(32, 64), (3, 5, 64), (7, 64), (64,), (1, 64)]
+
+
+def drawn(*shape: int, scale: float = 1.0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) * scale
+
+
+def layer(bias: bool = True) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(64, 48, bias=bias)
+
+
+def off(found: Tensor, wanted: Tensor) -> float:
+    found, wanted = found.detach(), wanted.detach()
+    return float((found.float() - wanted.float()).norm() / wanted.float().norm())
+
+
+def gradients(output: Tensor, of: list[Tensor], given: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(output, of, given)
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_product_and_its_gradients(shape: tuple[int, ...], by_row: bool) -> None:
+    ours, x = layer(), drawn(*shape).requires_grad_()
+    found, wanted = linear(x, ours.weight, ours.bias, by_row=by_row), ours(x)
+    assert found.shape == wanted.shape
+    assert found.dtype == torch.float32
+    assert 0 < off(found, wanted) < E4M3
+    given, of = drawn(*wanted.shape), [x, ours.weight, ours.bias]
+    both = zip(gradients(found, of, given), gradients(wanted, of, given), strict=True)
+    (of_x, of_weight, of_bias) = [off(mine, theirs) for mine, theirs in both]
+    assert 0 < of_x < E5M2
+    assert of_weight < E5M2
+    assert of_bias < 1e-6
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+def test_kernels_get_what_those_of_gpus_take(by_row: bool) -> None:
+    """Rows of the first and columns of the second in memory, sizes that are multiples of 16."""
+    ours, x = layer(), drawn(7, 64).requires_grad_()
+    with multiplied() as products:
+        linear(x, ours.weight, ours.bias, by_row=by_row).sum().backward()
+    assert len(products) == 3
+    kinds = [(first.dtype, second.dtype) for first, second, _ in products]
+    assert kinds == [
+        (torch.float8_e4m3fn, torch.float8_e4m3fn),
+        (torch.float8_e5m2, torch.float8_e4m3fn),
+        (torch.float8_e5m2, torch.float8_e4m3fn),
+    ]
+    for first, second, more in products:
+        assert first.is_contiguous()
+        assert second.t().is_contiguous()
+        assert not any(size % 16 for size in (*first.shape, *second.shape))
+        rows, columns = (first.shape[0], 1), (1, second.shape[1])
+        assert more["scale_a"].shape == (rows if by_row else ())
+        assert more["scale_b"].shape == (columns if by_row else ())
+        assert more["scale_a"].dtype == more["scale_b"].dtype == torch.float32
+        if by_row:
+            assert more["out_dtype"] == torch.bfloat16, "kernels with such scales return no other"
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+def test_scales_bring_the_largest_magnitude_to_the_largest_number(by_row: bool) -> None:
+    ours, x = layer(), drawn(16, 64, scale=1e-3)
+    x[3] *= 1e6
+    with multiplied() as products, torch.no_grad():
+        found = linear(x, ours.weight, None, by_row=by_row)
+    numbers = products[0][0].float().abs()
+    most = numbers.amax(1) if by_row else numbers.amax()
+    assert torch.equal(most, torch.full_like(most, 448.0))
+    wanted = F.linear(x, ours.weight)
+    rest = [row for row in range(16) if row != 3]
+    # One scale for all leaves nothing of rows that are a million times as small.
+    assert off(found[3], wanted[3]) < E4M3
+    assert (off(found[rest], wanted[rest]) < E4M3) == by_row
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+def test_zeros_give_zeros(by_row: bool) -> None:
+    ours, x = layer(bias=False), torch.zeros(16, 64, requires_grad=True)
+    found = linear(x, ours.weight, None, by_row=by_row)
+    found.backward(torch.zeros_like(found))
+    assert x.grad is not None
+    assert ours.weight.grad is not None
+    for each in (found, x.grad, ours.weight.grad):
+        assert torch.equal(each, torch.zeros_like(each))
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_magnitudes_far_from_one(scale: float, by_row: bool) -> None:
+    ours, x = layer(bias=False), drawn(16, 64, scale=scale)
+    found, wanted = linear(x, ours.weight, None, by_row=by_row), ours(x)
+    assert off(found / scale, wanted / scale) < E4M3
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_what_is_not_finite_stays_so(bad: float, by_row: bool) -> None:
+    """So that whoever scales a loss sees that it was too large."""
+    ours, x = layer(), drawn(16, 64).requires_grad_()
+    given = drawn(16, 48)
+    given[2, 3] = bad
+    linear(x, ours.weight, ours.bias, by_row=by_row).backward(given)
+    assert ours.weight.grad is not None
+    assert not ours.weight.grad.isfinite().all()
+    spoilt = drawn(16, 64)
+    spoilt[2, 3] = bad
+    assert not linear(spoilt, ours.weight, ours.bias, by_row=by_row)[2].isfinite().any()
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+def test_inputs_that_lie_otherwise_in_memory(by_row: bool) -> None:
+    ours = layer()
+    x = drawn(64, 4, 16).permute(2, 1, 0)
+    again = linear(x.contiguous(), ours.weight, ours.bias, by_row=by_row)
+    assert torch.equal(linear(x, ours.weight, ours.bias, by_row=by_row), again)
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+def test_no_samples(by_row: bool) -> None:
+    ours = layer()
+    found = linear(torch.zeros(0, 64), ours.weight, ours.bias, by_row=by_row)
+    assert found.shape == (0, 48)
+    found.sum().backward()
+    assert ours.weight.grad is not None
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+def test_only_gradients_that_somebody_wants_are_computed(by_row: bool) -> None:
+    ours = layer()
+    with multiplied() as products:
+        linear(drawn(16, 64), ours.weight, None, by_row=by_row).sum().backward()
+        assert len(products) == 2
+        ours.weight.requires_grad_(False)
+        ours.weight.grad = None
+        x = drawn(16, 64).requires_grad_()
+        linear(x, ours.weight, None, by_row=by_row).sum().backward()
+    assert len(products) == 4
+    assert x.grad is not None
+    assert ours.weight.grad is None
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float16])
+def test_under_autocast_outputs_have_its_format_and_weights_theirs(
+    low: torch.dtype, by_row: bool
+) -> None:
+    ours, x = layer(), drawn(16, 64).requires_grad_()
+    with torch.autocast("cpu", dtype=low):
+        found, wanted = linear(x, ours.weight, ours.bias, by_row=by_row), ours(x)
+    assert found.dtype == wanted.dtype == low
+    assert off(found, wanted) < E4M3
+    found.sum().backward()
+    assert ours.weight.grad is not None
+    assert ours.weight.grad.dtype == torch.float32
+    assert x.grad is not None
+    assert x.grad.dtype == torch.float32
+
+
+def test_inputs_wait_for_the_backward_in_one_byte_each_and_the_weight_as_it_is() -> None:
+    ours, x = layer(), drawn(32, 64).requires_grad_()
+    kept = list[Tensor]()
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        linear(x, ours.weight, None, by_row=False)
+    large = {tensor.data_ptr(): tensor for tensor in kept if tensor.numel() > 1}
+    assert ours.weight.data_ptr() in large
+    (inputs,) = [t for pointer, t in large.items() if pointer != ours.weight.data_ptr()]
+    assert (inputs.dtype, tuple(inputs.shape)) == (torch.float8_e4m3fn, (32, 64))
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+def test_the_output_may_be_written_to(by_row: bool) -> None:
+    """As that of torch's layer: blocks add to it in place."""
+    ours, x = layer(bias=False), drawn(7, 64).requires_grad_()
+    found = linear(x, ours.weight, None, by_row=by_row)
+    assert not found._is_view()
+    found += 1
+    found.sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("by_row", rotating(WAYS, 4))
+def test_it_is_compiled_in_one_piece_and_means_the_same(by_row: bool) -> None:
+    ours, x, seen = layer(), drawn(16, 64).requires_grad_(), list[Any]()
+
+    def backend(module: Any, inputs: Any) -> Any:
+        seen.append(module)
+        return torch._dynamo.lookup_backend("aot_eager")(module, inputs)
+
+    def call(x: Tensor) -> Tensor:
+        return linear(x, ours.weight, ours.bias, by_row=by_row)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call, backend=backend, fullgraph=True)
+    given, of = drawn(16, 48), [x, ours.weight, ours.bias]
+    found = compiled(x)
+    assert len(seen) == 1
+    assert torch.equal(found, call(x))
+    both = zip(gradients(found, of, given), gradients(call(x), of, given), strict=True)
+    assert all(torch.equal(mine, theirs) for mine, theirs in both)
+    torch._dynamo.reset()
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    ours, x = layer(), drawn(16, 64).requires_grad_()
+    found = linear(x, ours.weight, ours.bias, by_row=False)
+    (of_x,) = torch.autograd.grad((found**2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        of_x.sum().backward()
