@@ -119,6 +119,13 @@ def test_what_the_user_set_stays() -> None:
     assert {planned.plan.mesh["tp"] for planned in degrees.best()} == {2}
 
 
+def test_float8_is_chosen_by_nobody_but_the_user() -> None:
+    rates = {"product 32": 0.05, "product 16": 0.02, "product 8": 1e3}
+    quick = cluster(devices_per_node=1, nodes=1, kind="cuda", teraflops=rates)
+    assert not any("fp8" in names(planned) for planned in search(quick).best())
+    assert all("fp8" in names(planned) for planned in search(quick, fp8=True).best())
+
+
 def test_little_memory_leads_to_plans_that_need_less() -> None:
     roomy = search(cluster()).best()[0].estimate
     short = cluster(memory_gigabytes=roomy.memory * 0.6 / 1e9)

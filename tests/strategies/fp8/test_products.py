@@ -230,3 +230,32 @@ def test_gradients_of_gradients_are_refused() -> None:
     (of_x,) = torch.autograd.grad((found**2).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         of_x.sum().backward()
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("by_row", WAYS)
+def test_the_bits_are_those_of_torchao(by_row: bool) -> None:
+    """Which is no dependency: transformers loads it wherever it is, and that takes seconds."""
+    torchao = pytest.importorskip("torchao.float8")
+    kinds = pytest.importorskip("torchao.float8.config")
+    each = "AXISWISE" if by_row else "TENSORWISE"
+    casts = {
+        "scaling_granularity": getattr(kinds.ScalingGranularity, each),
+        "target_dtype": torch.float8_e4m3fn,
+    }
+    forward = kinds.CastConfig(**casts)
+    backward = kinds.CastConfig(**casts | {"target_dtype": torch.float8_e5m2})
+    options = {f"gemm_config_{name}": by_row for name in ("grad_input", "grad_weight")}
+    config = torchao.Float8LinearConfig(
+        cast_config_input=forward,
+        cast_config_weight=forward,
+        cast_config_grad_output=backward,
+        **{name: kinds.Float8GemmConfig(use_fast_accum=on) for name, on in options.items()},
+    )
+    ours, x, given = layer(), drawn(32, 64).requires_grad_(), drawn(32, 48)
+    theirs = torchao.convert_to_float8_training(nn.Sequential(layer()), config=config)
+    found, wanted = linear(x, ours.weight, ours.bias, by_row=by_row), theirs(x)
+    assert torch.equal(found, wanted)
+    mine = gradients(found, [x, *ours.parameters()], given)
+    others = gradients(wanted, [x, *theirs.parameters()], given)
+    assert all(torch.equal(one, other) for one, other in zip(mine, others, strict=True))
