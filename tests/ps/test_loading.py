@@ -74,6 +74,13 @@ def chained(*folders: Path) -> dict[int, float]:
     return other.rows()
 
 
+def written(folder: Path) -> dict[int, float]:
+    """The rows that a save holds, which may be a delta."""
+    (piece,) = saves.Save.opened(folder).pieces_of("t")
+    found = piece.read(piece.manifest["files"][0])
+    return dict(zip(found["ids"].tolist(), found["rows"][:, 0].tolist(), strict=True))
+
+
 def test_an_id_that_was_dropped_and_met_again_is_in_the_delta(tmp_path: Path) -> None:
     here = Small()
     here.up([1, 2, 3], 5)
@@ -100,9 +107,39 @@ def test_a_save_without_a_mark_takes_nothing_from_the_next_delta(tmp_path: Path)
     here.up([2])
     last = here.save(tmp_path / "last", delta=True)
     assert chained(full, delta, last) == here.rows()
-    changed = Small()
-    changed.handler.load(last)
-    assert changed.rows() == {2: 4}, "a delta does move the mark"
+    assert written(last) == {2: 4}, "a delta does move the mark"
+
+
+def test_a_delta_is_loaded_onto_the_save_that_it_continues_and_onto_no_other(
+    tmp_path: Path,
+) -> None:
+    here, other = Small(), Small()
+    for each, folder in ((here, tmp_path / "here"), (other, tmp_path / "other")):
+        each.up([1, 2, 3])
+        each.save(folder / "full")
+        each.up([1])
+        each.save(folder / "first", delta=True)
+        each.up([2])
+        each.save(folder / "second", delta=True)
+    mine = tmp_path / "here"
+    for wrong in (
+        (mine / "first",),
+        (mine / "full", mine / "second"),
+        (mine / "full", mine / "first", mine / "full", mine / "second"),
+        (mine / "full", tmp_path / "other" / "first"),
+    ):
+        with pytest.raises(ValueError, match="load the full save and then each delta"):
+            chained(*wrong)
+    assert chained(mine / "full", mine / "first", mine / "second") == here.rows()
+    back = Small(tmp_path / "state")
+    back.handler.load(mine / "full")
+    again = Small(tmp_path / "state")  # a server that died in between
+    with pytest.raises(ValueError, match="which is not the one that was loaded last"):
+        again.handler.load(mine / "second")
+    assert again.rows() == back.rows(), "one that is refused changes nothing"
+    again.handler.load(mine / "first")
+    again.handler.load(mine / "second")
+    assert again.rows() == here.rows()
 
 
 def test_a_save_that_failed_takes_nothing_from_the_next_delta(
@@ -312,9 +349,9 @@ def test_a_numbered_delta_that_is_sent_again_is_not_emptied(tmp_path: Path) -> N
     here.up([2])
     for _ in range(2):
         delta = here.save(tmp_path / "delta", delta=True, call=5)
-        assert chained(delta) == {2: 1}
+        assert written(delta) == {2: 1}
     here.up([1])
-    assert chained(here.save(tmp_path / "delta", delta=True, call=6)) == {1: 2}
+    assert written(here.save(tmp_path / "delta", delta=True, call=6)) == {1: 2}
 
 
 def test_a_call_that_is_sent_again_while_it_runs_waits_for_the_first(

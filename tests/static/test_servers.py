@@ -501,7 +501,15 @@ class Counted(Job):
         named = ShowClickEntry("shown", "click")
         told = static.nn.sparse_embedding(ids, (0, DIM), entry=named, name="told", rule=SGD(RATE))
         counted = SparseEmbedding(DIM, name="counted", entry=ShowClickEntry(), rule=SGD(RATE))
-        ruled = static.nn.sparse_embedding(ids, (0, DIM), name="ruled", rule=SGD(RATE))
+        ruled = static.nn.sparse_embedding(
+            ids,
+            (0, DIM),
+            name="ruled",
+            rule=SGD(RATE),
+            storage="disk",
+            memory="1MiB",
+            dtype="bfloat16",
+        )
         self.score = (counted(ids, click=click) + ruled + told).sum((1, 2))
         optimizer = static.Optimizer(torch.optim.SGD, lr=RATE, momentum=0.9)
         fleet.distributed_optimizer(optimizer).minimize(self.score.mean(), self.startup)
@@ -516,5 +524,8 @@ def test_a_layer_in_a_program_is_told_of_shows_and_clicks(monkeypatch: pytest.Mo
         }
         for _ in range(2):
             job.exe.run(job.main, feed, [job.score])
+        told = fleet.server_report()[0]["tables"]
+        assert [name for name in told if "rows_in_memory" in told[name]] == ["ruled"]
+        assert told["ruled"]["rows"] == 3
         assert fleet.shrink(table="counted") == 2, "2 and 3 were shown twice and never clicked"
         assert fleet.shrink(table="told") == 1, "3 was shown often"

@@ -52,6 +52,10 @@ class LoggedSparseTable(LoggedTable):
         """While a log is replayed: the last record that each part of the table knows."""
         self._saved_mark = 0, 0
         """Of the last save of the user: rows with this mark or a later one are not in it."""
+        self.saved_as = ""
+        """The identity of that save here; "" if nobody knows."""
+        self.loaded: frozenset[str] = frozenset()
+        """The identities of the pieces that were loaded last, of all servers that wrote them."""
         self.removed: list[Ids] = []
         """Ids dropped since then; some may be back."""
         self.shrunk: dict[int, tuple[int, int]] = {}
@@ -298,10 +302,10 @@ class LoggedSparseTable(LoggedTable):
         era, mark = self._saved_mark
         return mark if era == self.table.era else 0
 
-    def mark_saved(self, era: int, mark: int, removed: int) -> None:
+    def mark_saved(self, era: int, mark: int, *, removed: int, identity: str) -> None:
         """A save that began with this mark is complete, and names so many of the lists dropped."""
         with self.changed:
-            self._saved_mark = era, mark
+            self._saved_mark, self.saved_as = (era, mark), identity
             del self.removed[:removed]
 
     @override

@@ -83,6 +83,8 @@ def _restore(logged: LoggedTable, piece: Piece) -> None:
         logged.table.updates, logged.table.day = manifest["updates"], manifest["day"]
         logged.saved_at = np.array(manifest["saved_at"], np.int64)
         logged.followed_after = manifest["record"]
+        logged.saved_as = manifest.get("saved_as", "")
+        logged.loaded = frozenset(manifest.get("loaded", ()))
         shrunk = manifest["shrunk"].items()
         logged.shrunk = {int(client): (call, gone) for client, (call, gone) in shrunk}
         if manifest.get("day_end"):
@@ -135,7 +137,26 @@ def load_sparse(logged: LoggedSparseTable, pieces: list[Piece], server: int, ser
                 count += _load(logged, _rows(piece, name), ours)
             if "waiting" in piece.manifest:
                 _load_waiting(logged, _waiting(piece), ours)
+    logged.loaded = frozenset(manifest.get("identity", "") for manifest in manifests)
     return count
+
+
+def check_base(logged: LoggedSparseTable, pieces: list[Piece]) -> None:
+    """Refuse a delta unless the save that it continues was loaded before it.
+
+    One whose server did not know that save, after a death, and those of earlier versions of fleetx
+    name none.
+    """
+    bases = {piece.manifest.get("base", "") for piece in pieces} - {""}
+    if not bases <= logged.loaded:
+        folder = pieces[0].folder.parents[1]
+        raise ValueError(
+            f"{folder} is a delta and holds what changed in table {logged.spec.name!r} since the "
+            "save before it, which is not the one that was loaded last; load the full save and "
+            "then each delta after it, in the order in which they were written: "
+            f"fleet.load_persistables('the full save'), ..., "
+            f"fleet.load_persistables({str(folder)!r})"
+        )
 
 
 def _check(table: SparseTable, pieces: list[Piece]) -> None:

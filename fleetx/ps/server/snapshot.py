@@ -63,7 +63,7 @@ def save(
             manifest = _save_dense(logged, partial)
         checksum = write_json(partial / MANIFEST, manifest)
     if isinstance(logged, LoggedSparseTable) and mark:
-        logged.mark_saved(*start.mark, removed=start.dropped)
+        logged.mark_saved(*start.mark, removed=start.dropped, identity=manifest["identity"])
     return Saved(manifest, checksum)
 
 
@@ -96,6 +96,9 @@ class _SaveStart:
                 "rows": len(logged.table),
                 "shrunk": {str(client): call for client, call in logged.shrunk.items()},
                 "day_end": logged.day_end.plain() if logged.day_end else None,
+                "base": logged.saved_as if delta else "",
+                "saved_as": logged.saved_as,
+                "loaded": sorted(logged.loaded),
             }
             return _SaveStart(
                 manifest,

@@ -185,6 +185,9 @@ class TableStore:
         save = Save.opened(root)
         _check_names(tables, save, [logged.spec.name for logged in self.tables])
         with self._saving:
+            for logged in self.tables:  # before any of them is changed
+                if isinstance(logged, LoggedSparseTable) and _holds(save, logged, tables):
+                    restoring.check_base(logged, save.pieces_of(logged.spec.name))
             for number, logged in enumerate(self.tables):
                 logged.require_intact()
                 self._fill_and_keep(number, logged, save, tables)
@@ -200,7 +203,7 @@ class TableStore:
     def _fill(self, logged: LoggedTable, save: Save, tables: list[str] | None) -> bool:
         """Load a table, if a save holds it and it is wanted; whether that is so."""
         name = logged.spec.name
-        if name not in save.tables or (tables is not None and name not in tables):
+        if not _holds(save, logged, tables):
             return False
         pieces = save.pieces_of(name)
         if isinstance(logged, LoggedSparseTable):
@@ -208,6 +211,12 @@ class TableStore:
         elif isinstance(logged, LoggedDenseTable):
             restoring.load_dense(logged, pieces)
         return True
+
+
+def _holds(save: Save, logged: LoggedTable, tables: list[str] | None) -> bool:
+    """Whether a save holds a table that is wanted."""
+    name = logged.spec.name
+    return name in save.tables and (tables is None or name in tables)
 
 
 def _remove_begun(place: Path) -> None:

@@ -1,6 +1,7 @@
 """Layers that look rows of a table up."""
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,9 @@ def sparse_embedding(
     name: str | None = None,
     wire: str | None = None,
     rule: Rule | None = None,
+    storage: str = "memory",
+    memory: str | int | None = None,
+    dtype: str = "float32",
 ) -> Variable:
     """A large table of which a batch touches few rows.
 
@@ -72,14 +76,29 @@ def sparse_embedding(
         wire: how rows travel from and to servers: "float16", "bfloat16", or float32 if None.
         rule: how rows move on servers: ``SGD``, ``Adagrad`` or ``Adam`` of ``fleetx.nn``, with a
             learning rate of its own; the program's optimizer if None.
+        storage: "disk" keeps rows that are seldom used on the servers' disks.
+        memory: what each server may take for the others then, as in "8GB".
+        dtype: "float16", "bfloat16" or "int8" keeps rows in fewer bytes on the servers.
     """
     start = one_of(param_attr=param_attr, weight_attr=weight_attr)
+    more = _Kept(wire=wire, rule=rule, storage=storage, memory=memory, dtype=dtype)
     if has_servers():
-        return served_embedding(
-            input, size[1], padding_idx, is_test, entry, start, name, wire, rule
-        )
-    module = _local(size, padding_idx, _unserved(entry, start, wire, rule), name)
+        return served_embedding(input, size[1], padding_idx, is_test, entry, start, name, more)
+    module = _local(size, padding_idx, _unserved(entry, start, more), name)
     return _rows(module, input, is_test)
+
+
+class _Kept(TypedDict, total=False):
+    """How rows are moved, sent and kept on servers, as ``SparseEmbedding`` takes it."""
+
+    wire: str | None
+    rule: Rule | None
+    storage: str
+    memory: str | int | None
+    dtype: str
+
+
+_AS_EVER = _Kept(wire=None, rule=None, storage="memory", memory=None, dtype="float32")
 
 
 def served_embedding(  # noqa: PLR0917
@@ -90,12 +109,11 @@ def served_embedding(  # noqa: PLR0917
     entry: Entry | None = None,
     start: Attr | Rows = None,
     name: str | None = None,
-    wire: str | None = None,
-    rule: Rule | None = None,
+    more: _Kept = _AS_EVER,
 ) -> Variable:
     """Rows of a table that lives on servers, which may be met after the program is written."""
     counted = _counted(entry, input) if isinstance(entry, ShowClickEntry) else {}
-    module = _served(width, padding_idx, entry, start, name, wire, rule)
+    module = _served(width, padding_idx, entry, start, name, more)
     return _rows(module, input, is_test, **counted)
 
 
@@ -124,8 +142,7 @@ def _served(  # noqa: PLR0917
     entry: Entry | None,
     start: Attr | Rows,
     name: str | None,
-    wire: str | None,
-    rule: Rule | None,
+    more: _Kept,
 ) -> nn.Module:
     startup = default_startup_program()
     name = name or startup.layer_names.unique("sparse_embedding", startup.initial)
@@ -135,11 +152,10 @@ def _served(  # noqa: PLR0917
         return SparseEmbedding(
             width,
             name=name,
-            rule=rule,
             initializer=first,
             entry=entry,
             padding_idx=padding_idx,
-            wire=wire,
+            **more,
         )
 
     return layer("sparse_embedding", make, name=name)
@@ -155,11 +171,12 @@ def _first_rows(name: str, start: Attr | Rows) -> Rows | None:
     )
 
 
-def _unserved(entry: Entry | None, start: Attr | Rows, wire: str | None, rule: Rule | None) -> Attr:
-    if isinstance(start, Rows) or (entry, wire, rule) != (None, None, None):
+def _unserved(entry: Entry | None, start: Attr | Rows, more: _Kept) -> Attr:
+    if isinstance(start, Rows) or entry is not None or more != _AS_EVER:
         raise ProgramError(
-            "sparse_embedding() got an entry, a wire, a rule or rows of fleetx.nn, which parameter "
-            "servers know, and this job has none; start it with fleetrun --server_num 1 "
+            "sparse_embedding() got an entry, a wire, a rule, a storage, a dtype or rows of "
+            "fleetx.nn, which parameter servers know, and this job has none; start it with "
+            "fleetrun --server_num 1 "
             "--worker_num 2, and call fleet.init() before the layers."
         )
     return start
