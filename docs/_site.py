@@ -18,7 +18,7 @@ import fleetx
 
 ROOT = Path(__file__).parent.parent
 SPREAD = {
-    "training": ("fleetx.api", "fleetx.checking"),
+    "training": ("fleetx.api", "fleetx.checking", "fleetx.profiling"),
     "strategy": ("fleetx.config", "fleetx.plan"),
     "workers": ("fleetx.roles",),
     "data": ("fleetx.data",),

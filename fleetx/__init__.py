@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fleetx.io.weights import load_weights, save_weights
     from fleetx.metrics.gathering import gather_for_metrics
     from fleetx.plan.error import PlanError
+    from fleetx.profiling.eager import profile
     from fleetx.roles import (
         MPISymetricRoleMaker,
         NotInitializedError,
@@ -148,6 +149,7 @@ __all__ = [
     "nranks",
     "parse_train_configs",
     "plan",
+    "profile",
     "rank",
     "run_server",
     "save_inference_model",
@@ -221,6 +223,7 @@ _HOMES = {
     "load_weights": "fleetx.io.weights",
     "save_weights": "fleetx.io.weights",
     "PlanError": "fleetx.plan.error",
+    "profile": "fleetx.profiling.eager",
 }
 
 

@@ -69,6 +69,13 @@ TOOLS = {
         "Runs your script up to its model and its optimizer, compares all legal plans for them, "
         "and writes the best one as a strategy file, with a table and pictures.",
     ),
+    "profile": (
+        "fleetx.profiling.command",
+        "say where a step of a script goes, and which flag would shorten it",
+        "Runs your script for a few steps and divides a step into forward, backward, exchange, "
+        "update and waiting, as a table and pictures; then tries each legal flag on copies of its "
+        "model.",
+    ),
     "ps": (
         "fleetx.ps.observers.command",
         "look at parameter servers, and keep a fresh copy for serving",

@@ -19,7 +19,7 @@ ROOMS = [
     *("strategies", "optim"),
     *("config", "auto", "engine", "tracking", "api"),
     *("checking", "planning", "watch", "doctor", "chaos"),
-    *("static", "io"),
+    *("static", "io", "profiling"),
     *("data", "metrics", "applications", "evaluate"),
     "compat",
 ]

@@ -62,6 +62,11 @@ class Job:
         given = {"model": self.plain, "optimizer": self.sgd, "strategy": self.strategy}
         return fleet.check(**{**given, "batches": [self.batch], **changed})
 
+    def profile(self, **changed: Any) -> Any:
+        given = {"model": self.plain, "optimizer": self.sgd, "strategy": self.strategy}
+        given |= {"steps": 1, "warmup": 0, "tries": False, "batches": [self.batch]}
+        return fleet.profile(**{**given, **changed})
+
     def saved(self, **changed: Any) -> Any:
         model, optimizer = self.trained()
         given = {"folder": "saved", "model": model, "optimizer": optimizer, "step": 1}
@@ -194,6 +199,15 @@ CALLS: dict[str, tuple[Callable[[Job, Any], Any], str]] = {
     "check(batches)": (lambda job, w: job.check(batches=w), ""),
     "check(criterion)": (lambda job, w: job.check(criterion=w), ""),
     "check(seed)": (lambda job, w: job.check(seed=w), ""),
+    "profile(model)": (lambda job, w: job.profile(model=w), ""),
+    "profile(optimizer)": (lambda job, w: job.profile(optimizer=w), ""),
+    "profile(strategy)": (lambda job, w: job.profile(strategy=w), ""),
+    "profile(batches)": (lambda job, w: job.profile(batches=w), ""),
+    "profile(criterion)": (lambda job, w: job.profile(criterion=w), ""),
+    "profile(steps)": (lambda job, w: job.profile(steps=w), ""),
+    "profile(warmup)": (lambda job, w: job.profile(warmup=w), "None"),
+    "profile(tries)": (lambda job, w: job.profile(tries=w), ""),
+    "profile(out)": (lambda job, w: job.profile(out=w), "None text"),
     "train_from_dataset(dataset)": (
         lambda job, w: fleet.train_from_dataset(w, lambda batch: None),
         "list",

@@ -123,6 +123,10 @@ class Watch:
     finished: Callable[[Engine, Tensor | None], None] = lambda engine, loss: None
     """Called after every batch, with its loss where that is known."""
 
+    saves: bool = True
+    """Whether checkpoints and models are written. A tool that stops a script after a few batches
+    leaves those of longer runs alone."""
+
 
 # At most one; tools put it here before they start the script.
 watches: list[Watch] = []
@@ -249,6 +253,11 @@ def watched(request: Request) -> Request:
     for watch in watches:
         request = watch.change(request)
     return request
+
+
+def may_save() -> bool:
+    """Whether checkpoints and models are written; what was saved before stays if not."""
+    return all(watch.saves for watch in watches)
 
 
 def sharers(plan: Plan) -> int:

@@ -31,10 +31,11 @@ class Trial:
     Args:
         shown: what was passed to ``distributed_model``; the sample has the inputs of one batch.
         rule: the optimizer.
+        who: wants to know, for what is said of plans that cannot run.
     """
 
-    def __init__(self, shown: Given, rule: OptimizerSpec) -> None:
-        self._shown, self._rule = shown, rule
+    def __init__(self, shown: Given, rule: OptimizerSpec, who: str = "strategy.auto") -> None:
+        self._shown, self._rule, self._who = shown, rule, who
 
     @property
     def why_not(self) -> str:
@@ -60,13 +61,17 @@ class Trial:
             try:
                 engine = self._engine(plan, batch)
             except Exception as error:  # on all workers: a plan that the model refuses
-                return _left_out(error)
+                return self._left_out(error)
             try:
                 return _fastest(engine, self._data(batch), merged)
             except Exception as error:
                 if roles.identity().worker_num > 1:  # others wait in an exchange that never ends
                     raise
-                return _left_out(error)
+                return self._left_out(error)
+
+    def _left_out(self, error: Exception) -> float:
+        logger.warning("%s leaves out a plan that cannot run: %s", self._who, error)
+        return float("inf")
 
     def _engine(self, plan: Plan, batch: int) -> Engine:
         shown = self._shown
@@ -90,11 +95,6 @@ class Trial:
         targets = self._shown.targets
         targets = torch.zeros(batch) if targets is None else _sized(targets, batch)
         return tree_map(_placed, [_sized(self._shown.sample, batch), targets])
-
-
-def _left_out(error: Exception) -> float:
-    logger.warning("strategy.auto leaves out a plan that cannot run: %s", error)
-    return float("inf")
 
 
 def _fastest(engine: Engine, data: Any, merged: int) -> float:

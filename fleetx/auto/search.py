@@ -33,6 +33,23 @@ _PP, _TP = AXES.index("pp"), AXES.index("tp")
 DEGREES = {"pp": "pp_degree", "sharding": "sharding_degree", "tp": "mp_degree", "dp": "dp_degree"}
 
 
+def alternatives(
+    name: str, subject: Subject, ranks: int, allow: Sequence[str]
+) -> Sequence[Mapping[str, Any]]:
+    """Options with which a strategy may be switched on by others than the user.
+
+    Args:
+        name: of the strategy.
+        subject: the model, its optimizer and one worker's batch.
+        ranks: along the axis of the strategy, 1 if it has none.
+        allow: strategies that may be used although they change the mathematics.
+    """
+    kind = REGISTRY[name]
+    key = "alternatives", name, ranks
+    found = subject.once(key, lambda: tuple(kind.alternatives(subject, ranks)))
+    return found or ([{}] if name in allow else ())
+
+
 @dataclass(frozen=True)
 class Choice:
     """What is chosen: degrees of the mesh, and strategies with their options."""
@@ -190,11 +207,7 @@ class Search:
         return numbers if axis is not None else [None, *numbers]
 
     def _alternatives(self, name: str, ranks: int) -> Sequence[Mapping[str, Any]]:
-        key = "alternatives", name, ranks
-        if key not in self.subject.kept:
-            self.subject.kept[key] = tuple(REGISTRY[name].alternatives(self.subject, ranks))
-        found: Sequence[Mapping[str, Any]] = self.subject.kept[key]
-        return found or ([{}] if name in self.allow else ())
+        return alternatives(name, self.subject, ranks, self.allow)
 
     def _look(self, choice: Choice) -> Planned | None:
         if choice not in self.looked_at:

@@ -192,7 +192,7 @@ class Engine:
         self.refuse_strays()
         self._resume()
         self._count_call(batch)
-        activity.enter("in forward and backward")
+        activity.enter(activity.DRIVING)
         self._driving = True
         try:
             with plan_at_work():  # which may take the update with it
@@ -244,7 +244,7 @@ class Engine:
     def finish(self, loss: Tensor | None = None) -> bool:
         """End the batch; True when the parameters moved."""
         assert self.step is not None, "attach() comes before finish()"
-        activity.enter("in the update")
+        activity.enter(activity.UPDATING)
         self.open, self.holding = False, not self._due
         self._reached.forget()  # by a drive, which scales what it differentiates
         if not self._ready:  # after a backward of the user's own, or several that reach parts

@@ -124,7 +124,8 @@ class CheckpointManager:
         found = None
         if self._goes_on:
             found = load_checkpoint(self._folder, model, optimizer, parts=parts)
-        together(self._note_beginning, first_only=True)
+        if session.may_save():
+            together(self._note_beginning, first_only=True)
         reached = found["step"] if found else 0
         moments = Moments(self._seconds, self._steps, reached)
         self._loaded = _Loaded(model, optimizer, parts or {}, moments, reached)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fleetx import roles
 from fleetx.api.optimizer import DistributedOptimizer
+from fleetx.api.session import may_save
 from fleetx.expected import FLAG, MAPPING, PATH, WHOLE, Kind, a, takes
 from fleetx.io import checkpoint_folder, loading, manifest, old_checkpoints, server_tables
 from fleetx.io.agreement import CheckpointError, together
@@ -84,6 +85,8 @@ def save_checkpoint(
     numbers = _numbers(step, numbers or {})
     finish_checkpoints()
     target = checkpoint_folder.target(Path(folder), step)
+    if not may_save():
+        return target
     found = trained("save_checkpoint", model, optimizer)
     write = _taken(found, target, step=step, keep=keep, wait=wait, parts=parts, numbers=numbers)
     known = _reached.setdefault(found.state.optimizer, {})
@@ -159,6 +162,8 @@ def set_checkpoints_aside(folder: Folder) -> Path | None:
     Returns:
         Where they are now, on the first worker; None if there were none.
     """
+    if not may_save():
+        return None
     return together(lambda: checkpoint_folder.set_aside(Path(folder)), first_only=True)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+
+from fleetx.api.session import may_save
 
 Folder = str | os.PathLike[str]
 
@@ -30,6 +33,10 @@ def written_together(folder: Path, *, unless_written: Sequence[str] = ()) -> Ite
         folder: where they shall be.
         unless_written: files there that make no sense beside the new ones.
     """
+    if not may_save():
+        with tempfile.TemporaryDirectory(prefix="fleetx-unsaved-") as nowhere:
+            yield Path(nowhere)
+        return
     # Several workers may write the same file at once; the last one stays.
     beside = folder / f".{uuid.uuid4().hex}"
     beside.mkdir(parents=True)

@@ -7,6 +7,7 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
+from fleetx.api.session import may_save
 from fleetx.expected import PATH, expect
 from fleetx.io.files import Folder, load_tensors, one_each, save_tensors
 from fleetx.io.training_state import MARK
@@ -51,7 +52,7 @@ def save_persistables(
     program = checked("save_persistables", executor, dirname, main_program)
     found = everything(program, "save_persistables")
     _save(dirname, filename, found)
-    if filename is None:
+    if filename is None and may_save():
         _remove_stale(Path(dirname), found)
 
 

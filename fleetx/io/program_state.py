@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fleetx.api.session import may_save
 from fleetx.io.files import Folder, load_tensors, save_tensors
 from fleetx.io.persistables import name_of
 from fleetx.io.values import put, restart_without, training_values, values, whole_values
@@ -26,7 +27,7 @@ def save(program: Program, model_path: Folder) -> None:
     save_tensors(_beside(model_path, PARAMETERS), whole_values(program, "static.save"))
     if state := training_values(program):
         save_tensors(_beside(model_path, OPTIMIZER), state)
-    else:  # one of an earlier day would be loaded with these values
+    elif may_save():  # one of an earlier day would be loaded with these values
         _beside(model_path, OPTIMIZER).unlink(missing_ok=True)
 
 

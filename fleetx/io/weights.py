@@ -190,7 +190,7 @@ def _write(folder: Path, form: OnDisk, tensors: Iterable[tuple[str, Tensor]], li
 
 def _write_config(model: nn.Module, folder: Path) -> None:
     """What else ``from_pretrained`` wants of a model of transformers."""
-    for owned in ("config", "generation_config"):
+    for owned in ("config", "generation_config") if session.may_save() else ():
         save = getattr(getattr(model, owned, None), "save_pretrained", None)
         if callable(save):
             save(folder)

@@ -6,7 +6,7 @@ needs torch.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,13 @@ READING = "reading data"
 """Between the end of a batch and the beginning of the next, the process is the script's."""
 STARTING = "starting"
 """Before the first batch."""
+DRIVING = "in forward and backward"
+"""A whole batch runs the plan's own way."""
+UPDATING = "in the update"
+"""From the end of the last backward to the end of the batch."""
+
+listeners: list[Callable[[str], None]] = []
+"""Called with what begins, by the thread that does it; tools that measure put theirs here."""
 
 
 @dataclass
@@ -49,7 +56,7 @@ _record = _Record()
 def begin_batch() -> None:
     """A batch begins, with its forward."""
     _record.batches += 1
-    _record.doing = "in forward", time.monotonic()
+    enter("in forward")
 
 
 def call() -> None:
@@ -67,6 +74,8 @@ def end_batch(updated: bool) -> None:
 def enter(doing: str) -> None:
     """From now on the process does this, until it says something else."""
     _record.doing = doing, time.monotonic()
+    for hear in listeners:
+        hear(doing)
 
 
 @contextmanager
@@ -77,7 +86,7 @@ def during(doing: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _record.doing = before[0], time.monotonic()
+        enter(before[0])
 
 
 @contextmanager
