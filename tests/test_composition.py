@@ -213,6 +213,12 @@ def test_float8_where_workers_share_batches() -> None:
     assert faults(pairs, workers=4) == []
 
 
+@pytest.mark.parametrize("spread", rotating(sorted(SPREAD), 2))
+def test_pairs_of_which_one_is_compiled_where_workers_share_batches(spread: str) -> None:
+    assert composes("compile", spread)
+    assert faults([("compile", spread)]) == []
+
+
 @pytest.mark.parametrize("spread", sorted(SPREAD))
 def test_pairs_in_which_workers_share_batches(spread: str) -> None:
     pairs = [names for names in legal(2, SETTINGS | SPREAD) if spread in names]

@@ -31,7 +31,8 @@ def repeated_blocks(model: nn.Module) -> tuple[str, ...]:
 def _size(module: nn.Module) -> int:
     """Of what it computes with: a table of words belongs to no block."""
     own = sum(parameter.numel() for parameter in module.parameters())
-    tables = {part.weight for part in module.modules() if isinstance(part, nn.Embedding)}
+    words = [part for part in module.modules() if isinstance(part, nn.Embedding)]
+    tables = {table for part in words for table in part.parameters()}  # none on another rank
     return own - sum(table.numel() for table in tables)
 
 

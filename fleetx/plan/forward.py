@@ -15,7 +15,21 @@ def replace_forward(module: nn.Module, change: Callable[[Forward], Forward]) -> 
 
     The attribute shadows the method of the class. Hooks of the module stay outside of it.
     """
-    module.forward = _StandIn(module, change(module.forward))
+    # A method, because torch.compile knows those by their code, and other objects by themselves:
+    # the code of a block would serve no other block whose layers were replaced like its own.
+    module.forward = MethodType(_called, _StandIn(module, change(module.forward)))
+
+
+def is_replaced(forward: Any) -> bool:
+    """Whether it was put in the place of a module's own."""
+    return isinstance(getattr(forward, "__self__", None), _StandIn)
+
+
+def _called(stand_in: Forward, *args: Any, **kwargs: Any) -> Any:
+    return stand_in(*args, **kwargs)
+
+
+_called.__name__ = "__call__"  # by which pickles of methods find the function again
 
 
 class _StandIn:

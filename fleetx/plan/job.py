@@ -18,6 +18,8 @@ from fleetx.roles.messages import broadcast_json
 from fleetx.torch_internals import parameters_of
 
 T = TypeVar("T")
+Forward = Callable[..., Any]
+Change = Callable[[Forward], Forward]
 _ELSEWHERE = (
     "the update is not possible in another pipeline, with which this one exchanges gradients, so "
     "all of them stop; the workers of that one say why."
@@ -47,6 +49,16 @@ class Job:
 
     opened: set[nn.Module] = field(default_factory=set)
     """Submodules whose own forward never runs, because what is inside was dealt out to ranks."""
+
+    whole: set[nn.Module] = field(default_factory=set)
+    """Submodules that run as one piece of code, which whatever acts on calls inside would tear."""
+
+    surround: list[Callable[[nn.Module], Change]] = field(default_factory=list)
+    """What must be around each submodule that is translated, and cannot be a part of its code: for
+    the submodule, what becomes of its forward. Whoever translates puts them around."""
+
+    translators: list[Change] = field(default_factory=list)
+    """What becomes of code that runs a part of the model's forward by itself."""
 
     borrowed: set[str] = field(default_factory=set)
     """Names of parameters that another rank holds, too, and counts as its own."""
@@ -135,6 +147,12 @@ class Job:
             return ""
         said = [text for text in self.of_all_stages(own) if text]
         return own or (said[0] if said else _ELSEWHERE)
+
+    def translated(self, code: Forward) -> Forward:
+        """Code of a part of the model, as it runs; asked for when the plan is folded."""
+        for change in self.translators:
+            code = change(code)
+        return code
 
     def size(self, axis: str) -> int:
         """The number of ranks along a mesh axis."""

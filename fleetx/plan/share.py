@@ -63,6 +63,8 @@ class Share:
     """The parts of the forward that run here."""
     opened: frozenset[str] = frozenset()
     """Submodules whose own forward never runs, because what is inside was dealt out to ranks."""
+    whole: frozenset[str] = frozenset()
+    """Submodules that run as one piece of code, which whatever acts on calls inside would tear."""
     replayed: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Submodule and part whose forward runs again in each backward -> up to which moment."""
     extra: tuple[Memory, ...] = ()

@@ -1,6 +1,7 @@
 """Compile: the same training from compiled code, and proof that it is compiled."""
 
 import copy
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,6 +119,74 @@ def test_a_shape_is_compiled_once_and_another_one_again() -> None:
     assert len(SEEN) == 2
 
 
+class Block(nn.Module):
+    """Two layers and a way past them."""
+
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, inner), nn.Linear(inner, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = x + self.down(self.up(x).relu())
+        return found
+
+
+class Tower(nn.Module):
+    """Blocks between a stem and a head; the loop is the model's own."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.blocks = nn.ModuleList(Block(inner) for inner in sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        found: Tensor = self.head(x)
+        return found
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"recompute": True, "recompute_configs": {"checkpoints": ["blocks.*.down"]}}]
+)
+def test_twenty_four_blocks_are_compiled_as_often_as_two(settings: Settings) -> None:
+    made = []
+    for number in (2, 24):
+        ours = train(settings, [6] * 2, model=Tower([32] * number))
+        made.append(len(SEEN))
+        SEEN.clear()
+        torch._dynamo.reset()
+        usual = train(settings, [6] * 2, model=Tower([32] * number), compiled=False)
+        torch.testing.assert_close(everything(ours), everything(usual), rtol=1e-5, atol=1e-6)
+    assert made == [1, 1]
+
+
+def test_blocks_of_many_sizes_do_not_push_each_other_out() -> None:
+    sizes = list(range(16, 28))  # more than torch keeps for one piece of code
+    engine = train({}, [6], model=Tower(sizes))
+    assert len(SEEN) == len(sizes)
+    for _ in range(2):
+        engine.train_batch((torch.randn(6, 8), torch.randint(0, 4, (6,))))
+    assert len(SEEN) == len(sizes)
+
+
+def test_copies_of_blocks_are_those_of_the_model() -> None:
+    engine = train({}, [6], model=Tower([16] * 3))
+    model, inputs = engine.job.model, torch.randn(5, 8)
+    assert isinstance(model, Tower)
+    SEEN.clear()
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    found = [plain(inputs) for plain in copies]
+    assert not SEEN, "copies run no compiled code"
+    for output in found:
+        torch.testing.assert_close(output, model(inputs))
+    assert SEEN, "and the model does, for a new shape"
+    nn.init.zeros_(model.get_submodule("blocks.0.down").get_parameter("weight"))
+    torch.testing.assert_close(copies[0](inputs), found[0])
+
+
 def test_free_shapes_share_their_code() -> None:
     train({}, [6, 4, 5, 7, 9, 10], dynamic=True)
     assert len(SEEN) <= 2
@@ -169,11 +238,21 @@ def test_a_break_is_refused_when_one_piece_is_asked_for() -> None:
         train({}, [6], model=broken, fullgraph=True)
 
 
-def test_a_pipeline_is_refused_with_the_reason() -> None:
+def test_a_backward_that_is_taken_apart_is_refused_with_the_reason() -> None:
     strategy = DistributedStrategy()
     strategy.compile = strategy.pipeline = True
-    strategy.pipeline_configs = {"split": ["1"]}
-    with pytest.raises(PlanError, match="compile cannot train together with pipeline"):
+    strategy.pipeline_configs = {"split": ["1"], "schedule_mode": "zero-bubble"}
+    with pytest.raises(PlanError, match="compiled code computes both in one piece"):
+        compose(strategy.request(), 2)
+
+
+def test_a_replay_of_cut_layers_is_refused_with_the_reason() -> None:
+    strategy = DistributedStrategy()
+    for name, value in RECOMPUTE.items():
+        setattr(strategy, name, value)
+    strategy.compile = strategy.tensor_parallel = True
+    strategy.tensor_parallel_configs = {"tensor_parallel_degree": 2, "column": ["0"]}
+    with pytest.raises(PlanError, match="lets the compiler replay what recompute names"):
         compose(strategy.request(), 2)
 
 

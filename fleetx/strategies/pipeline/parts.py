@@ -14,6 +14,8 @@ from fleetx.record.replays import ITSELF
 from fleetx.strategies.pipeline.cut_points import starts
 from fleetx.strategies.pipeline.node_kinds import is_free, is_item
 
+Code = Callable[..., Any]
+"""Takes the model, the inputs and what was received."""
 Check = Callable[[Mapping[str, Any]], None]
 """Refuses inputs for which a forward was not followed."""
 
@@ -39,12 +41,17 @@ class Brought(Mapping[bool, Sequence[Part]]):
 
 
 def run(
-    part: Part, model: nn.Module, inputs: Mapping[str, Any], received: Sequence[Any] = ()
+    part: Part,
+    model: nn.Module,
+    inputs: Mapping[str, Any],
+    received: Sequence[Any] = (),
+    code: Code | None = None,
 ) -> Any:
     """Run one part on the model as it is now: a tuple to send, or the output of the model.
 
     Submodules are called and parameters are fetched when they are needed, so that hooks, replaced
-    forwards and exchanged parameters act.
+    forwards and exchanged parameters act. ``code`` is what became of the part's own, if something
+    did.
     """
     for path, mode in part.modes:
         if model.get_submodule(path).training != mode:
@@ -56,7 +63,7 @@ def run(
     missing = [name for name in part.inputs if name not in inputs]
     if missing:
         raise ValueError(f"the forward needs {missing}, and the batch holds {sorted(inputs)}.")
-    return part.code(model, *(inputs[name] for name in part.inputs), *received)
+    return (code or part.code)(model, *(inputs[name] for name in part.inputs), *received)
 
 
 def _mode(training: bool) -> str:

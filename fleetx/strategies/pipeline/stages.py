@@ -14,7 +14,7 @@ from fleetx.graph.part import Part
 from fleetx.roles import activity
 from fleetx.roles.messages import Described, broadcast_json, broadcast_tree, describe, described
 from fleetx.strategies.pipeline.joined_outputs import grows, joined
-from fleetx.strategies.pipeline.parts import run
+from fleetx.strategies.pipeline.parts import Code, run
 from fleetx.strategies.pipeline.stage import PREFIX, Criterion, Stage
 from fleetx.torch_internals import parameters_of, tree_leaves, tree_map
 
@@ -37,11 +37,15 @@ class Stages:
         device: torch.device,
         schedule: str,
         shared: bool = False,
+        translate: Callable[[Code], Code] = lambda code: code,
     ) -> None:
         self._model, self._parts, self._schedule = model, parts, schedule
         self._keeping = generation_cache.switches(model)
         self.splits_backward = schedule == "zero-bubble"
         self.group, self.device, self.shared = group, device, shared
+        self._translate = translate
+        self._codes: dict[int, tuple[Part, Code]] = {}
+        """What runs for each part that was called; with the part, whose identity is the key."""
         self._runners: dict[Any, _Runner] = {}
         """By what they were made for, those that ran last at the end; alike on all ranks."""
 
@@ -71,7 +75,12 @@ class Stages:
     def run(self, *received: Any, **inputs: Any) -> Any:
         """The stage that is due, on the model as it is now."""
         assert self.running is not None
-        return run(self.running, self._model, inputs, received)
+        return run(self.running, self._model, inputs, received, self._code(self.running))
+
+    def _code(self, part: Part) -> Code:
+        if id(part) not in self._codes:
+            self._codes[id(part)] = part, self._translate(part.code)
+        return self._codes[id(part)][1]
 
     def call(self, stage: int, received: Sequence[Any], inputs: Mapping[str, Any]) -> Any:
         """Call the model for one stage, so that everything around its forward acts."""

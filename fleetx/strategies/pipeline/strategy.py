@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Count = Annotated[int, AtLeast(1)]
+_ONE_PIECE = (
+    "pipeline_configs['schedule_mode'] = 'zero-bubble' computes gradients of activations first and "
+    "those of weights later, and compiled code computes both in one piece; other schedules train."
+)
 SCHEDULES = ("1F1B", "F-then-B", "interleaved", "zero-bubble")
 
 
@@ -104,6 +108,12 @@ class Pipeline(Strategy, name="pipeline"):
             return micro_batches(samples, self.micro_batch_size, self.accumulate_steps)
 
     config: Config
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.config.schedule_mode == "zero-bubble":
+            self.contract = replace(type(self).contract, conflicts={"compile": _ONE_PIECE})
+
     _stages: "Stages | None" = None
     _homes: "Homes"
     _accepted: "Accepted"
@@ -177,7 +187,7 @@ class Pipeline(Strategy, name="pipeline"):
         )
         if cut.remark and job.mesh.get_rank() == 0:
             logger.warning(cut.remark)
-        job.opened |= {model.get_submodule(name) for name in cut.opened}
+        job.opened |= {model, *(model.get_submodule(name) for name in cut.opened)}
         self._stages = Stages(
             model,
             cut.parts,
@@ -185,6 +195,7 @@ class Pipeline(Strategy, name="pipeline"):
             device=job.device,
             schedule=self.config.schedule_mode,
             shared=is_shared(job),
+            translate=job.translated,
         )
         held = parts_of_ranks(cut, job.size("pp"))
         self._homes = Homes(model, held, dist.get_rank(group))

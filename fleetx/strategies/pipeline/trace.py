@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
+from fleetx.plan.forward import is_replaced
 from fleetx.record import followed
 from fleetx.record.error import ProgramError
 from fleetx.record.placing import place_on
@@ -161,7 +162,8 @@ def _check_state(graph: fx.Graph) -> None:
 
 
 def _check(model: nn.Module) -> None:
-    if isinstance(model.__dict__.get("forward"), FunctionType | MethodType):
+    own = model.__dict__.get("forward")
+    if isinstance(own, FunctionType | MethodType) and not is_replaced(own):
         raise TraceError(
             f"the forward of this {type(model).__name__} object was replaced, and only that of its "
             f"class can be followed: {REMEDY}."

@@ -55,7 +55,7 @@ def _rows(share: Share, pieces: Pieces) -> Pieces:
 def _unit_sizes(share: Share, entries: Sequence[str], megabytes: float) -> list[int]:
     """What is gathered together, in its order; at the end what belongs to the model itself."""
     here = frozenset(share.parameters)
-    key = "units", tuple(entries), megabytes, share.opened, here
+    key = "units", tuple(entries), megabytes, share.opened, share.whole, here
     units = share.subject.once(key, lambda: _units(share, entries, megabytes))
     every = {name: piece.size for name, piece in share.parameters.items()}
     sizes = [sum(every[name] for name in unit) for unit in units]
@@ -65,7 +65,9 @@ def _unit_sizes(share: Share, entries: Sequence[str], megabytes: float) -> list[
 def _units(share: Share, entries: Sequence[str], megabytes: float) -> list[list[str]]:
     """The first names of parameters that are gathered together."""
     model = share.subject.shape
-    opened = {model.get_submodule(path) for path in share.opened}
+    opened, whole = (
+        {model.get_submodule(path) for path in paths} for paths in (share.opened, share.whole)
+    )
     named = model.named_parameters(remove_duplicate=False)
     every = {above for name, _ in named for above in upwards(name)}
     here = {above for name in share.parameters for above in upwards(name)}
@@ -73,7 +75,7 @@ def _units(share: Share, entries: Sequence[str], megabytes: float) -> list[list[
     away = {module for path, module in model.named_modules() if path in apart}
     firsts = {parameter: name for name, parameter in model.named_parameters()}
     left, found = {*share.parameters}, []
-    for unit in units_of(model, (away, opened), entries, megabytes):
+    for unit in units_of(model, (away, opened), entries, megabytes, whole):
         names = {firsts[p] for module in unit.modules for p in module.parameters()} & left
         left -= names
         found.append(sorted(names))

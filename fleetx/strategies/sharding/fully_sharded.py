@@ -32,6 +32,7 @@ def units_of(
     not_run: tuple[Collection[nn.Module], Collection[nn.Module]],
     entries: Sequence[str],
     megabytes: float,
+    whole: Collection[nn.Module] = (),
 ) -> list[Unit]:
     """What travels together: up to the submodules that entries name, or up to a size.
 
@@ -40,14 +41,15 @@ def units_of(
         not_run: modules that run on other ranks, and those that are never called themselves.
         entries: names or patterns of submodules that end a unit.
         megabytes: the size that ends one if there are none.
+        whole: modules that stay in one, however large they are.
     """
     elsewhere, opened = not_run
     calls, named = said(model).get("calls"), said(model).get("segments", {})
     anchors = [name for entry in entries for name in _named(model, entry, named)]
     if anchors:
-        found = by_anchors(model, anchors, elsewhere, opened, calls)
+        found = by_anchors(model, anchors, elsewhere, opened, calls, whole=whole)
     else:
-        found = by_size(model, megabytes * 2**20, elsewhere, opened, calls)
+        found = by_size(model, megabytes * 2**20, elsewhere, opened, calls, whole=whole)
     return without_shared(found)
 
 

@@ -152,6 +152,7 @@ class Sharding(Strategy, name="sharding"):
             (job.elsewhere, job.opened),
             config.segment_anchors,
             config.segment_broadcast_MB,
+            job.whole,
         )
         if job.size("dp") * job.size("sharding") == 1:
             return job.place(model)

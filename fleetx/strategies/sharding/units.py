@@ -37,6 +37,8 @@ def by_size(
     apart: Collection[nn.Module] = (),
     opened: Collection[nn.Module] = (),
     calls: Calls | None = None,
+    *,
+    whole: Collection[nn.Module] = (),
 ) -> list[Unit]:
     """Units that are closed as soon as they hold ``limit`` bytes.
 
@@ -46,9 +48,10 @@ def by_size(
         apart: Modules that do not run here; a unit does not reach over them.
         opened: Modules that are never called themselves, only what is inside.
         calls: What runs, where that is known; nothing else is dealt out.
+        whole: Modules that stay in one unit, however large they are.
     """
     units = [Unit()]
-    for atom in _atoms(model, limit, (), (set(apart), set(opened)), calls):
+    for atom in _atoms(model, limit, (), (set(apart), set(opened)), calls, kept=set(whole)):
         if units[-1].size >= limit or atom is None or atom.replayed:
             units.append(Unit())
         if atom is not None:
@@ -64,10 +67,13 @@ def by_anchors(
     apart: Collection[nn.Module] = (),
     opened: Collection[nn.Module] = (),
     calls: Calls | None = None,
+    *,
+    whole: Collection[nn.Module] = (),
 ) -> list[Unit]:
     """Units that end with the modules of these names, or with the last piece up to there."""
     units = [Unit()]
-    atoms = list(_atoms(model, float("inf"), anchors, (set(apart), set(opened)), calls))
+    not_run = set(apart), set(opened)
+    atoms = list(_atoms(model, float("inf"), anchors, not_run, calls, kept=set(whole)))
     names = calls or [name for name, _ in model.named_modules(remove_duplicate=False)]
     ends = _ends(list(names), [atom.name for atom in atoms if atom is not None], anchors)
     for atom in atoms:
@@ -122,10 +128,13 @@ def _atoms(
     anchors: Collection[Path],
     not_run: tuple[set[nn.Module], set[nn.Module]],
     calls: Calls | None,
+    *,
+    kept: set[nn.Module],
 ) -> Iterator[Atom | None]:
     """The modules to deal out, in their order; None where one runs elsewhere.
 
-    ``not_run`` are those of other ranks, and those that are never called themselves.
+    ``not_run`` are those of other ranks, and those that are never called themselves; ``kept`` are
+    those that only a name inside opens.
     """
     apart, opened = not_run
     if calls is not None:
@@ -141,7 +150,8 @@ def _atoms(
             yield None
             return
         size = _size(module)
-        whole = module not in opened and not _opened(module, name, size, limit, anchors)
+        most = float("inf") if module in kept else limit
+        whole = module not in opened and not _opened(module, name, size, most, anchors)
         if name and size and whole:
             yield Atom(name, module, size, replayed)
             return

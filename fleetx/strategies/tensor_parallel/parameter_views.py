@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -14,11 +15,13 @@ Forward = Callable[..., Any]
 Change = Callable[[Forward], Forward]
 Show = Callable[[Any], Tensor | None]
 """What a parameter looks like meanwhile; None leaves it as it is."""
+Wanted = Callable[[Any], bool]
+"""Whether it would look otherwise."""
 
 
 def plain_parameters(owners: Iterable[nn.Module]) -> Change:
     """Let a forward outside of regions see parameters as plain, whole tensors."""
-    return partial(_showing, owners=_with_parameters(owners), show=_plain)
+    return partial(_showing, owners=_with_parameters(owners), show=_plain, wanted=_is_spread)
 
 
 def settled_parameters(owners: Iterable[nn.Module]) -> Change:
@@ -27,7 +30,7 @@ def settled_parameters(owners: Iterable[nn.Module]) -> Change:
     A parameter that all ranks hold, but use on other positions each, would else be left with sums
     that are still to be made, which everybody but torch mistakes for gradients.
     """
-    return partial(_showing, owners=_with_parameters(owners), show=_settled)
+    return partial(_showing, owners=_with_parameters(owners), show=_settled, wanted=_is_unsettled)
 
 
 def _with_parameters(owners: Iterable[nn.Module]) -> list[nn.Module]:
@@ -44,19 +47,34 @@ def _plain(parameter: Any) -> Tensor | None:
     return parameter.full_tensor() if parameter.device_mesh.ndim == 1 else None
 
 
+def _is_spread(parameter: Any) -> bool:
+    return isinstance(parameter, DTensor)
+
+
+def _is_unsettled(parameter: Any) -> bool:
+    return isinstance(parameter, DTensor) and parameter.is_leaf and parameter.requires_grad
+
+
 def _settled(parameter: Any) -> Tensor | None:
-    if not isinstance(parameter, DTensor) or not parameter.is_leaf or not parameter.requires_grad:
+    if not isinstance(parameter, DTensor) or not _is_unsettled(parameter):
         return None
     # Moves nothing now; its backward brings the gradient to the same places.
     return parameter.redistribute(placements=parameter.placements)
 
 
-def _showing(forward: Forward, owners: list[nn.Module], show: Show) -> Forward:
+def _showing(forward: Forward, owners: list[nn.Module], show: Show, wanted: Wanted) -> Forward:
     def run(*args: Any, **kwargs: Any) -> Any:
+        # Compiled code can exchange no parameters; what surrounds it has done so.
+        if torch.compiler.is_compiling() and not _any(owners, wanted):
+            return forward(*args, **kwargs)
         with _shown(owners, show):
             return forward(*args, **kwargs)
 
     return run
+
+
+def _any(owners: list[nn.Module], wanted: Wanted) -> bool:
+    return any(wanted(p) for owner in owners for p in parameters_of(owner).values())
 
 
 @contextmanager
@@ -66,7 +84,8 @@ def _shown(owners: list[nn.Module], show: Show) -> Iterator[None]:
     They are looked up at each call: whoever shards them in addition exchanges the parameters of a
     module shortly before it runs.
     """
-    seen, exchanged = dict[int, Tensor | None](), list[tuple[nn.Module, str, Any]]()
+    seen: dict[int, Tensor | None] = {}
+    exchanged: list[tuple[nn.Module, str, Any]] = []
     for owner in owners:
         for name, parameter in parameters_of(owner).items():
             if id(parameter) not in seen:

@@ -45,6 +45,8 @@ class Border:
         """
 
         def run(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return self._compiled(forward, args, kwargs)
             if self._here.inside:
                 return forward(*args, **kwargs)
             if tree_any(_is_spread, (args, kwargs)):
@@ -58,6 +60,23 @@ class Border:
 
         return run
 
+    def _compiled(self, forward: Forward, args: Any, kwargs: Any) -> Any:
+        """Compiled code knows where it is by what it was given."""
+        if tree_any(_is_spread, (args, kwargs)):
+            return forward(*args, **kwargs)
+        args, kwargs = tree_map_only(Tensor, lambda t: as_spread(t, self._mesh), (args, kwargs))
+        outputs = forward(*args, **kwargs)
+        return tree_map_only(DTensor, lambda tensor: tensor.full_tensor(), outputs)
+
+    def surround(self, forward: Forward) -> Forward:
+        """What runs compiled code, which cannot enter and leave regions by itself."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self._mixing(), _explained():
+                return forward(*args, **kwargs)
+
+        return run
+
     def enter(self, value: Any) -> Any:
         """The value with its tensors replicated; what holds none stays the same object."""
         if not any(isinstance(leaf, Tensor) for leaf in tree_iter(value)):
@@ -66,6 +85,13 @@ class Border:
 
     @contextmanager
     def _within(self) -> Iterator[None]:
+        with self._mixing(), ExitStack() as stack:
+            stack.callback(self._here.leave)
+            self._here.inside = True
+            yield
+
+    @contextmanager
+    def _mixing(self) -> Iterator[None]:
         fast = mha.get_fastpath_enabled()
         with ExitStack() as stack:
             # Its kernels take plain tensors only.
@@ -73,8 +99,6 @@ class Border:
             stack.callback(mha.set_fastpath_enabled, fast)
             stack.enter_context(implicit_replication())
             stack.enter_context(_Mixing(self._mesh))
-            stack.callback(self._here.leave)
-            self._here.inside = True
             yield
 
     def column(self, forward: Forward) -> Forward:
@@ -111,6 +135,8 @@ class Border:
 
     def _complete(self, x: Tensor) -> Tensor:
         """The whole of a tensor; layers that share an input share the gathering of it, too."""
+        if torch.compiler.is_compiling():  # which finds twins by itself
+            return placed(x, self._mesh, Replicate())
         if isinstance(x, DTensor) and x.placements != (Replicate(),):
             key = x, version_of(x), torch.is_grad_enabled()
             kept = self._here.gathered
@@ -256,15 +282,22 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
     return found
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _writes(func: Callable[..., Any]) -> bool:
+    """Whether a function changes its first argument; the compiler itself knows no names."""
+    name = getattr(func, "__name__", "")
+    special = name in {"__setitem__", "__set__"} or name.startswith("__i")
+    return special or (name.endswith("_") and not name.endswith("__"))
+
+
 def _refuse_lost_gradient(
     func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], leaves: list[Tensor]
 ) -> None:
-    name = getattr(func, "__name__", "")
-    in_place = name in {"__setitem__", "__set__"} or name.startswith("__i")
-    in_place = in_place or (name.endswith("_") and not name.endswith("__"))
-    target = kwargs["out"] if kwargs.get("out") is not None else args[0] if in_place else None
+    out = kwargs.get("out")
+    target = out if out is not None else args[0] if _writes(func) else None
     plain = isinstance(target, Tensor) and not _is_spread(target)
     if plain and torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves):
+        name = getattr(func, "__name__", "")
         raise ValueError(
             f"a plain tensor is written to ({name}) with a result of layers that tensor_parallel "
             "cuts, and the gradient would be lost; make the tensor with x.new_zeros(...) of such a "

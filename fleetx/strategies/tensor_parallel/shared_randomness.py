@@ -22,19 +22,24 @@ class SharedRandomness:
         self._seed, self._device = seed, device
         self.count = 0
         """Forwards so far."""
+        self._begun = False
 
     def around(self, forward: Forward) -> Forward:
         """Run each forward that will have a backward from a state of its own, and put back ours."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if not torch.is_grad_enabled():
+            if self._begun or not torch.is_grad_enabled() or torch.compiler.is_compiling():
                 return forward(*args, **kwargs)
             devices = [] if self._device.type == "cpu" else [self._device]
             with torch.random.fork_rng(devices, device_type=self._device.type):
                 # Twins of a seed and of a count must not meet: hence the hash.
                 torch.manual_seed(hash((self._seed, self.count)) & (2**63 - 1))
                 self.count += 1
-                return forward(*args, **kwargs)
+                self._begun = True
+                try:
+                    return forward(*args, **kwargs)
+                finally:
+                    self._begun = False
 
         return run
 

@@ -94,11 +94,14 @@ class TensorParallel(Strategy, name="tensor_parallel"):
         self._cuts = {paths[module]: kind for module, kind in chosen_cuts.items()}
         _tell(model, cuts, degree)
         _spread(model, here, cuts, job)
-        for module, change in _changes(model, here, cuts, job):
+        layers = _Layers(model, set(here), cuts, job)
+        for module, change in layers.changes():
             replace_forward(module, change)
+        job.surround.append(layers.surround)
         seed = common_seed(self.config.tensor_init_seed, job.mesh["tp"], job.device)
-        self._random = SharedRandomness(seed, job.device)
-        replace_forward(model, self._random.around)
+        random = self._random = SharedRandomness(seed, job.device)
+        replace_forward(model, random.around)
+        job.surround.append(lambda module: random.around if module is model else _unchanged)
         return model
 
     @override
@@ -277,30 +280,61 @@ def _cut_dim(model: nn.Module, places: list[tuple[nn.Module, str]], cuts: Cuts) 
     return wanted.pop()
 
 
-def _changes(
-    model: nn.Module, here: Collection[nn.Module], cuts: Cuts, job: Job
-) -> Iterator[tuple[nn.Module, Change]]:
-    """How each module runs from now on."""
-    from fleetx.strategies.tensor_parallel.parameter_views import (
-        plain_parameters,
-        settled_parameters,
-    )
-    from fleetx.strategies.tensor_parallel.regions import Border
+def _unchanged(forward: Forward) -> Forward:
+    return forward
 
-    border = Border(job.mesh["tp"])
-    between = layer_kinds.with_descendants(layer_kinds.around_positions(model, cuts, job.opened))
-    inside = layer_kinds.with_descendants(layer_kinds.regions(model, cuts, job.opened)) | between
-    for module, kind in cuts.items():
-        row = border.row(by_position=module in between)
-        ways = {"column": border.column, "row": row, "vocabulary": border.gathered}
-        yield module, ways.get(kind, border.sequence)
-    for module in filter(layer_kinds.runs, here):
-        if module in inside:
-            # What keeps statistics or is one kernel needs plain tensors.
-            alone = isinstance(module, layer_kinds.ALONE)
-            yield module, (plain_parameters if alone else settled_parameters)(module.modules())
-            if alone:
-                yield module, border.alone
-            yield module, border.around
-        elif not isinstance(module, nn.Sequential):
-            yield module, plain_parameters([m for m in module.modules() if m not in inside])
+
+class _Layers:
+    """The modules of this rank by how they see parameters and tensors."""
+
+    def __init__(self, model: nn.Module, here: Collection[nn.Module], cuts: Cuts, job: Job) -> None:
+        from fleetx.strategies.tensor_parallel.regions import Border
+
+        self._here, self._cuts = here, cuts
+        self._border = Border(job.mesh["tp"])
+        descendants = layer_kinds.with_descendants
+        self._between = descendants(layer_kinds.around_positions(model, cuts, job.opened))
+        regions = descendants(layer_kinds.regions(model, cuts, job.opened))
+        self._inside = regions | self._between
+        # What keeps statistics or is one kernel needs plain tensors.
+        alone = (m for m in here if m in self._inside and isinstance(m, layer_kinds.ALONE))
+        self._alone = descendants(alone)
+
+    def changes(self) -> Iterator[tuple[nn.Module, Change]]:
+        """How each module runs from now on."""
+        from fleetx.strategies.tensor_parallel.parameter_views import (
+            plain_parameters,
+            settled_parameters,
+        )
+
+        border = self._border
+        for module, kind in self._cuts.items():
+            row = border.row(by_position=module in self._between)
+            ways = {"column": border.column, "row": row, "vocabulary": border.gathered}
+            yield module, ways.get(kind, border.sequence)
+        for module in filter(layer_kinds.runs, self._here):
+            if module in self._inside:
+                alone = isinstance(module, layer_kinds.ALONE)
+                yield module, (plain_parameters if alone else settled_parameters)(module.modules())
+                if alone:
+                    yield module, border.alone
+                yield module, border.around
+            elif not isinstance(module, nn.Sequential):
+                outside = [m for m in module.modules() if m not in self._inside]
+                yield module, plain_parameters(outside)
+
+    def surround(self, module: nn.Module) -> Change:
+        """What must be around a module that is compiled: all that its code sees exchanged."""
+        from fleetx.strategies.tensor_parallel.parameter_views import (
+            plain_parameters,
+            settled_parameters,
+        )
+
+        held = [m for m in module.modules() if m in self._here]
+        settled = settled_parameters(m for m in held if m in self._inside)
+        plain = plain_parameters(m for m in held if m in self._alone or m not in self._inside)
+
+        def change(forward: Forward) -> Forward:
+            return settled(plain(self._border.surround(forward)))
+
+        return change
