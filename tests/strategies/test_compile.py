@@ -284,6 +284,6 @@ def program_losses(compiled: bool) -> list[float]:
 
 
 def test_a_static_program_with_changing_fetches_is_compiled_rightly() -> None:
-    (ours,), (usual,) = (world(1).run(program_losses, flag) for flag in (True, False))
+    (ours,), (usual,) = (world(1, timeout=280).run(program_losses, flag) for flag in (True, False))
     assert ours == pytest.approx(usual, rel=1e-5)
     assert len(set(usual)) > 6
