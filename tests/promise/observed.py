@@ -201,7 +201,7 @@ def _train(case: Case, seen: Seen) -> None:
         plain = MODELS[case.model]()
         rule: Any = torch.optim.Adam if case.adam else torch.optim.SGD
         options = {"lr": 0.002} if case.adam else {"lr": 0.05, "momentum": 0.9}
-        sample = batch(case.model, 0, 0)[0] if strategy.auto else None
+        sample = batch(case.model, 0, 0)[0] if strategy.auto or strategy.pipeline else None
         model: Any = fleet.distributed_model(plain, criterion=criterion, sample=sample)
         _listen(model, seen.calls)
         optimizer = fleet.distributed_optimizer(rule(model.parameters(), **options))
