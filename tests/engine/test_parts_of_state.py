@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 import fleetx as fleet
 from fleetx.testing import world
 from tests.libraries import transformers
+from tests.rotation import rotating
 
 NAME = "fleetx.api.parts_of_state"
 
@@ -62,7 +63,7 @@ SPREAD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("flag", SPREAD)
+@pytest.mark.parametrize("flag", rotating([*SPREAD], 3))
 @world(2)
 def test_a_state_that_is_a_part_is_told_once_with_the_line(flag: str) -> None:
     model = distributed(**SPREAD[flag])

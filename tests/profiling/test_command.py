@@ -15,6 +15,7 @@ from fleetx.__main__ import main
 from fleetx.testing.limits import stretched
 from tests.launch.conftest import heed_signals
 from tests.programs import python
+from tests.rotation import by_turns
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -41,6 +42,7 @@ def told(folder: Path) -> dict[str, Any]:
     return found
 
 
+@by_turns(1, of=3)
 def test_an_example_is_measured_and_flags_are_tried(tmp_path: Path) -> None:
     script = str(ROOT / "examples" / "quickstart" / "train_fleet.py")
     done = profile(tmp_path, *QUICK, "--out", "found", script)

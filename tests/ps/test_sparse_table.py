@@ -252,7 +252,9 @@ def test_an_index_grows_in_its_place_and_forgets_nothing(
 
 
 @pytest.mark.parametrize("fullness", [ROOMY, DENSE])
-@pytest.mark.parametrize("order", ["chance", "the end of the hash range"])
+@pytest.mark.parametrize(
+    "order", ["chance", pytest.param("the end of the hash range", marks=pytest.mark.rare)]
+)
 def test_ids_are_found_or_added_in_one_pass(
     engine: ModuleType, fullness: Fullness, order: str
 ) -> None:
