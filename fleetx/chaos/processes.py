@@ -109,7 +109,7 @@ class Signs:
     goal: Any
     """The step after which workers end; 0 as long as that is open, -1 for any."""
     arrived: Any
-    """A bit for each worker that is there."""
+    """A place for each worker, which is 1 when it is there: none writes to another's."""
     may_leave: Any
 
 
@@ -133,7 +133,7 @@ def work(job: JobOptions, index: int, lane: int, progress: Progress, signs: Sign
             step += 1
             for way in ways:
                 way.step(step)
-        signs.arrived.value |= 1 << index
+        signs.arrived[index] = 1
         while not signs.may_leave.value:
             threading.Event().wait(_AGAIN)
         beat.stop()

@@ -82,7 +82,8 @@ class Job:
         counts = self._context.RawArray("q", Progress.size(lanes, servers))
         self._progress = Progress(counts, servers)
         self._goal = self._context.RawValue("q", 0)
-        self._may_leave, self._arrived = (self._context.RawValue("q", 0) for _ in range(2))
+        self._may_leave = self._context.RawValue("q", 0)
+        self._arrived = self._context.RawArray("q", workers)
         self._lanes = 0
         """Lives of workers so far."""
         self._servers: list[BaseProcess] = [self._server(n) for n in range(servers)]
@@ -265,7 +266,7 @@ class Job:
             os.kill(process.pid, signal.SIGCONT)
 
     def _all_there(self) -> bool:
-        return int(self._arrived.value) == (1 << len(self._workers)) - 1
+        return all(self._arrived)
 
     def _count(self) -> None:
         """Hold the tables against what workers were told."""
