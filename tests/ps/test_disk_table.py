@@ -299,3 +299,18 @@ def test_a_full_disk_refuses_what_needs_room_and_nothing_that_was_taken_is_lost(
     assert server.held() == counts
     assert not server.logged.lost
     assert Asked(tmp_path, workers).held() == counts, "the log knows the same"
+
+
+def test_a_day_that_began_to_end_in_a_part_has_room_to_drop_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fleetx.ps.tables.cold_rows.GROWTH", 0)
+    counted = spec(entry=ShowClickEntry("show", "click"))
+    ids, made = np.arange(20 * HOT), SparseTable(counted)
+    pulled(made, ids)
+    table = DiskTable(counted)
+    table.put(made.part(0, 0))
+    table.decay(ids)
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    table.drop(ids)  # counts have faded: nobody could take that back
+    assert len(table) == 0

@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from fleetx.ps.tables.arena import Arena
-from fleetx.ps.tables.cold_rows import ColdRows, NoRoomError
+from fleetx.ps.tables.cold_rows import SPARE, ColdRows, NoRoomError
 from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.hashing import among
 from fleetx.ps.tables.index import DAY, DAY_SHIFT, MARK, MARK_SHIFT, fullness_for, rows_of
@@ -182,7 +182,9 @@ class DiskTable(SparseTable):
             slots, _ = self._index.find(ids)
             records = self._cold.find(ids[slots < 0]).copy()
             self._rows.stats_in(records)[...] *= np.float32(self.spec.entry.decay)
-            self._cold.put(records)  # first, for it may find no room
+            # First, for it may find no room; and room for what a day drops beside it is there then.
+            self._cold.reserve(2 * len(ids) + SPARE)
+            self._cold.put(records)
         super().decay(ids)
 
     @override
