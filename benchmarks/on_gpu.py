@@ -236,6 +236,7 @@ def benchmarks() -> list[Item]:
         "ps.py": "--rows 100000 --workers 1 --bursts 2",
         "ps_step.py": "--steps 20 --rounds 1",
         "reader.py": "--rounds 2 --size 300",
+        "resnet_files.py": "--files 2048 --drawn 64 --batch 64 --epochs 2 --parts",
         "resnet_gpu.py": "--job 32 --turns 2 --seconds 0.5",
         "static.py": "--device cuda --rounds 3 --models tiny MLP transformer",
     }

@@ -188,6 +188,7 @@ CALLS: dict[str, tuple[Callable[[Job, Any], Any], str]] = {
     "distributed_loader(device)": (lambda job, w: job.loader(device=w), "None"),
     "distributed_loader(group)": (lambda job, w: job.loader(group=w), "None"),
     "distributed_loader(then)": (lambda job, w: job.loader(then=w), "None"),
+    "distributed_loader(ahead)": (lambda job, w: job.loader(ahead=w), "None"),
     "DistributedLoader(loader)": (lambda job, w: fleet.DistributedLoader(w, w, w), ""),
     "all_reduce(input)": (lambda job, w: fleet.all_reduce(w), "number list"),
     "all_reduce(mode)": (lambda job, w: fleet.all_reduce(1, w), ""),

@@ -46,7 +46,9 @@ def main() -> None:
     strategy = strategy_of(args, net)
     fleet.init(is_collective=True, strategy=strategy)
     manager = fleet.CheckpointManager(args.output, resume=args.resume)
-    train, val = loaders(args, net)
+    # A last, smaller batch would be compiled and captured for itself.
+    whole_batches = strategy.compile or strategy.cuda_graph
+    train, val = loaders(args, net, whole_batches)
     updates = len(train) / batches_of_an_update(strategy)
     if args.use_local_sgd and strategy.localsgd_configs["k_steps"] > 1:
         strategy.localsgd_configs = {"begin_step": begin_step(args, updates)}
@@ -57,6 +59,7 @@ def main() -> None:
     optimizer = fleet.distributed_optimizer(sgd)
     scheduler = LambdaLR(optimizer, warm_then_cosine(args, updates))
     run = Run(args, model, scheduler, (train, val), manager)
+    run.is_compiled = not strategy.compile
     run.begin(optimizer, batches_of_an_update(strategy))
     for epoch in range(run.epoch, args.num_epochs):
         run.train_epoch(epoch)
@@ -81,6 +84,7 @@ class Run:
         self.args, self.model, self.manager = args, model, manager
         self.scheduler, (self.train, self.val) = scheduler, loaders
         self.epoch = self.step = 0
+        self.is_compiled = True
         self.board: SummaryWriter | None = None
 
     def begin(self, optimizer: fleet.DistributedOptimizer, batches: int) -> None:
@@ -106,8 +110,11 @@ class Run:
         meter, bar = Meter(), self.bar(epoch)
         for images, labels in self.train:
             # Forward, backward, update, and the next learning rate.
+            began = time.perf_counter()
             loss = self.model.train_batch((images, labels), lr_scheduler=self.scheduler)
             self.step += 1
+            if not self.is_compiled:
+                self.tell_of_compiling(began)
             meter.add(loss, len(images))
             bar.update()
             if self.step % self.args.log_steps == 0:  # reading a loss waits for the card
@@ -120,6 +127,14 @@ class Run:
         bar.close()
         self.epoch = epoch + 1
         self.report = f"[Epoch {epoch + 1}] loss: {meter.loss:.5f}, {meter.speed:.1f} images/s"
+
+    def tell_of_compiling(self, began: float) -> None:
+        """How long the first batch took, which is compiled, and why that does not happen again."""
+        self.is_compiled = True
+        say(
+            f"compiling took {time.perf_counter() - began:.0f} s; torch keeps the code on this "
+            "machine, and the next run starts at once"
+        )
 
     def bar(self, epoch: int) -> Any:
         """The progress of an epoch, which may have begun before a stop."""
@@ -227,6 +242,8 @@ def strategy_of(args: argparse.Namespace, net: Any) -> fleet.DistributedStrategy
         ("fp16_allreduce", args.use_fp16_allreduce),
         ("sync_batch_norm", args.use_sync_batch_norm),
         ("sharding", args.use_sharding),
+        ("compile", args.use_compile),
+        ("cuda_graph", args.use_cuda_graph),
     ):
         if wanted:
             setattr(strategy, name, True)
@@ -260,7 +277,7 @@ def begin_step(args: argparse.Namespace, updates: float) -> int:
 
 
 def loaders(
-    args: argparse.Namespace, net: Any
+    args: argparse.Namespace, net: Any, whole_batches: bool
 ) -> tuple[fleet.DistributedLoader, fleet.DistributedLoader]:
     """This worker's share of the images."""
     shape = parsed_shape(args.image_shape)
@@ -272,8 +289,11 @@ def loaders(
         "resize_short_size": args.resize_short_size or shape[1] * 8 // 7,
         "num_workers": args.reader_thread,
         "on_broken": args.on_broken,
+        "decoder": args.decoder,
     }
-    train = net.get_train_dataloader(args.data_dir, args.batch_size, seed=args.seed, **options)
+    train = net.get_train_dataloader(
+        args.data_dir, args.batch_size, seed=args.seed, drop_last=whole_batches, **options
+    )
     return train, net.get_val_dataloader(args.data_dir, args.batch_size, **options)
 
 
@@ -345,6 +365,7 @@ def arguments() -> argparse.Namespace:
     add("lower_ratio", float, 3 / 4, "smallest width per height of a random crop")
     add("upper_ratio", float, 4 / 3, "largest width per height of a random crop")
     add("resize_short_size", int, 0, "short side before the centre is cut out; 0: 8/7 of it")
+    add("decoder", str, "auto", "who decodes: the cores, or the card", ["auto", "gpu", "cpu"])
     add("reader_thread", int, None, "processes that decode; by default as many as there are cores")
     add("on_broken", str, "skip", "skip or raise, when an image is broken")
     # Strategies.
@@ -362,6 +383,8 @@ def arguments() -> argparse.Namespace:
     add("use_fp16_allreduce", switch, False, "send gradients as float16")
     add("use_sync_batch_norm", switch, False, "statistics over all workers")
     add("use_sharding", switch, False, "spread the state over the workers")
+    add("use_compile", switch, False, "code that torch.compile makes for this model")
+    add("use_cuda_graph", switch, False, "a whole step as one CUDA graph")
     add("gradient_merge_steps", int, None, "batches of one update; by default 1")
     args = parser.parse_args()
     for option, needed in NEEDS.items():

@@ -9,6 +9,7 @@ from torch import distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from fleetx.comm.transfer import to_device
+from fleetx.data.ahead import done_ahead
 from fleetx.data.fillers import Filling, gives, running
 from fleetx.data.indexed import IndexedShare
 from fleetx.data.orders import Order
@@ -31,6 +32,7 @@ def distributed_loader(
     device: torch.device | str | None = None,
     group: dist.ProcessGroup | None = None,
     then: Callable[[Any], Any] | None = None,
+    ahead: Callable[[Any], Any] | None = None,
 ) -> "DistributedLoader":
     """This worker's share of `loader`.
 
@@ -50,16 +52,20 @@ def distributed_loader(
         group: the processes that share the data, where they are not all workers of the job: with
             tensor or pipeline parallelism, the group of the data axis.
         then: what is done to each batch once it is on the device.
+        ahead: what is done to each batch before it goes there, on a thread of its own, while
+            earlier batches are trained.
     """
     _check(loader, uneven)
     expect("distributed_loader", "group", group, _GROUP | None)
-    expect("distributed_loader", "then", then, FUNCTION.such_as("a function of a batch") | None)
+    function = FUNCTION.such_as("a function of a batch") | None
+    expect("distributed_loader", "then", then, function)
+    expect("distributed_loader", "ahead", ahead, function)
     peers = find_team(group)
     team = Team() if sharded or _deals_by_itself(loader) else peers
     kind = StreamedShare if isinstance(loader.dataset, IterableDataset) else IndexedShare
     target = torch.device(device) if device is not None else find_device()
     share = kind(loader, team, peers=peers, uneven=uneven, portion=portion_of(loader))
-    return DistributedLoader(loader, share, target, then)
+    return DistributedLoader(loader, share, target, then, ahead)
 
 
 class DistributedLoader:
@@ -74,13 +80,14 @@ class DistributedLoader:
         share: IndexedShare | StreamedShare,
         device: torch.device | None,
         then: Callable[[Any], Any] | None = None,
+        ahead: Callable[[Any], Any] | None = None,
     ) -> None:
         expect("DistributedLoader", "loader", loader, a(DataLoader, "a DataLoader"))
         self.loader = loader
         self.epoch = 0
         self._share = share
         self._device = device
-        self._then = then
+        self._then, self._ahead = then, ahead
         self._is_running = False
         self._given = 0
         self._order: Order | None = None
@@ -112,7 +119,7 @@ class DistributedLoader:
         self._tell_epoch()
         order, self._order = self._order, None
         with running() as here:
-            for batch, filling in self._share.batches(self.epoch, self._given, order):
+            for batch, filling in self._batches(order):
                 self._given += self._share.step
                 self._filling = filling
                 gives(here, filling)
@@ -124,6 +131,10 @@ class DistributedLoader:
                 *(self.epoch, type(self.loader.dataset).__name__, self._share.rank),
             )
         self.set_epoch(self.epoch + 1)
+
+    def _batches(self, order: Order | None) -> Iterator[tuple[Any, Filling]]:
+        found = self._share.batches(self.epoch, self._given, order)
+        return found if self._ahead is None else done_ahead(self._ahead, found)
 
     def __call__(self) -> Iterator[Any]:
         """The same, as the documents write it: ``for batch in loader():``."""

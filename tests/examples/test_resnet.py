@@ -74,12 +74,17 @@ def test_it_trains_with_the_documents_strategies_and_resumes(place: Path) -> Non
 
 def test_a_second_run_in_the_same_folder_begins_anew(place: Path) -> None:
     merging = place / "merging.prototxt"
-    merging.write_text("gradient_merge: true\ngradient_merge_configs {\n  k_steps: 4\n}\n")
+    merging.write_text(
+        "gradient_merge: true\ngradient_merge_configs {\n  k_steps: 4\n}\n"
+        'compile: true\ncompile_configs {\n  backend: "eager"\n}\n'
+    )
     line = [python(), str(FOLDER / "train_with_fleet.py"), *SMALL, "--export_format=none"]
     line += ["--output=twice", "--lr=0.5", f"--strategy={merging}"]
     output = run([*line, "--num_epochs=2", "--resume=True"], place)
     assert "twice has no checkpoint to resume from: training begins anew" in output
     assert (place / "twice" / "checkpoint-4").is_dir(), "four updates of four batches"
+    told = re.findall(r"compiling took \d+ s; torch keeps the code.*", output)
+    assert len(told) == 1, "once, and not in every epoch"
     output = run([*line, "--num_epochs=1"], place)
     assert "resume=True would have gone on from them" in output
     assert [path.name for path in (place / "twice").glob("checkpoint-*")] == ["checkpoint-2"]

@@ -57,6 +57,16 @@ def test_updates_are_counted_by_the_finished_strategy(parsed: Any, merging: str)
         APP.strategy_of(parsed("--gradient_merge_steps=0"), NET)
 
 
+def test_switches_that_save_time_are_off_unless_they_are_set(parsed: Any) -> None:
+    strategy = APP.strategy_of(parsed(), NET)
+    assert not strategy.compile
+    assert not strategy.cuda_graph
+    strategy = APP.strategy_of(parsed("--use_compile=True", "--use_cuda_graph=True"), NET)
+    assert strategy.compile
+    assert strategy.cuda_graph
+    assert parsed().decoder == "auto"
+
+
 def test_the_rate_rises_and_falls_within_the_updates_of_the_run(parsed: Any) -> None:
     share = APP.warm_then_cosine(parsed("--num_epochs=4", "--warm_up_epochs=1"), 10)
     rates = [share(update) for update in range(41)]
@@ -106,6 +116,7 @@ def test_local_sgd_has_the_options_of_the_document(parsed: Any) -> None:
         ("--local_sgd_is_warm_steps=2", "_warm_steps does nothing without --use_local_sgd=True"),
         ("--use_local_sgd=True --local_sgd_steps=0", "0 is not at least 1"),
         ("--export_format=pickle", "invalid choice: 'pickle'"),
+        ("--decoder=nvjpeg", "invalid choice: 'nvjpeg'"),
         ("--fp16=yes", "'yes' is neither True nor False"),
     ],
 )

@@ -2,10 +2,10 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from fleetx.data.images.views import View
 from fleetx.data.requirements import require
 from fleetx.torch_internals import shared_storage
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 NO_LABEL = -1
@@ -85,38 +86,43 @@ class Images(Dataset[Any]):
         """A batch: bytes of shape batch x 3 x height x width."""
         colours, height, width = self.view.image_shape
         shape = (height, width, colours) if self._channels_last else (colours, height, width)
-        batch = _room((len(indices), *shape))
+        batch = room((len(indices), *shape))
         pixels = batch.numpy()
         labels = [self._read(index, pixels[at]) for at, index in enumerate(indices)]
         images = batch.permute(0, 3, 1, 2) if self._channels_last else batch
         return images, torch.tensor(labels)
 
     def _read(self, index: int, out: Pixels) -> int:
-        if index >= len(self.files):
+        if self.is_filler(index):
             out.fill(0)
             return NO_LABEL
+        return self.first_whole(index, lambda found: self._decode(found, out))[1]
+
+    def first_whole(self, index: int, read: Callable[[int], T]) -> tuple[T, int]:
+        """What is read of an image, or of the next one that is not broken, and its label."""
         for other in range(index, index + len(self.files)):
             found = other % len(self.files)
             try:
-                self._decode(found, out)
+                return read(found), int(self.files.labels[found])
             except (OSError, BrokenImageError) as error:
                 self._complain(found, error)
-            else:
-                return int(self.files.labels[found])
         raise BrokenImageError(
             f"none of the {len(self.files)} images under {str(self.files.folder)!r} can be read; "
             "look at the paths in the list and at the files."
         )
 
     def _decode(self, index: int, out: Pixels) -> None:
-        data, mirrored = self.files.read(index), False
-        choose: Choose = self.view.centre
-        if self.train:
-            numbers = Random(self.seed << 96 | self.epoch << 48 | index)
-            mirrored = numbers.random() < 0.5
-            choose = partial(self.view.random, numbers=numbers)
+        choose, mirrored = self.drawn(index)
         lay = lay_pixels if self._channels_last else lay_planes
-        lay(part_of(data, self.view.size, choose), out, mirrored=mirrored)
+        lay(part_of(self.files.read(index), self.view.size, choose), out, mirrored=mirrored)
+
+    def drawn(self, index: int) -> tuple[Choose, bool]:
+        """Which part of an image is seen, and whether it is mirrored."""
+        if not self.train:
+            return self.view.centre, False
+        numbers = Random(self.seed << 96 | self.epoch << 48 | index)
+        mirrored = numbers.random() < 0.5
+        return partial(self.view.random, numbers=numbers), mirrored
 
     def _complain(self, index: int, error: Exception) -> None:
         path = self.files.path(index)
@@ -131,7 +137,7 @@ class Images(Dataset[Any]):
             logger.warning("%s is broken (%s); the next image takes its place", path, error)
 
 
-def _room(shape: tuple[int, ...]) -> Tensor:
+def room(shape: tuple[int, ...]) -> Tensor:
     """Memory for a batch; a process of a loader writes where its reader reads."""
     if get_worker_info() is None:
         return torch.empty(shape, dtype=torch.uint8)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,17 @@ from fleetx.data.images.views import Box
 
 Choose = Callable[[int, int], Box]
 """Which part of an image of that width and height."""
+
+
+class Part(NamedTuple):
+    """Whole pixels of an image that is decoded smaller; right and bottom are the first outside."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+    reduction: int = 1
+    """By how much smaller: 1, 2, 4 or 8."""
 
 
 class BrokenImageError(ValueError):
@@ -37,32 +49,45 @@ def part_of(data: bytes, size: tuple[int, int], choose: Choose) -> Pixels:
         choose: as above.
     """
     header = jpeg_header(data)
-    image, box = _part_of_jpeg(data, header, size, choose) if header else _part(data, choose)
-    rows = _span(box[1], box[3], image.shape[0])
-    return image[rows, _span(box[0], box[2], image.shape[1])]
+    if header is None:
+        image = _decoded(data, 1)
+        part = chosen_part((image.shape[1], image.shape[0]), choose)
+    else:
+        part = part_of_jpeg(data, header, size, choose)
+        # No more is decoded than that takes.
+        rows = part.bottom * part.reduction
+        image = _decoded(without_rows_below(data, header, rows, part.reduction), part.reduction)
+    found = image[part.top : part.bottom, part.left : part.right]
+    if not found.size:
+        raise BrokenImageError("it has fewer pixels than its header tells")
+    return found
 
 
-def _part(data: bytes, choose: Choose) -> tuple[Pixels, Box]:
-    """Pixels, and where among them the chosen part is."""
-    image = _decoded(data, 1)
-    return image, choose(image.shape[1], image.shape[0])
-
-
-def _part_of_jpeg(
-    data: bytes, header: JpegHeader, size: tuple[int, int], choose: Choose
-) -> tuple[Pixels, Box]:
-    """The same, without decoding more than that takes."""
+def part_of_jpeg(data: bytes, header: JpegHeader, size: tuple[int, int], choose: Choose) -> Part:
+    """Which pixels of a JPEG are seen, and how small it may be decoded for them."""
     # OpenCV fills what is missing of a file with grey and says nothing.
     if not is_complete(data, header):
         raise BrokenImageError("it ends too early")
-    left, top, across, down = choose(header.width, header.height)
-    reduction = _reduction(across / size[0], down / size[1])
-    needed = without_rows_below(data, header, math.ceil(top + down), reduction)
-    image = _decoded(needed, reduction)
+    return chosen_part((header.width, header.height), choose, size)
+
+
+def chosen_part(
+    image: tuple[int, int], choose: Choose, size: tuple[int, int] | None = None
+) -> Part:
+    """Whole pixels of an image of that width and height.
+
+    Args:
+        image: width and height in the file.
+        choose: which part.
+        size: what the part is brought to; without it, the image is not decoded smaller.
+    """
+    left, top, across, down = choose(*image)
+    reduction = _reduction(across / size[0], down / size[1]) if size else 1
+    width, height = (math.ceil(length / reduction) for length in image)
     # Smaller by a whole number, except for the last pixel of a row or column.
-    x = image.shape[1] / header.width
-    y = math.ceil(header.height / reduction) / header.height
-    return image, (left * x, top * y, across * x, down * y)
+    x, y = width / image[0], height / image[1]
+    columns, rows = _span(left * x, across * x, width), _span(top * y, down * y, height)
+    return Part(columns[0], rows[0], columns[1], rows[1], reduction)
 
 
 def _reduction(across: float, down: float) -> int:
@@ -96,7 +121,7 @@ def _decoded(data: bytes, reduction: int) -> Pixels:
     return image  # type: ignore[return-value]
 
 
-def _span(start: float, length: float, limit: int) -> slice:
+def _span(start: float, length: float, limit: int) -> tuple[int, int]:
     """Whole pixels, at least one, inside the image."""
     first = max(0, min(round(start), limit - 1))
-    return slice(first, max(first + 1, min(round(start + length), limit)))
+    return first, max(first + 1, min(round(start + length), limit))

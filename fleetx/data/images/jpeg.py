@@ -12,6 +12,8 @@ _BARE = frozenset({0x01, *range(0xD0, 0xD9), 0xFF})
 _RESTARTS, _MORE, _SCAN, _END = 0xDD, 0xE2, 0xDA, b"\xff\xd9"
 _BROKEN = frozenset({_RESTARTS, _MORE})
 """Segments that tell of markers among the pixels, or of more images behind them."""
+_ADOBE, _TRANSFORM = b"Adobe\x00", 11
+"""Programs of Adobe write behind their name which numbers the colours are."""
 _NO_END = bytes(64)
 """Decoders look a few bytes ahead. One that meets the end early complains of the bytes before it
 on standard error; one that meets nothing just stops."""
@@ -58,6 +60,19 @@ def jpeg_header(data: bytes) -> JpegHeader | None:
 def is_complete(data: bytes, header: JpegHeader) -> bool:
     """Whether the pixels have an end; a file that was cut off has none, wherever that was."""
     return data.rfind(_END) > header.pixels
+
+
+def is_common(data: bytes, header: JpegHeader) -> bool:
+    """Whether it is of the kind that cards decode: rows from top to bottom, 8 bits, grey or YCbCr.
+
+    Of others, decoders on cards do a part on one core of the host, or take red for brightness.
+    """
+    bits, colours = data[header.frame + 4], data[header.frame + 9]
+    if data[header.frame + 1] not in _BASELINE or bits != 8 or colours not in {1, 3}:
+        return False
+    names = data[header.frame + 10 : header.frame + 10 + 3 * colours : 3]
+    told = data.find(_ADOBE, 0, header.pixels)
+    return names != b"RGB" and (colours == 1 or told < 0 or data[told + _TRANSFORM] == 1)
 
 
 def without_rows_below(data: bytes, header: JpegHeader, bottom: int, reduction: int = 1) -> bytes:

@@ -1,15 +1,19 @@
 """Batches of images for this worker, decoded by as many processes as there are cores for it."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from fleetx.data import cores
+from fleetx.data.images.card import CardDecoder
 from fleetx.data.images.dataset import Images
+from fleetx.data.images.decoders import choose_decoder
+from fleetx.data.images.encoded import EncodedImages
 from fleetx.data.images.files import labelled_files
+from fleetx.data.images.normalising import Normalise
 from fleetx.data.images.passes import SeededByPass
 from fleetx.data.images.views import View
 from fleetx.data.loader import DistributedLoader, distributed_loader
@@ -48,6 +52,7 @@ def image_loader(
     shuffle: bool = False,
     drop_last: bool = False,
     num_workers: int | None = None,
+    decoder: str = "auto",
 ) -> DistributedLoader:
     """This worker's share of any images, as float tensors on its device.
 
@@ -57,52 +62,32 @@ def image_loader(
         shuffle: in an order that the number of the pass decides.
         drop_last: leave out the last incomplete batch of all workers together.
         num_workers: processes that decode; by default the cores divided by the workers of this
-            machine. 0 decodes in this process.
+            machine. 0 decodes in this process. Where the card decodes, they read files, and four
+            are enough.
+        decoder: "cpu", "gpu", or "auto" for the one that is faster here.
     """
-    loader = DataLoader(
-        images,
-        batch_size,
+    chosen = choose_decoder(decoder, images.files, decoders())
+    processes = chosen.processes if num_workers is None else num_workers
+    made = partial(
+        DataLoader,
+        batch_size=batch_size,
         sampler=SeededByPass(len(images), images.seed) if shuffle else None,
         drop_last=drop_last,
-        num_workers=decoders() if num_workers is None else num_workers,
+        num_workers=processes,
         collate_fn=_as_is,
         worker_init_fn=_one_thread,
-        pin_memory=torch.cuda.is_available(),
     )
-    return distributed_loader(loader, then=Normalise(images.view))
+    if chosen.card is None:
+        loader = made(images, pin_memory=torch.cuda.is_available())
+        return distributed_loader(loader, then=Normalise(images.view))
+    source = EncodedImages(images)
+    card = CardDecoder(source, chosen.card)
+    return distributed_loader(made(source), ahead=card.work, then=card.hand_over)
 
 
 def decoders() -> int:
     """How many processes have a core to decode on."""
     return max(1, cores.usable() // neighbours())
-
-
-class Normalise:
-    """Bytes to floats of mean 0 and variance 1, after they travelled as bytes."""
-
-    def __init__(self, view: View) -> None:
-        mean, std = torch.tensor(view.image_mean), torch.tensor(view.image_std)
-        self._scale, self._shift = 1 / (255 * std), -mean / std
-        self._scales = self._scale.tolist()
-
-    def __call__(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """The batch with its images as floats."""
-        images, labels = batch
-        if self._shift.device != images.device:
-            self._scale = self._scale.to(images.device)
-            self._shift = self._shift.to(images.device)
-        floats = images.to(torch.float32)
-        return (self._planes if floats.is_contiguous() else self._pixels)(floats), labels
-
-    def _pixels(self, floats: Tensor) -> Tensor:
-        scale, shift = self._scale.view(3, 1, 1), self._shift.view(3, 1, 1)
-        return floats.mul_(scale).add_(shift)
-
-    def _planes(self, floats: Tensor) -> Tensor:
-        """Where a colour lies in one piece, one pass over it does both."""
-        for plane, shift, scale in zip(floats.unbind(1), self._shift, self._scales, strict=True):
-            torch.add(shift, plane, alpha=scale, out=plane)
-        return floats
 
 
 def _loader(
