@@ -8,10 +8,14 @@ without amp.
     python -m benchmarks.lattice                                  # 2 workers, all models
     python -m benchmarks.lattice --workers 2 4 8 --json benchmarks/lattice.json
     python -m benchmarks.lattice --models mlp --most 20           # a look: 20 plans, evenly chosen
+    python -m benchmarks.lattice --seconds 60 --json some.json    # each case for a minute at most
     python -m benchmarks.lattice --table benchmarks/lattice.json  # what was measured before
+    python -m benchmarks.lattice --again benchmarks/lattice.json  # the same, reckoned anew
 
-Plans are measured in two rounds, the second in the other order; the lesser time counts. Ctrl-C
-keeps what was measured, and the next run with the same --json goes on from there.
+Plans are measured in two rounds, the second in the other order; the lesser time counts. Ctrl-C or
+--seconds keep what was measured, and the next run with the same --json goes on from there. The file
+also has what the machine was measured to do, and each operator on it: by these, --again finds what
+is expected now of plans that were measured then.
 """
 
 import argparse
@@ -20,7 +24,7 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,17 +36,22 @@ from torch.nn import functional
 
 import fleetx as fleet
 from fleetx import roles
+from fleetx.api.chores import with_chores
 from fleetx.auto.choose import subject_of
 from fleetx.auto.clock import OperatorClock
-from fleetx.auto.cluster import Cluster
+from fleetx.auto.cluster import Cluster, read
+from fleetx.auto.estimate import Estimate, estimate
 from fleetx.auto.probe import probe
 from fleetx.auto.report import switched_on
 from fleetx.auto.search import Planned, Search
 from fleetx.auto.tries import Candidate, Tries
 from fleetx.config.job_options import AutoConfig
+from fleetx.plan.accounts import Accounts
+from fleetx.plan.compose import compose
+from fleetx.plan.subject import Subject
 from fleetx.testing import world
 
-WARM, UPDATES, ROUNDS = 1, 3, 2
+WARM, UPDATES, ROUNDS = 1, 4, 2
 CPU = torch.device("cpu")
 Row = dict[str, Any]
 
@@ -151,16 +160,56 @@ def took(name: str, settings: Mapping[str, Any], batch: int, merged: int) -> flo
     return min(times[WARM:])
 
 
-def expected(name: str, workers: int) -> list[Row]:
-    """All legal plans, those that are expected to be fastest first; the first worker says it."""
-    found = probe(CPU, workers_here=workers)
-    return _plans(name, found) if dist.get_rank() == 0 else []
+@dataclass
+class Kept:
+    """What was measured, as it lies in the file."""
+
+    rows: list[Row]
+    machines: dict[str, Any]
+    """Number of workers -> what the machine does with so many."""
+    operators: dict[str, Any]
+    """Model and number of workers -> what operators take."""
+
+    @staticmethod
+    def of(file: Path | None) -> "Kept":
+        """What is in the file, or nothing."""
+        if file is None or not file.exists():
+            return Kept([], {}, {})
+        found = json.loads(file.read_text())
+        return Kept(found, {}, {}) if isinstance(found, list) else Kept(**found)
+
+    def save(self, file: Path | None) -> None:
+        """Write it down."""
+        if file is not None:
+            file.write_text(json.dumps(vars(self), indent=1))
 
 
-def _plans(name: str, cluster: Cluster) -> list[Row]:
+def machine(workers: int) -> dict[str, Any]:
+    """What this machine does with so many workers, all of which call it."""
+    logging.disable(logging.INFO)
+    fleet.init(is_collective=True)
+    found = with_chores(probe(CPU, workers_here=workers))
+    roles.stop()
+    return asdict(found)
+
+
+def expected(name: str, measured: dict[str, Any]) -> tuple[list[Row], dict[str, Any]]:
+    """All legal plans, the fastest first, and what operators take; the first worker says it."""
+    if dist.get_rank() != 0:
+        return [], {}
+    cluster = read(measured, "the machine")
+    subject = subject_for(name, cluster)
+    search = Search(subject=subject, cluster=cluster, given=fleet.DistributedStrategy())
+    rows = [_row(name, cluster.workers, search, planned) for planned in search.best(1_000_000)]
+    assert isinstance(subject.clock, OperatorClock)
+    return rows, dict(subject.clock.known)
+
+
+def subject_for(name: str, cluster: Cluster) -> Subject:
+    """One of the models, its optimizer and one worker's batch."""
     job = JOBS[name]
     model = job.model()
-    subject = subject_of(
+    return subject_of(
         model,
         sample=job.inputs(job.samples),
         optimizer=torch.optim.AdamW(model.parameters()),
@@ -168,13 +217,41 @@ def _plans(name: str, cluster: Cluster) -> list[Row]:
         targets=job.targets(job.samples),
         clock=OperatorClock(CPU, cluster.device),
     )
-    search = Search(subject=subject, cluster=cluster, given=fleet.DistributedStrategy())
-    return [_row(name, cluster.workers, search, planned) for planned in search.best(1_000_000)]
 
 
-def rows_of(name: str, workers: int, most: int | None) -> list[Row]:
+def again(kept: Kept) -> list[Row]:
+    """The rows with what is expected of them now, of cases whose machine is known."""
+    subjects: dict[str, tuple[Subject, Cluster]] = {}
+    found = []
+    for row in kept.rows:
+        case = f"{row['model']} {row['workers']}"
+        if case not in kept.operators:
+            continue
+        if case not in subjects:
+            cluster = read(kept.machines[str(row["workers"])], "the machine")
+            subject = subject_for(row["model"], cluster)
+            assert isinstance(subject.clock, OperatorClock)
+            subject.clock.known.update({k: tuple(v) for k, v in kept.operators[case].items()})
+            subjects[case] = subject, cluster
+        found.append({**row, "expected": _reckoned(row, *subjects[case]).seconds})
+    return found
+
+
+def _reckoned(row: Row, subject: Subject, cluster: Cluster) -> Estimate:
+    strategy = fleet.DistributedStrategy()
+    for flag, value in row["settings"].items():
+        setattr(strategy, flag, value)
+    plan = compose(strategy.request(), row["workers"])
+    return estimate(Accounts(plan, subject.with_samples(row["batch"])), cluster)
+
+
+def rows_of(name: str, workers: int, most: int | None, kept: Kept) -> list[Row]:
     """What is expected of each plan; of very many, some that are evenly chosen."""
-    rows = world(workers, timeout=600).run(expected, name, workers)[0]
+    if str(workers) not in kept.machines:
+        kept.machines[str(workers)] = world(workers, timeout=600).run(machine, workers)[0]
+    measured = kept.machines[str(workers)]
+    rows, operators = world(workers, timeout=600).run(expected, name, measured)[0]
+    kept.operators[f"{name} {workers}"] = operators
     rows[0]["chosen"] = True
     if most is None or len(rows) <= most:
         return rows
@@ -200,18 +277,35 @@ def _row(name: str, workers: int, search: Search, planned: Planned) -> Row:
     }
 
 
-def measure(rows: list[Row], keep: Callable[[], None]) -> None:
-    """Run what was not run yet, in two rounds."""
+def measure(rows: list[Row], keep: Callable[[], None], seconds: float) -> None:
+    """Run what was not run yet, in two rounds, for so long."""
+    until = time.monotonic() + seconds
     for number in range(ROUNDS):
-        for at, row in enumerate(rows if number % 2 == 0 else rows[::-1]):
+        for at, row in enumerate(_spread(rows) if number % 2 == 0 else _spread(rows)[::-1]):
             if len(row.setdefault("measured", [])) > number:
                 continue
+            if time.monotonic() > until:
+                break
             print(
-                f"\r{row['model']} on {row['workers']}: {number + 1}. {at + 1}/{len(rows)}", end=""
+                f"{row['model']} on {row['workers']}: {number + 1}. {at + 1}/{len(rows)}",
+                end="\r",
+                flush=True,
             )
             row["measured"].append(_run(row))
             keep()
     print()
+
+
+def _spread(rows: list[Row]) -> list[Row]:
+    """What was chosen, plain ones, then others, so that any beginning is an even sample."""
+    first = [row for row in rows if row["chosen"] or row["plain"]]
+    rest = [row for row in rows if row not in first]
+    step = 1 << max(len(rest) - 1, 0).bit_length()
+    order: dict[int, Row] = {}
+    while step:
+        order.update({at: rest[at] for at in range(0, len(rest), step) if at not in order})
+        step //= 2
+    return [*first, *order.values()]
 
 
 def _run(row: Row) -> float | None:
@@ -283,27 +377,22 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=JOBS, default=[*JOBS])
     parser.add_argument("--most", type=int, help="plans of each case (default: all)")
     parser.add_argument("--json", type=Path, help="where figures are kept")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of each case, at most")
     parser.add_argument("--table", type=Path, help="print what is kept, and measure nothing")
+    parser.add_argument("--again", type=Path, help="the same, with what is expected now")
     options = parser.parse_args()
-    if options.table:
-        table(json.loads(options.table.read_text()))
+    if options.table or options.again:
+        table(Kept.of(options.table).rows if options.table else again(Kept.of(options.again)))
         return
-    known: list[Row] = []
-    if options.json and options.json.exists():
-        known = json.loads(options.json.read_text())
+    kept = Kept.of(options.json)
     for workers in options.workers:
         for name in options.models:
-            rows = [row for row in known if (row["model"], row["workers"]) == (name, workers)]
+            rows = [row for row in kept.rows if (row["model"], row["workers"]) == (name, workers)]
             if not rows:
-                rows = rows_of(name, workers, options.most)
-                known += rows
-            measure(rows, partial(_keep, known, options.json))
-    table(known)
-
-
-def _keep(rows: list[Row], file: Path | None) -> None:
-    if file is not None:
-        file.write_text(json.dumps(rows, indent=1))
+                rows = rows_of(name, workers, options.most, kept)
+                kept.rows += rows
+            measure(rows, partial(kept.save, options.json), options.seconds)
+    table(kept.rows)
 
 
 if __name__ == "__main__":

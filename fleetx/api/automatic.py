@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fleetx import roles
+from fleetx.api.chores import slowest, with_chores
 from fleetx.api.session import Given, Session
 from fleetx.api.trials import Trial, as_it_was
 from fleetx.auto.choose import Plans, allowed, choose, subject_of, without_auto
@@ -154,7 +155,7 @@ def machines_at_hand(given: DistributedStrategy) -> Cluster:
     if _everywhere(known is not None) and known is not None:
         return known
     with activity.during("measuring the machines"):
-        found = probe(device, workers_here=here, nodes=nodes)
+        found = with_chores(probe(device, workers_here=here, nodes=nodes))
     remember(found, device)
     return found
 
@@ -210,16 +211,8 @@ def _found(chooser: "Chooser", trial: Trial, topics: Iterator[str]) -> Decision:
     while (found := _of_first(chooser, next(topics))).is_try:
         plan = compose(found.strategy().request(), roles.identity().worker_num)
         with activity.during("trying plans for strategy.auto"):
-            chooser.hear(_slowest(trial.took(plan, found.batch, found.merged)))
+            chooser.hear(slowest(trial.took(plan, found.batch, found.merged)))
     return found
-
-
-def _slowest(seconds_here: float) -> float:
-    """What the slowest worker took."""
-    barrier = world(CALL).barrier
-    if barrier is None or barrier.size == 1:
-        return seconds_here
-    return max(map(float, barrier.tell(CALL, repr(seconds_here))))
 
 
 class Chooser:

@@ -49,13 +49,14 @@ class Trial:
             return f"it cannot be copied ({type(error).__name__}: {error})"
         return ""
 
-    def took(self, plan: Plan, batch: int, merged: int) -> float:
+    def took(self, plan: Plan, batch: int, merged: int, updates: int = UPDATES) -> float:
         """Seconds of an update on this worker; all workers call it with the same.
 
         Args:
             plan: how the model is laid out.
             batch: samples of a share of the data that run together.
             merged: batches of an update.
+            updates: how many are timed, of which the fastest counts.
         """
         with as_it_was():
             try:
@@ -63,7 +64,7 @@ class Trial:
             except Exception as error:  # on all workers: a plan that the model refuses
                 return self._left_out(error)
             try:
-                return _fastest(engine, self._data(batch), merged)
+                return _fastest(engine, self._data(batch), merged, updates)
             except Exception as error:
                 if roles.identity().worker_num > 1:  # others wait in an exchange that never ends
                     raise
@@ -97,9 +98,9 @@ class Trial:
         return tree_map(_placed, [_sized(self._shown.sample, batch), targets])
 
 
-def _fastest(engine: Engine, data: Any, merged: int) -> float:
-    times = [_update(engine, data, merged) for _ in range(_warm_up() + UPDATES)]
-    return min(times[-UPDATES:])
+def _fastest(engine: Engine, data: Any, merged: int, updates: int) -> float:
+    times = [_update(engine, data, merged) for _ in range(_warm_up() + updates)]
+    return min(times[-updates:])
 
 
 def _update(engine: Engine, data: Any, merged: int) -> float:

@@ -7,6 +7,7 @@ convolutions is right for a model. A model has a few hundred kinds of calls, whi
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import cycle
 from typing import Any
 
@@ -24,6 +25,8 @@ WARM_UP = 2
 PARAMETERS = 8
 SMALL_AND_LARGE = (16, 1 << 19)
 """Parameters by which an update is measured, and the numbers that each of them has."""
+TINY = 16
+"""Numbers of a tensor that takes no time."""
 LARGE, CACHES, MOST_COPIES = 1 << 20, 1 << 26, 16
 """Bytes that stay in the caches of one core from one operator to the next, and that all caches of a
 machine have; copies of arguments that are made at most to get around them."""
@@ -32,7 +35,8 @@ machine have; copies of arguments that are made at most to get around them."""
 class OperatorClock:
     """Calls operators again on tensors of the same shapes, and keeps what they took.
 
-    It calls them while other workers wait, and tells what they take while all compute.
+    It calls them while other workers wait, and tells what they take while all compute. What the
+    host takes to start an operator is no part of it: plans count that for themselves.
 
     Args:
         device: where; it must be here.
@@ -41,7 +45,19 @@ class OperatorClock:
 
     def __init__(self, device: torch.device, worker: Device) -> None:
         self._device, self._worker = device, worker
-        self._known: dict[Any, tuple[float, float]] = {}
+        self.known: dict[str, tuple[float, float]] = {}
+        """What was measured: a call, or a rule of updates -> seconds."""
+
+    @cached_property
+    def _calls(self) -> tuple[float, float]:
+        """Seconds of a CPU for the call of an operator without work, and of its backward."""
+        if self._device.type != "cpu":
+            return 0.0, 0.0
+        tiny = torch.zeros(TINY, requires_grad=True)
+        backward = _gradients_of(torch.mul, (tiny, 2), {})
+        assert backward is not None
+        forward = self._seconds(lambda: _without_gradients(torch.mul, (tiny, 2), {}))
+        return forward, self._seconds(backward)
 
     def __call__(self, one: Operation, wanted: Collection[int]) -> tuple[float, float]:
         """Seconds of its forward and of its backward; not numbers where it cannot be called."""
@@ -49,22 +65,22 @@ class OperatorClock:
             return 0.0, 0.0
         wanted = {place for place, number in enumerate(one.reads) if number in wanted}
         key = _key(one.signature, wanted)
-        if key not in self._known:
+        if key not in self.known:
             with _threads(self._worker.threads):
                 forward, backward = self._measured(one.signature, wanted)
             crowding = self._worker.crowding
-            self._known[key] = forward * crowding, backward * crowding
-        return self._known[key]
+            self.known[key] = forward * crowding, backward * crowding
+        return self.known[key]
 
     def update(self, rule: OptimizerSpec) -> tuple[float, float]:
         """Seconds for each parameter, and for each number in it."""
-        key = rule.cls, repr(rule.defaults)
-        if key not in self._known:
+        key = repr((rule.cls, rule.defaults))
+        if key not in self.known:
             with _threads(self._worker.threads):
                 each, number = self._updated(rule)
             crowding = self._worker.crowding
-            self._known[key] = each * crowding, number * crowding
-        return self._known[key]
+            self.known[key] = each * crowding, number * crowding
+        return self.known[key]
 
     def _updated(self, rule: OptimizerSpec) -> tuple[float, float]:
         try:
@@ -87,7 +103,9 @@ class OperatorClock:
             forward = self._seconds(
                 lambda: _without_gradients(called.operator, *next(turns)), len(copies)
             )
-            return forward, self._backward(called.operator, copies)
+            backward = self._backward(called.operator, copies)
+            call, its_backward = self._calls
+            return max(forward - call, 0.0), max(backward - its_backward, 0.0)
         except Exception:  # an operator that wants certain numbers: it is reckoned instead
             return float("nan"), float("nan")
 
@@ -198,10 +216,10 @@ def _has_gradient(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.requires_grad
 
 
-def _key(called: Signature, wanted: Collection[int]) -> Any:
-    def plain(leaf: Any) -> Any:
+def _key(called: Signature, wanted: Collection[int]) -> str:
+    def plain(leaf: Any) -> str:
         if isinstance(leaf, Blank):
-            return leaf.shape, leaf.stride, leaf.dtype, leaf.place in wanted
+            return repr((leaf.shape, leaf.stride, leaf.dtype, leaf.place in wanted))
         return repr(leaf)
 
-    return called.operator, tuple(map(plain, tree_leaves((called.args, called.kwargs))))
+    return " ".join((str(called.operator), *map(plain, tree_leaves((called.args, called.kwargs)))))

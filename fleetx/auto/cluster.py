@@ -1,7 +1,7 @@
 """What machines can do: arithmetic, memory and links, measured or written down in YAML."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -22,10 +22,15 @@ class Link:
     """What the smallest message takes."""
     busy: float = 0.0
     """What part of the time an exchange takes from computing, because the same cores do both."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Collective -> gigabytes that a rank sends in a second, where it is not as for all-reduce."""
+    latencies: Mapping[str, float] = field(default_factory=dict)
+    """Collective -> microseconds of its smallest message, where they are not as for all-reduce."""
 
-    def seconds(self, size: float, messages: float) -> float:
+    def seconds(self, size: float, messages: float, collective: str = "all-reduce") -> float:
         """Of so many bytes in so many messages, one after the other."""
-        return size / (self.gigabytes_per_second * GIGA) + messages * self.microseconds * 1e-6
+        rate = self.rates.get(collective, self.gigabytes_per_second) * GIGA
+        return size / rate + messages * self.latencies.get(collective, self.microseconds) * 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +63,9 @@ class Device:
     crowding: float = 1.0
     """How much longer an operator takes while all workers of the machine compute than while one
     does; more than 1 where they share cores. All other figures are those of a full machine."""
+    chores: Mapping[str, float] = field(default_factory=dict)
+    """What strategies make the host do besides (`Pace.chores`) -> microseconds of each time; none
+    where nobody measured."""
 
     def rate(self, kind: str, bits: int) -> float:
         """Operations in a second.
@@ -189,11 +197,14 @@ def _value(expected: Any, value: Any, source: str, at: str) -> Any:
         return value
     if expected in (int, float):
         return _number(expected, value, source, at)
-    return _rates(value, source, at)
+    return _named_numbers(value, source, at)
 
 
-def _rates(value: Any, source: str, at: str) -> dict[str, float]:
-    if not isinstance(value, Mapping) or "product 32" not in value:
+def _named_numbers(value: Any, source: str, at: str) -> dict[str, float]:
+    is_device = at.endswith("teraflops")
+    if not isinstance(value, Mapping) and not is_device:
+        raise PlanError(f"{source}: {at} = {value!r} must be names with a number each.")
+    if is_device and (not isinstance(value, Mapping) or "product 32" not in value):
         raise PlanError(
             f"{source}: {at} must say at least what 'product 32' reaches, and better what "
             f"'product 16' and 'convolution 16' do, in 10^12 operations a second; got {value!r}."
@@ -206,7 +217,7 @@ def _number(expected: type[int] | type[float], value: Any, source: str, at: str)
     if not is_number or not isfinite(value) or (expected is int and value != int(value)):
         kind = "whole number" if expected is int else "number"
         raise PlanError(f"{source}: {at} = {value!r} is no {kind}.")
-    low, high = LIMITS[at.rpartition(".")[2]] if "teraflops" not in at else (1e-6, 1e5)
+    low, high = next(LIMITS[name] for name in reversed(at.split(".")) if name in LIMITS)
     if not low <= value <= high:
         raise PlanError(
             f"{source}: {at} = {value:g} is absurd: between {low:g} and {high:g} is possible."
@@ -218,6 +229,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "nodes": (1, 1e6),
     "devices_per_node": (1, 4096),
     "memory_gigabytes": (1e-3, 1e5),
+    "teraflops": (1e-6, 1e5),
     "memory_gigabytes_per_second": (1e-3, 1e6),
     "microseconds_per_kernel": (0, 1e6),
     "microseconds_per_gradient": (0, 1e6),
@@ -230,5 +242,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "gigabytes_per_second": (1e-6, 1e5),
     "microseconds": (0, 1e8),
     "busy": (0, 1),
+    "rates": (1e-6, 1e5),
+    "latencies": (0, 1e8),
+    "chores": (0, 1e7),
 }
 """Name -> between which numbers every machine lies."""

@@ -23,6 +23,10 @@ BUCKET = 32e6
 """Bytes that collectives of many tensors send at once."""
 KERNELS_OF_A_RULE = 8
 """That an optimizer starts for each parameter, where it goes one by one; about those of Adam."""
+BATCH = "batch"
+"""The chore of the engine, for each batch."""
+SPREAD_UPDATE = "update of a DTensor"
+"""The chore of an optimizer, for each parameter that is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,8 @@ class Estimate:
     """Bytes that the busiest rank sends."""
     held: Mapping[str, float] = field(default_factory=dict)
     """What the memory is taken by, in bytes: parameters, gradients, and so on."""
+    chores: Mapping[str, float] = field(default_factory=dict)
+    """What the host does besides -> how often."""
 
     @property
     def seconds(self) -> float:
@@ -121,6 +127,7 @@ def estimate(accounts: Accounts, cluster: Cluster, *, correction: float = 1.0) -
         held=held,
         available=device.memory_gigabytes * 1e9,
         sent=max(one.sent for one in needs),
+        chores=_counted(pace, shares[slowest]),
     )
 
 
@@ -160,19 +167,43 @@ def _computing(
     )
     back += work.joined * fused / (device.memory_gigabytes_per_second * 1e9)
     runs = share.run.micro_batches * share.run.batches
+    chores = _chores(pace, share, device) / runs / 2
     python = work.calls * device.microseconds_per_module
     dispatched = work.dispatched * device.microseconds_per_dispatch
     starts = (device.microseconds_per_kernel + python + dispatched) * 1e-6 * pace.starts
-    forward = _with_host(once, starts, device)
+    forward = _with_host(once, [*starts, chores], device)
     again = work.forwards > 1
     checkpoints = pace.replays * device.microseconds_per_replay * 1e-6 * pace.starts
     replays = _with_host(once[again], [*starts[again], checkpoints], device)
     gradient = device.microseconds_per_gradient or device.microseconds_per_kernel
     ends = (gradient + dispatched) * 1e-6 * pace.starts * work.backwards
-    backward = _with_host(back, ends, device) + replays
+    backward = _with_host(back, [*ends, chores], device) + replays
     casts = pace.casts * pace.moved / (device.memory_gigabytes_per_second * 1e9)
     forward, backward = forward + casts / 3, backward + casts * 2 / 3
-    return forward * runs * correction, backward * runs * correction
+    besides = _moved_besides(share, pace, device)
+    return forward * runs * correction, (backward * runs + besides) * correction
+
+
+def _counted(pace: Pace, share: Share) -> dict[str, float]:
+    return {**pace.chores, BATCH: share.run.batches, SPREAD_UPDATE: pace.dispatched_updates}
+
+
+def _chores(pace: Pace, share: Share, device: Device) -> float:
+    """Seconds of the host for what it does besides, in each update."""
+    counts = {**_counted(pace, share), SPREAD_UPDATE: 0}  # which is a part of the update
+    found = (device.chores.get(name, 0.0) * count for name, count in counts.items())
+    return sum(found) * 1e-6 * pace.starts
+
+
+def _moved_besides(share: Share, pace: Pace, device: Device) -> float:
+    """Copies, and gradients that are added to those of the micro-batches before, in each update."""
+    again = share.run.micro_batches * share.run.batches - 1
+    pieces = share.parameters if pace.whole_gradients else share.gradients
+    waiting = [piece for piece in pieces.values() if piece.trained]
+    added = 3 * sum(piece.size for piece in waiting)
+    moved = (pace.copied + again * added) / (device.memory_gigabytes_per_second * 1e9)
+    starts = again * len(waiting) * device.microseconds_per_kernel * 1e-6 * pace.starts
+    return max(moved, starts) if device.runs_ahead else moved + starts
 
 
 def _seconds(work: Work, device: Device, pace: Pace) -> Column:
@@ -223,6 +254,8 @@ def _dispatches(pace: Pace, device: Device) -> float:
     """What DTensors add to an update; a card has enough to do meanwhile."""
     if device.runs_ahead:
         return 0.0
+    if SPREAD_UPDATE in device.chores:
+        return pace.dispatched_updates * device.chores[SPREAD_UPDATE] * 1e-6
     return pace.dispatched_updates * KERNELS_OF_A_RULE * device.microseconds_per_dispatch * 1e-6
 
 
@@ -299,19 +332,33 @@ def _exchanges(
     """Seconds of all exchanges of the busiest rank, and what of them nothing hides."""
     worst = (0.0, 0.0)
     for one in needs:
-        beside, alone, busy = 0.0, 0.0, 0.0
+        beside, alone, busy, least = 0.0, 0.0, 0.0, 0.0
         for exchange in one.exchanges:
             link = _link(exchange, accounts, cluster)
             seconds = _exchange_seconds(exchange, accounts, link)
             if exchange.beside:
                 busy += seconds * link.busy
                 beside += seconds * (1 - link.busy)
+                least += seconds * (1 - link.busy) / _in_turn(exchange)
             else:
                 alone += seconds
-        exposed = alone + busy + max(0.0, beside - backward)
+        exposed = alone + busy + max(least, beside - backward)
         worst = max(worst, (exposed, beside + busy + alone))
     exposed, every = worst
     return every, exposed
+
+
+def _pieces(exchange: Exchange) -> int:
+    return exchange.pieces or max(1, ceil(exchange.moved_bytes / BUCKET))
+
+
+def _in_turn(exchange: Exchange) -> float:
+    """How many pieces travel one after the other while a rank computes: nothing hides one of them.
+
+    The first that a forward needs, or the last that a backward makes; stages of a pipeline go on
+    with other micro-batches meanwhile.
+    """
+    return max(1.0, exchange.times or 1) if exchange.collective == "send" else _pieces(exchange)
 
 
 def _link(exchange: Exchange, accounts: Accounts, cluster: Cluster) -> Link:
@@ -330,5 +377,5 @@ def _exchange_seconds(exchange: Exchange, accounts: Accounts, link: Link) -> flo
     mesh = accounts.plan.mesh
     ranks = prod(mesh[axis] for axis in exchange.axis.split(" x ") if axis in mesh)
     hops = {"all-reduce": 2 * (ranks - 1), "send": 1}.get(exchange.collective, ranks - 1)
-    pieces = max(1, ceil(exchange.moved_bytes / BUCKET))
-    return exchange.times * link.seconds(exchange.sent_bytes, hops * pieces)
+    messages = hops * _pieces(exchange)
+    return exchange.times * link.seconds(exchange.sent_bytes, messages, exchange.collective)

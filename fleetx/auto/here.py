@@ -4,14 +4,17 @@ import hashlib
 import json
 import os
 import socket
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
 
-from fleetx.auto.cluster import Cluster, read
+from fleetx.auto.cluster import Cluster, Device, Link, read
 from fleetx.plan.error import PlanError
 from fleetx.roles.cache import cache_folder
+
+_FIGURES = sorted(one.name for kind in (Device, Link) for one in fields(kind))
+"""What is measured: files of versions that measured something else are not read."""
 
 
 def remembered(device: torch.device, *, workers_here: int, nodes: int) -> Cluster | None:
@@ -55,6 +58,6 @@ def place(device: torch.device, *, workers_here: int, nodes: int) -> Path:
     """The file in which it is kept: another one wherever other figures are to be expected."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     threads = torch.get_num_threads() if device.type == "cpu" else 0
-    differs = f"{name} {torch.__version__} {workers_here} x {nodes}"
+    differs = f"{name} {torch.__version__} {workers_here} x {nodes} {_FIGURES}"
     digest = hashlib.sha256(differs.encode()).hexdigest()[:12]
     return cache_folder() / f"cluster-{socket.gethostname()}-{digest}-{threads}.json"

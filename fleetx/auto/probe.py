@@ -5,6 +5,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from fleetx.auto.cluster import Cluster, Device, Link
+from fleetx.comm.pairwise import all_gather, reduce_scatter
 from fleetx.graph.float8_devices import without_float8
 from fleetx.torch_internals import scaled_mm
 
@@ -43,7 +47,9 @@ def probe(device: torch.device, *, workers_here: int = 1, nodes: int = 1) -> Clu
         nodes: machines.
     """
     found = _device(device, workers_here)
-    link = _link(device) if _is_met() else Link(gigabytes_per_second=1e4, microseconds=0)
+    link = Link(gigabytes_per_second=1e4, microseconds=0)
+    if _is_met():
+        link = _with_collectives(_link(device), device)
     return Cluster(
         nodes=nodes,
         devices_per_node=workers_here,
@@ -70,14 +76,15 @@ def _device(device: torch.device, workers_here: int) -> Device:
         rates[f"attention {bits}"] = _attention(device, dtype)
     if not without_float8(device):
         rates["product 8"] = _float8_product(device)
+    host: dict[str, Any] = dict(_host(device))
     return Device(
+        **host,
         kind=device.type,
         threads=torch.get_num_threads() if device.type == "cpu" else 0,
         crowding=_crowding(device),
         memory_gigabytes=_memory(device, workers_here),
         teraflops={name: rate / 1e12 for name, rate in rates.items()},
         memory_gigabytes_per_second=_bandwidth(device) / 1e9,
-        **_host(device),
         host_gigabytes_per_second=_to_host(device) / 1e9,
     )
 
@@ -253,6 +260,31 @@ def _link(device: torch.device) -> Link:
         microseconds=latency / (2 * (ranks - 1)) * 1e6,
         busy=min(1.0, busy) if device.type == "cpu" else 0.0,
     )
+
+
+def _with_collectives(link: Link, device: torch.device) -> Link:
+    """The link with what other collectives reach on it, as strategies call them."""
+    ranks, group = dist.get_world_size(), dist.group.WORLD
+    assert group is not None
+    rates, latencies = {}, {}
+
+    def gather(part: Tensor, whole: Tensor) -> None:
+        all_gather(whole, part, group).wait()
+
+    def scatter(part: Tensor, whole: Tensor) -> None:
+        reduce_scatter(part, whole, group)
+
+    for name, call in (("all-gather", gather), ("reduce-scatter", scatter)):
+        took = []
+        for size in (SMALL, LARGE):
+            part = torch.zeros(size // 4 // ranks or 1, device=device)
+            whole = torch.zeros(part.numel() * ranks, device=device)
+            took.append(_seconds(partial(call, part, whole), device, together=True))
+        small = min(took[0], took[1] / 2)
+        sent = (ranks - 1) / ranks * LARGE
+        rates[name] = sent / (took[1] - small) / 1e9
+        latencies[name] = small / (ranks - 1) * 1e6
+    return replace(link, rates=rates, latencies=latencies)
 
 
 def _seconds(call: Callable[[], object], device: torch.device, *, together: bool = False) -> float:

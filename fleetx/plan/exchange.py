@@ -32,6 +32,9 @@ class Exchange:
     moved_bytes: int = 0
     """Bytes of the whole tensors that it is about each time, as the collectives see them."""
 
+    pieces: int = 0
+    """Collectives of which it consists each time; 0: as many as it has buckets of a usual size."""
+
     times: float | None = 1
     """How often for each update; None where only the run decides."""
 

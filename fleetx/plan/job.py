@@ -156,7 +156,7 @@ class Job:
 
     def size(self, axis: str) -> int:
         """The number of ranks along a mesh axis."""
-        return self.mesh[axis].size()
+        return self.mesh.size((self.mesh.mesh_dim_names or ()).index(axis))  # no mesh of its own
 
     def call(self, inputs: Any) -> Any:
         """The model's outputs for the inputs of a batch."""

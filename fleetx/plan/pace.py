@@ -1,6 +1,7 @@
 """How a plan turns what a rank computes into time, beyond the work itself."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,5 +21,17 @@ class Pace:
     casts: float = 0.0
     """Bytes that each micro-batch reads and writes, besides, to bring numbers to another format; a
     third of them in its forward."""
+    copied: float = 0.0
+    """Bytes that each update reads and writes, besides, such as by copies into what is sent."""
+    whole_gradients: bool = False
+    """Whether batches add to whole gradients until the update, although a rank keeps parts."""
     to_host: float = 0.0
     """Bytes that go to the host and come back, for each update."""
+    chores: Mapping[str, float] = field(default_factory=dict)
+    """What the host does besides for each update: the name of a chore -> how often. What each of
+    them takes is measured on the machine."""
+
+    def with_chores(self, **counts: float) -> "Pace":
+        """With more for the host to do; underscores stand for spaces."""
+        named = {name.replace("_", " "): count for name, count in counts.items()}
+        return replace(self, chores={**self.chores, **named})

@@ -72,12 +72,14 @@ def main() -> None:
     """What every worker does: measure, all of them together, whatever was measured before."""
     import fleetx as fleet
     from fleetx import roles
+    from fleetx.api.chores import with_chores
     from fleetx.auto.here import remember
     from fleetx.auto.probe import probe
 
     fleet.init(is_collective=True)
     nodes = roles.node_num()
-    found = probe(roles.device(), workers_here=roles.worker_num() // nodes, nodes=nodes)
+    bare = probe(roles.device(), workers_here=roles.worker_num() // nodes, nodes=nodes)
+    found = with_chores(bare)
     if roles.local_rank() == 0:
         remember(found, roles.device())
 

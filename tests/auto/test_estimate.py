@@ -153,3 +153,81 @@ def test_roundings_to_float8_take_the_time_of_memory() -> None:
     plain, found = told(slow)[0], told(slow, fp8=True)[0]
     assert found.forward > plain.forward
     assert told(slow, fp8=True, compile=True)[0].forward < found.forward
+
+
+SHARDED: dict[str, Any] = {"sharding": True, "hybrid_configs": {"sharding_degree": 2}}
+
+
+def test_what_the_host_does_besides_takes_what_was_measured_of_it() -> None:
+    chores = {"sharding unit": 1000.0, "sharding parameter": 100.0, "batch": 10.0, "unheard": 1.0}
+    plain, accounts = told(slow_host(), 2, **SHARDED)
+    found, _ = told(slow_host(chores=chores), 2, **SHARDED)
+    assert found.chores["sharding unit"] == 1, "32 MB are a unit"
+    parameters = len(accounts.share(0).parameters)
+    assert found.chores["sharding parameter"] == parameters
+    longer = 1e-6 * (1000 + 100 * parameters + 10)
+    assert found.seconds - plain.seconds == pytest.approx(longer)
+
+
+def test_units_that_are_gathered_apart_are_counted_apart() -> None:
+    anchors = {"segment_anchors": ["transformer.h.0", "transformer.h.1"], "stage": 3}
+    found, accounts = told(slow_host(), 2, **SHARDED, sharding_configs=anchors)
+    gathered, scattered, *_ = accounts[0].exchanges
+    assert found.chores["sharding unit"] == scattered.pieces == 3, "two, and what they leave"
+    assert gathered.pieces == 6, "once more in the backward"
+
+
+def test_every_update_of_a_dtensor_takes_what_was_measured_of_one() -> None:
+    on = cluster(devices_per_node=2)
+    free = replace(on, device=replace(on.device, chores={"update of a DTensor": 0.0}))
+    slow = replace(on, device=replace(on.device, chores={"update of a DTensor": 50.0}))
+    plain, accounts = told(free, 2, **CUT)
+    found, _ = told(slow, 2, **CUT)
+    held = len(accounts.share(0).held)
+    assert found.update - plain.update == pytest.approx(50e-6 * held), "those that are not cut, too"
+
+
+def merged(count: int, **flags: Any) -> float:
+    """Seconds of a backward beyond those of as many that add to nothing."""
+    on = cluster(devices_per_node=2, memory_gigabytes_per_second=1e-3)
+    device = replace(on.device, microseconds_per_kernel=0.0)
+    merge = {"gradient_merge": True, "gradient_merge_configs": {"k_steps": count}}
+    once, _ = told(replace(on, device=device), 2, **flags)
+    found, _ = told(replace(on, device=device), 2, **flags, **(merge if count > 1 else {}))
+    return found.backward - count * once.backward
+
+
+def test_gradients_that_are_added_to_others_take_the_time_of_memory() -> None:
+    _, accounts = told(cluster(devices_per_node=2), 2)
+    size = sum(piece.size for piece in accounts.share(0).gradients.values())
+    copied = 2 * size  # into buckets, once for an update and not for each batch
+    assert merged(4) == pytest.approx((3 * 3 * size - 3 * copied) / 1e6, rel=1e-3)
+
+
+def test_parts_of_gradients_are_added_faster_than_whole_ones() -> None:
+    parts = merged(4, **SHARDED, sharding_configs={"stage": 2})
+    whole = merged(4, **SHARDED, sharding_configs={"stage": 1})
+    _, accounts = told(cluster(devices_per_node=2), 2, **SHARDED)
+    size = sum(piece.size for piece in accounts.share(0).parameters.values())
+    assert parts == pytest.approx(3 * 3 * size / 2 / 1e6, rel=0.01)
+    scattered = 2 * size  # copied once for an update, and for each batch where parts are kept
+    assert whole == pytest.approx((3 * 3 * size - 3 * scattered) / 1e6, rel=0.01)
+
+
+def test_nothing_hides_the_last_bucket_of_gradients() -> None:
+    slow = cluster(devices_per_node=2, memory_gigabytes_per_second=1e-3)  # backwards take long
+    found, accounts = told(slow, 2)
+    assert found.backward > 10 * found.exchange
+    assert accounts[0].exchanges[0].moved_bytes < 32e6, "one bucket"
+    assert found.exposed == pytest.approx(found.exchange)
+
+
+def test_collectives_take_what_the_link_says_of_each() -> None:
+    on = cluster(devices_per_node=2)
+    rates, latencies = {"all-gather": 0.5}, {"reduce-scatter": 700.0}
+    link = replace(on.inside, rates=rates, latencies=latencies)
+    plain, accounts = told(on, 2, **SHARDED)
+    found, _ = told(replace(on, inside=link, outside=link), 2, **SHARDED)
+    gathered, scattered, *_ = accounts[0].exchanges
+    longer = gathered.sent_bytes / 1e9 + 600e-6 * scattered.pieces
+    assert found.exchange - plain.exchange == pytest.approx(longer)

@@ -14,6 +14,7 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.forward import replace_forward
 from fleetx.plan.job import Job
+from fleetx.plan.pace import Pace
 from fleetx.plan.pieces import size_of
 from fleetx.plan.share import Share, statistics
 from fleetx.plan.step import Step, largest_over
@@ -108,6 +109,16 @@ class DataParallel(Strategy, name="data_parallel"):
             return ("the exchange of gradients between workers",)
         usual = {"nccl_comm_num": 1, "use_hierarchical_allreduce": False}
         return tuple(f"strategy.{name}" for name in usual if job.options[name] != usual[name])
+
+    @override
+    def pace(self, pace: Pace, share: Share) -> Pace:
+        if share.mesh["dp"] == 1:
+            return pace
+        # What a backward makes is copied into buckets, where it stays until the update.
+        copied = pace.copied + 2 * size_of(share.gradients)
+        return replace(
+            pace.with_chores(data_parallel_parameter=len(share.gradients)), copied=copied
+        )
 
     @override
     def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:

@@ -279,7 +279,13 @@ class Pipeline(Strategy, name="pipeline"):
         # Zero-bubble fills most of what 1F1B leaves with gradients of weights, which nobody
         # waits for: about a third of the work. What is left is not measured.
         left = 1 / 3 if self.config.splits else 1.0
-        return replace(pace, idle=pace.idle + left * (ranks - 1) / (count * self.config.chunks))
+        pace = replace(pace, idle=pace.idle + left * (ranks - 1) / (count * self.config.chunks))
+        if ranks == 1:
+            return pace
+        batches = share.run.batches
+        return pace.with_chores(
+            pipeline_batch=batches, pipeline_micro_batch=batches * count * self.config.chunks
+        )
 
     @override
     def share(self, share: Share) -> Share:

@@ -82,13 +82,21 @@ def _units(share: Share, entries: Sequence[str], megabytes: float) -> list[list[
     return found
 
 
-def traffic(share: Share, *, stage: int, at_updates: bool) -> tuple[Exchange, ...]:
+def units_at_once(share: Share, entries: Sequence[str], megabytes: float) -> int:
+    """How many units have parameters on this rank."""
+    if not share.parameters:
+        return 0
+    return sum(1 for size in _unit_sizes(share, entries, megabytes) if size)
+
+
+def traffic(share: Share, *, stage: int, at_updates: bool, units: int) -> tuple[Exchange, ...]:
     """The exchanges of a batch.
 
     Args:
         share: what a rank holds.
         stage: what is spread.
         at_updates: gradients wait for the batch that ends in an update.
+        units: what is gathered at once.
     """
     ranks, copies = share.mesh["sharding"], share.mesh["dp"]
     if ranks == 1:
@@ -97,6 +105,7 @@ def traffic(share: Share, *, stage: int, at_updates: bool) -> tuple[Exchange, ..
     trained = [piece for piece in every if piece.trained]
     decided, again = f"sharding_configs['stage'] = {stage}", stage == 3
     forwards = share.run.batches * share.run.micro_batches
+    aside = share.subject.device.type != "cpu"  # where FSDP waits for each of them (through_gloo)
     whole = sum(piece.size for piece in every) * (2 if again else 1)
     gathered = Exchange(
         collective="all-gather",
@@ -104,10 +113,11 @@ def traffic(share: Share, *, stage: int, at_updates: bool) -> tuple[Exchange, ..
         when="in each forward and again in each backward" if again else "in each forward",
         sent_bytes=half_ring_bytes(whole, ranks),
         moved_bytes=whole,
+        pieces=units * (2 if again else 1),
         times=forwards,
         decided_by=decided,
         axis="sharding",
-        beside=True,
+        beside=aside,
     )
     size, wide = _sizes(trained)
     scattered = Exchange(
@@ -117,10 +127,11 @@ def traffic(share: Share, *, stage: int, at_updates: bool) -> tuple[Exchange, ..
         sent_bytes=half_ring_bytes(size, ranks),
         wide_bytes=half_ring_bytes(wide, ranks),
         moved_bytes=size,
+        pieces=units,
         times=1 if at_updates else forwards,
         decided_by=decided,
         axis="sharding",
-        beside=True,
+        beside=aside,
     )
     summed = replace(
         scattered,

@@ -24,7 +24,7 @@ from fleetx.plan.step import Step, largest_over
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.plan.subject import Subject
 from fleetx.roles.subgroups import data_group
-from fleetx.strategies.sharding.costs import spread, traffic
+from fleetx.strategies.sharding.costs import spread, traffic, units_at_once
 from fleetx.strategies.sharding.fully_sharded import shard, units_of
 from fleetx.strategies.sharding.reached_parameters import checked
 from fleetx.strategies.sharding.units import Unit
@@ -217,11 +217,27 @@ class Sharding(Strategy, name="sharding"):
     @override
     def pace(self, pace: Pace, share: Share) -> Pace:
         if share.mesh["dp"] * share.mesh["sharding"] > 1:
-            trained = sum(1 for piece in share.held.values() if piece.trained)
-            pace = replace(pace, dispatched_updates=trained)
+            pace = self._spread_pace(pace, share)
         if not share.state_on_host:
             return pace
         return replace(pace, to_host=pace.to_host + 2 * size_of(share.held))
+
+    def _spread_pace(self, pace: Pace, share: Share) -> Pace:
+        """FSDP copies units into what it sends and out of what it gets, begins and ends them."""
+        trained = sum(1 for piece in share.held.values() if piece.trained)
+        forwards, config = share.run.batches * share.run.micro_batches, self.config
+        units = self._gathered_at_once(share)
+        gathered = size_of(share.parameters) * forwards * (2 if config.stage == 3 else 1)
+        scattered = size_of(share.gradients) * share.mesh["sharding"]
+        return replace(
+            pace.with_chores(
+                sharding_unit=units * forwards,
+                sharding_parameter=len(share.parameters) * forwards,
+            ),
+            dispatched_updates=trained,
+            whole_gradients=self._waits,
+            copied=pace.copied + 2 * (gathered + scattered * (1 if self._waits else forwards)),
+        )
 
     @override
     def share(self, share: Share) -> Share:
@@ -240,7 +256,14 @@ class Sharding(Strategy, name="sharding"):
 
     @override
     def exchanges(self, known: tuple[Exchange, ...], share: Share) -> tuple[Exchange, ...]:
-        return (*known, *traffic(share, stage=self.config.stage, at_updates=self._waits))
+        config, units = self.config, self._gathered_at_once(share)
+        own = traffic(share, stage=config.stage, at_updates=self._waits, units=units)
+        return (*known, *own)
+
+    def _gathered_at_once(self, share: Share) -> int:
+        """How many units the parameters of a rank make."""
+        config = self.config
+        return units_at_once(share, config.segment_anchors, config.segment_broadcast_MB)
 
     @override
     def remarks(self) -> tuple[str, ...]:

@@ -189,36 +189,41 @@ class _Sums:
     def __init__(self, share: Share, trace: "Trace", ranks: int) -> None:
         self._share, self._trace, self._ranks = share, trace, ranks
         self._found: dict[tuple[str, str, str], int] = {}
+        self._counted: dict[tuple[str, str, str], int] = {}
         self._seen: set[int] = set()
 
     def _size(self, numbers: Iterable[int]) -> int:
         return sum(self._trace.values[n].size for n in numbers if n not in self._trace.own)
 
-    def _add(self, collective: str, what: str, when: str, size: int) -> None:
+    def _add(self, collective: str, what: str, when: str, size: int, count: int = 1) -> None:
         key = collective, what, when
         self._found[key] = self._found.get(key, 0) + size
+        self._counted[key] = self._counted.get(key, 0) + (count if size else 0)
 
     def forward(self, call: "Call", numbers: Iterable[int], positions: bool) -> None:
         """Parts become a sum; where the call is replayed, once more in the backward."""
-        size = self._size(numbers) * self._share.runs(call.path, call.part, call.at)
+        runs = self._share.runs(call.path, call.part, call.at)
+        size = self._size(numbers) * runs
         name = "reduce-scatter" if positions else "all-reduce"
-        self._add(name, "what row and vocabulary layers make", "in each forward", size)
+        self._add(name, "what row and vocabulary layers make", "in each forward", size, runs)
         if positions:
             what = "the gradients of what row layers make"
             self._add("all-gather", what, "in each backward", self._size(numbers))
 
     def gathered(self, call: "Call") -> None:
         """Parts are put together."""
-        size = self._size(call.makes) * self._share.runs(call.path, call.part, call.at)
-        self._add("all-gather", "what output layers make", "in each forward", size)
+        runs = self._share.runs(call.path, call.part, call.at)
+        size = self._size(call.makes) * runs
+        self._add("all-gather", "what output layers make", "in each forward", size, runs)
 
     def backward(self, call: "Call", positions: bool) -> None:
         """Gradients of what column layers read become sums, once for all layers that read it."""
         new = [number for number in call.reads if number not in self._seen]
         self._seen.update(new)
         if positions:
-            size = self._size(new) * self._share.runs(call.path, call.part, call.at)
-            self._add("all-gather", "what column layers read", "in each forward", size)
+            runs = self._share.runs(call.path, call.part, call.at)
+            size = self._size(new) * runs
+            self._add("all-gather", "what column layers read", "in each forward", size, runs)
         name = "reduce-scatter" if positions else "all-reduce"
         what = "the gradients of what column layers read"
         self._add(name, what, "in each backward", self._size(new))
@@ -242,9 +247,10 @@ class _Sums:
             others = [n for n in operation.reads if n not in spread and n not in self._trace.own]
             whole += sum(self._size([n]) for n in others if self._trace.values[n].size in sizes)
         size = sum(self._trace.values[number].size for number in weights)
-        self._add("all-reduce", "the gradients of weights of norms", "in each backward", size)
+        when = "in each backward"
+        self._add("all-reduce", "the gradients of weights of norms", when, size, len(weights))
         what = "the gradients of what norms read"
-        self._add("all-gather", what, "in each backward", whole)
+        self._add("all-gather", what, when, whole)
 
     def exchanges(self, decided: str) -> Iterable[Exchange]:
         """One for each kind."""
@@ -262,5 +268,6 @@ class _Sums:
                 when=when,
                 sent_bytes=sent(size, self._ranks),
                 moved_bytes=size,
+                pieces=self._counted[collective, what, when],
                 **common,
             )

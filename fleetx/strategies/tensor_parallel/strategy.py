@@ -131,9 +131,15 @@ class TensorParallel(Strategy, name="tensor_parallel"):
     def pace(self, pace: Pace, share: Share) -> Pace:
         if share.mesh["tp"] == 1 or share.subject.model is None:
             return pace
-        dims, _ = self._dims(share)
-        cut = sum(1 for name in share.held if dims[name] is not None)
-        return replace(pace, dispatched_updates=max(pace.dispatched_updates, cut))
+        trained = sum(1 for piece in share.held.values() if piece.trained)
+        runs = share.run.micro_batches * share.run.batches
+        chores = {"tensor_parallel_parameter": float(len(share.parameters) * runs)}
+        if share.work is not None:
+            chores["tensor_parallel_operator"] = float(share.work.dispatched.sum() * runs)
+        # Parameters that are not cut are DTensors, too.
+        return replace(
+            pace.with_chores(**chores), dispatched_updates=max(pace.dispatched_updates, trained)
+        )
 
     def _dims(self, share: Share) -> tuple[dict[str, int | None], Cuts]:
         """How parameters are cut, by their first names, and layers."""
