@@ -68,3 +68,23 @@ def test_two_workers_find_out_what_each_strategy_makes_them_do() -> None:
         names = {BATCH, SPREAD_UPDATE, "sharding unit", "tensor parallel operator"}
         assert names | {"pipeline micro batch", "data parallel parameter"} <= found.keys()
         assert min(found.values()) >= 0
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 6, 8, 1024])
+def test_all_plans_are_legal_and_fill_their_stages(workers: int) -> None:
+    ranks = set()
+    for case in chores._cases(workers):
+        plan = case.plan(workers)
+        assert len(plan.mesh) == 4
+        assert chores.SAMPLES % (count := _micro_batches(case)) == 0
+        assert count == 1 or plan.mesh["pp"] <= count
+        ranks.add(max(plan.mesh[axis] for axis in ("pp", "sharding", "tp")))
+    assert max(ranks) <= chores.MANY
+
+
+def _micro_batches(case: chores._Case) -> int:
+    return int(case.flags.get("pipeline_configs", {}).get("accumulate_steps", 1))
+
+
+def test_workers_that_cannot_be_dealt_out_have_plain_plans() -> None:
+    assert {case.plan(7).mesh["dp"] for case in chores._cases(7)} == {7}
