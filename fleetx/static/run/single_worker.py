@@ -6,6 +6,7 @@ import fleetx.strategies  # noqa: F401  (the default drive and carrier are strat
 from fleetx.plan.compose import Request, compose
 from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
+from fleetx.plan.mesh import AXES
 from fleetx.plan.strategy import Plan
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class LoneMesh(_Base):  # type: ignore[misc]
     """Every axis has one rank, and there is no group: nobody to talk to."""
 
     def __init__(self) -> None:
-        pass
+        self.mesh_dim_names = AXES
 
     def __getitem__(self, axis: Any) -> "LoneMesh":
         return self
