@@ -5,8 +5,9 @@
 
 A cell of the grid is servers x workers, as processes of ``fleetrun`` on this machine, each with one
 thread for its computing; servers log every push. Workers train asynchronously, for so many seconds,
-all of them at once, batches that lie in memory. Cells that differ in workers alone say whether more
-workers make a job faster; those with as many workers for a server say what a server adds.
+all of them at once, batches that lie in memory. Cells with as many servers are one job, of which
+some workers rest. Those that differ in workers alone say whether more workers make a job faster;
+those with as many workers for a server say what a server adds.
 
 Of a server: processor time of a batch and of a request, and the share of a core that it takes. Of a
 worker: milliseconds of a batch, those in which its main thread computes, and the round trip of each
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +39,7 @@ from benchmarks.ctr import batches
 from benchmarks.unlaunched import seconds
 
 SIZE, BATCHES, WARM, RATE = 512, 60, 60, 0.001
-GRID = ("1x1", "2x1", "2x2", "2x4", "2x8", "3x6", "4x4", "4x8")
+GRID = ("2x1", "2x2", "2x4", "2x8", "4x4", "4x8", "1x1", "1x2", "3x6")
 
 
 class Trips:
@@ -47,21 +49,21 @@ class Trips:
         self.count: dict[str, int] = defaultdict(int)
         self.seconds: dict[str, float] = defaultdict(float)
         self._began: dict[int, float] = {}
-        send, receive = Channel.send, Channel.receive
+        send, receive = Channel.send_all, Channel.receive
 
         def timed_send(channel: Channel, *args: Any) -> None:
             self._began[id(channel)] = time.perf_counter()
             send(channel, *args)
 
         def timed_receive(channel: Channel, *args: Any) -> Any:
+            kind = name_of(channel._asked[0].frame.op)
             reply = receive(channel, *args)
-            kind = name_of(channel._request.op)
             self.count[kind] += 1
             self.seconds[kind] += time.perf_counter() - self._began[id(channel)]
             return reply
 
         patched: Any = Channel
-        patched.send, patched.receive = timed_send, timed_receive
+        patched.send_all, patched.receive = timed_send, timed_receive
 
     def clear(self) -> None:
         """Begin anew."""
@@ -73,11 +75,18 @@ def meet(folder: Path, name: str, workers: int) -> None:
     """Wait until all workers are here."""
     (folder / f"{name}.{fleet.worker_index()}").touch()
     while len([*folder.glob(f"{name}.*")]) < workers:
-        time.sleep(0.002)
+        time.sleep(0.01)
 
 
-def work(folder: Path, limit: float, *, prefetch: bool) -> None:
-    """A process of a job; workers write what they saw."""
+def work(folder: Path, limit: float, active: list[int], *, prefetch: bool) -> None:
+    """A process of a job; workers write what they saw.
+
+    Args:
+        folder: where to.
+        limit: seconds that are measured.
+        active: how many workers train at a time.
+        prefetch: whether rows are fetched one batch ahead.
+    """
     from examples.ctr.model import WideAndDeep
 
     torch.set_num_threads(1)
@@ -105,26 +114,33 @@ def work(folder: Path, limit: float, *, prefetch: bool) -> None:
     for number in range(WARM):
         step(number)
     servers = [int(path.suffix[1:]) for path in folder.glob("server.*")]
-    meet(folder, "warm", fleet.worker_num())
+    for workers in active:
+        meet(folder, f"before-{workers}", fleet.worker_num())
+        if fleet.worker_index() < workers:
+            said = measured(step, limit, servers, trips)
+            (folder / f"said-{workers}.{fleet.worker_index()}").write_text(json.dumps(said))
+        meet(folder, f"after-{workers}", fleet.worker_num())
+    fleet.stop_worker()
+
+
+def measured(
+    step: Callable[[int], None], limit: float, servers: list[int], trips: Trips
+) -> dict[str, Any]:
+    """What a worker sees while it trains for a while."""
     trips.clear()
     used, began = [seconds(each) for each in servers], time.perf_counter()
-    own, main, done = time.process_time(), time.thread_time(), 0
+    main, done = time.thread_time(), 0
     while time.perf_counter() - began < limit:
         step(done)
         done += 1
-    clock = time.perf_counter() - began
-    said = {
+    return {
         "steps": done,
-        "clock": clock,
+        "clock": time.perf_counter() - began,
         "servers": [seconds(each) - before for each, before in zip(servers, used, strict=True)],
-        "process": time.process_time() - own,
         "main": time.thread_time() - main,
         "count": trips.count,
         "trips": trips.seconds,
     }
-    (folder / f"said.{fleet.worker_index()}").write_text(json.dumps(said))
-    meet(folder, "done", fleet.worker_num())
-    fleet.stop_worker()
 
 
 class Figures(NamedTuple):
@@ -146,20 +162,25 @@ class Figures(NamedTuple):
     """Milliseconds from a request to its answer."""
 
 
-def job(servers: int, workers: int, given: argparse.Namespace) -> Figures:
-    """Run one."""
+def job(servers: int, active: list[int], given: argparse.Namespace) -> dict[int, Figures]:
+    """Run one; returns what each number of workers reached."""
+    workers = max(active)
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, "-m", "fleetx.launch", f"--server_num={servers}"]
         command += [f"--worker_num={workers}", f"--log_dir={name}/log", __file__, "--work", name]
-        command += ["--seconds", str(given.seconds), *(["--prefetch"] if given.prefetch else [])]
+        command += ["--active", *map(str, active), "--seconds", str(given.seconds)]
+        command += ["--prefetch"] if given.prefetch else []
         # On the processor: a card that all workers share would be the limit instead.
         environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        found = [json.loads(path.read_text()) for path in Path(name).glob("said.*")]
-        if done.returncode or len(found) < workers:
+        found = {
+            count: [json.loads(path.read_text()) for path in Path(name).glob(f"said-{count}.*")]
+            for count in active
+        }
+        if done.returncode or any(len(each) < count for count, each in found.items()):
             logs = [log.read_text()[-2000:] for log in Path(name).glob("log/*log.*")]
             raise SystemExit("\n".join([done.stdout[-2000:], done.stderr[-2000:], *logs]))
-    return summed(found, servers)
+    return {count: summed(each, servers) for count, each in found.items()}
 
 
 def summed(found: list[dict[str, Any]], servers: int) -> Figures:
@@ -212,19 +233,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--prefetch", action="store_true", help="rows are fetched one batch ahead")
     parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--active", type=int, nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        work(Path(given.work), given.seconds, prefetch=given.prefetch)
+        work(Path(given.work), given.seconds, given.active, prefetch=given.prefetch)
         return
-    found: dict[str, list[Figures]] = {}
+    jobs: dict[int, list[int]] = {}
+    for cell in given.grid:
+        servers, _, workers = cell.partition("x")
+        jobs.setdefault(int(servers), []).append(int(workers))
+    found: dict[str, list[Figures]] = {cell: [] for cell in given.grid}
     for _ in range(given.rounds):
-        for cell in given.grid:
-            servers, _, workers = cell.partition("x")
+        for servers, active in jobs.items():
             began = time.perf_counter()
-            figures = job(int(servers), int(workers), given)
-            found.setdefault(cell, []).append(figures)
+            reached = job(servers, active, given)
+            for workers, figures in reached.items():
+                found[f"{servers}x{workers}"].append(figures)
+                print(f"{servers}x{workers}: {figures.rate:,.0f}", file=sys.stderr, flush=True)
             took = time.perf_counter() - began
-            print(f"{cell}: {figures.rate:,.0f} ({took:.0f} s)", file=sys.stderr, flush=True)
+            print(f"{servers} servers: {took:.0f} s", file=sys.stderr, flush=True)
     report(found)
 
 

@@ -84,7 +84,8 @@ def trained(endpoints: list[str], settings: dict[str, Any], patch: pytest.Monkey
 
 def _watch(seen: Seen, gate: threading.Event, patch: pytest.MonkeyPatch) -> None:
     """Count what travels; a sender sends only when the worker cannot go on without it."""
-    write, read, begin, init = Client.write, Client.read, AsyncCarrier.begin, AsyncCarrier.__init__
+    write, read = Client.writing, Client.reading
+    begin, init = AsyncCarrier.begin, AsyncCarrier.__init__
 
     def pushed(self: Client, *args: Any, **kwargs: Any) -> Any:
         name = threading.current_thread().name
@@ -107,8 +108,8 @@ def _watch(seen: Seen, gate: threading.Event, patch: pytest.MonkeyPatch) -> None
         self._arrived = _Opening(gate)
         self._waiting = _Bounded(gate, self.options.queue)
 
-    patch.setattr(Client, "write", pushed)
-    patch.setattr(Client, "read", fetched)
+    patch.setattr(Client, "writing", pushed)
+    patch.setattr(Client, "reading", fetched)
     patch.setattr(AsyncCarrier, "begin", begun)
     patch.setattr(AsyncCarrier, "__init__", made)
 

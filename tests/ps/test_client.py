@@ -114,7 +114,8 @@ def test_an_answer_must_fit_its_request(change: dict[str, int]) -> None:
         ids = np.array([5, 6])
         head = frames.Frame(frames.Op.PULL, handle.numbers[0], count=2, body=16)
         channel.send(head, ids)
-        channel._request = channel._request._replace(**change)
+        asked = channel._asked.popleft()
+        channel._asked.append(asked._replace(frame=asked.frame._replace(**change)))
         with pytest.raises(RuntimeError, match=r"answered .* with ROWS 0 of 2"):
             channel.receive(lambda frame, pipe: None)
         assert right(client, handle)

@@ -473,13 +473,13 @@ def test_prefetched_rows_are_those_of_the_update_before(early: bool) -> None:
             model, worker = net(), here.worker()
             carrier = carried(model, worker, optimizer=torch.optim.Adagrad, lr=0.1)
             pulls: list[int] = []
-            client_pull = worker.client.pull
+            client_pulling = worker.client.pulling
 
             def counted(*args: Any, **kwargs: Any) -> Any:
                 pulls.append(1)
-                return client_pull(*args, **kwargs)
+                return client_pulling(*args, **kwargs)
 
-            worker.client.pull = counted  # type: ignore[method-assign]
+            worker.client.pulling = counted  # type: ignore[method-assign]
             found = []
             for step in range(STEPS):
                 if ahead and step + 1 < STEPS:

@@ -15,7 +15,7 @@ from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.rules import SGD, Adagrad
 from fleetx.ps.tables.sparse_spec import SparseSpec
-from fleetx.ps.wire.channel import Channel
+from fleetx.ps.wire.channel import Channel, Request
 from fleetx.ps.wire.frames import HEADER, Flag, Frame, Op
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.wire.pipes import byte_view
@@ -65,12 +65,13 @@ def test_bytes_are_halved_and_the_table_is_not(
     form: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent, received = list[int](), list[int]()
-    send, answer = Channel.send, Channel._answer
+    send, answer = Channel.send_all, Channel._answer
 
-    def counted(self: Channel, frame: Frame, *rest: Any) -> None:
-        if frame.op != Op.CALL:  # signs of life, which come when they come
-            sent.append(sum(len(byte_view(part)) for part in (frame.packed(), *rest)))
-        send(self, frame, *rest)
+    def counted(self: Channel, requests: list[Request]) -> None:
+        for frame, rest in requests:
+            if frame.op != Op.CALL:  # signs of life, which come when they come
+                sent.append(sum(len(byte_view(part)) for part in (frame.packed(), *rest)))
+        send(self, requests)
 
     def heard(self: Channel, read: Any) -> Frame:
         frame = answer(self, read)
@@ -84,7 +85,7 @@ def test_bytes_are_halved_and_the_table_is_not(
         client = here.client()
         handle = short(client, SparseSpec(name="t", dim=DIM, rule=SGD(1.0)), form)
         logged = here.handlers[0].sparse(Frame(Op.PULL, 0))
-        monkeypatch.setattr(Channel, "send", counted)
+        monkeypatch.setattr(Channel, "send_all", counted)
         monkeypatch.setattr(Channel, "_answer", heard)
         shown = rows(client, handle, ids, train=True)
         before, after = np.empty((2, COUNT, DIM), np.float32)

@@ -59,6 +59,10 @@ class LoggedDenseTable(LoggedTable):
             return self.table.values.copy(), self.version
 
     @override
+    def reply_bytes(self, frame: Frame) -> int:
+        return 4 * self.table.spec.size
+
+    @override
     def parsed(self, frame: Frame, body: memoryview) -> Change:
         if frame.count != self.table.spec.size:
             raise BadFrameError(

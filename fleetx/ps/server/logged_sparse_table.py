@@ -48,6 +48,7 @@ class LoggedSparseTable(LoggedTable):
     ) -> None:
         self.table = disk_table.made(spec, None if folder is None else folder.parent)
         super().__init__(self.table, membership, folder, durable)
+        self.waits_for_disk |= spec.storage == "disk"
         self.saved_at: Array | None = None
         """While a log is replayed: the last record that each part of the table knows."""
         self._saved_mark = 0, 0
@@ -169,6 +170,10 @@ class LoggedSparseTable(LoggedTable):
                 self.table.drop(ids)  # a row that no log knows would not come back
                 raise
         self.followed.note(ids, self._record_number())
+
+    @override
+    def reply_bytes(self, frame: Frame) -> int:
+        return 4 * frame.count * self.table.spec.dim
 
     @override
     def parsed(self, frame: Frame, body: memoryview) -> Change:

@@ -50,6 +50,8 @@ class LoggedTable(ABC):
         self.membership = membership
         self.changed = threading.Condition(table.lock)
         self.journal = Journal(folder, durable=durable) if folder else None
+        self.waits_for_disk = durable
+        """Whether a request may have to wait for a disk."""
         self.seen: dict[int, int] = {}
         """Client -> the number of its last change."""
         self.staleness = Staleness()
@@ -284,6 +286,10 @@ class LoggedTable(ABC):
         frame = unpacked(rest[: HEADER.size], REQUESTS)
         self.seen[claim.client] = max(frame.seq, self.seen.get(claim.client, 0))
         self._accept(claim, frame, self.parsed(frame, rest[HEADER.size :]))
+
+    @abstractmethod
+    def reply_bytes(self, frame: Frame) -> int:
+        """What a request to look at the table brings back."""
 
     @abstractmethod
     def parsed(self, frame: Frame, body: memoryview) -> Change:

@@ -23,14 +23,18 @@ from fleetx.ps.server.worker_barriers import Connected, WorkerBarriers, always
 from fleetx.ps.tables.checksums import DamagedError
 from fleetx.ps.tables.entries import check_unseen_days, unseen_days_of
 from fleetx.ps.wire.arrays import Floats
-from fleetx.ps.wire.frames import LOOKING, BadFrameError, Flag, Frame, Op, name_of
+from fleetx.ps.wire.frames import CHANGING, LOOKING, BadFrameError, Flag, Frame, Op, name_of
 from fleetx.ps.wire.handshake import OBSERVER, Claim
 from fleetx.ps.wire.messages import Message
+from fleetx.ps.wire.pipes import LARGE
 
 logger = logging.getLogger(__name__)
 
 _LOOKS = ("describe", "heartbeat", "spec", "tables")
 """What callers may ask for that are no workers."""
+_QUICK = CHANGING | {Op.PULL, Op.READ}
+QUICK_BYTES = 2 * LARGE
+"""A request or an answer that is longer takes a while."""
 _COUNTED = ("pulled", "pushed", "updates")
 """Figures that rise, and whose rates are reported."""
 
@@ -136,6 +140,18 @@ class RequestHandler:
         if not isinstance(found, LoggedDenseTable):
             raise BadFrameError(f"table {frame.table} is sparse")
         return found
+
+    def quick_table(self, frame: Frame) -> LoggedTable | None:
+        """The table of a request that takes no time and waits for nobody; None for all others."""
+        if frame.op not in _QUICK or frame.body > QUICK_BYTES:
+            return None
+        logged = self._found(frame.table)
+        if logged.waits_for_disk:
+            return None
+        if frame.op in CHANGING:
+            return logged
+        waits = frame.step > logged.version or logged.reply_bytes(frame) > QUICK_BYTES
+        return None if waits else logged
 
     def _found(self, number: int) -> LoggedTable:
         if number >= len(self._tables):

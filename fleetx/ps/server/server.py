@@ -1,4 +1,10 @@
-"""A parameter server: one thread for each connection, over one request handler."""
+"""A parameter server: a thread for each connection, and one for the small requests of all of them.
+
+Threads that each answer small requests take the interpreter's lock from each other many times in
+each of them, at every call that waits or computes, and wait longer for it than they work. So such
+requests of all connections are answered by one thread, while those of the connections sleep; they
+go on when something comes that is large, has to wait, or is rare.
+"""
 
 import logging
 import select
@@ -13,15 +19,17 @@ import numpy as np
 from typing_extensions import override
 
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
-from fleetx.ps.server.logged_table import TableLostError
+from fleetx.ps.server.logged_table import LoggedTable, TableLostError
 from fleetx.ps.server.request_handler import RequestHandler
+from fleetx.ps.server.shared_thread import SharedThread
 from fleetx.ps.server.strangers import Strangers
 from fleetx.ps.wire.arrays import Array
 from fleetx.ps.wire.errors import PeerLostError
-from fleetx.ps.wire.frames import HEADER, REQUESTS, SHORT, BadFrameError, Flag, Frame, Op, unpacked
+from fleetx.ps.wire.frames import HEADER, SHORT, BadFrameError, Flag, Frame, Op
 from fleetx.ps.wire.handshake import ENCRYPTED, OBSERVER, Claim, RefusedError, receive
 from fleetx.ps.wire.messages import Message, from_json, to_json
-from fleetx.ps.wire.pipes import LARGE, EndedError, Pipe
+from fleetx.ps.wire.pipes import LARGE, Bytes, EndedError, Pipe, byte_view
+from fleetx.ps.wire.request_reader import RequestReader
 from fleetx.ps.wire.shared_memory_server import ROWS_AT, SharedReplyWriter
 from fleetx.ps.wire.short_floats import shortened
 from fleetx.ps.wire.versions import Version
@@ -36,6 +44,10 @@ GREETING = 5.0
 PLAIN = 2.0
 """Seconds after which a caller that says nothing is told that this server encrypts."""
 WATCH = 0.5
+QUICK_ONES = 8
+"""Small requests in a row after which the shared thread serves a connection."""
+SHORT_WAIT = 0.002
+"""Seconds that the shared thread waits for a table: as long as other small requests take."""
 _COPYING = (Op.FOLLOW, Op.FETCH, Op.SCAN)
 """What only those ask for who keep copies of tables."""
 
@@ -65,6 +77,7 @@ class Server(socketserver.ThreadingTCPServer):
         self.strangers = Strangers(MOST_STRANGERS, GREETING)
         self.open_connections = 0
         handler.connections = lambda: self.open_connections
+        self.shared = SharedThread()
         self._count = threading.Lock()
         self._trouble = ""
         super().__init__(address, Connection)
@@ -75,6 +88,7 @@ class Server(socketserver.ThreadingTCPServer):
         watch.start()
         self.serve_forever(poll_interval=0.1)
         watch.join()
+        self.shared.close()
         self.handler.clear()
         if self.handler.membership.abandoned:
             raise AllWorkersLostError(
@@ -168,8 +182,7 @@ class Connection(socketserver.BaseRequestHandler):
     def _serve(self, pipe: Pipe, claim: Claim) -> None:
         loop = _RequestLoop(self.server.handler, pipe, claim)
         try:
-            while True:
-                loop.serve_one()
+            loop.serve(self.server.shared)
         except BadFrameError as error:
             loop.refuse(error)
             raise
@@ -193,19 +206,69 @@ class _RequestLoop:
 
     def __init__(self, handler: RequestHandler, pipe: Pipe, claim: Claim) -> None:
         self._handler, self._pipe, self._claim = handler, pipe, claim
-        self._head = memoryview(bytearray(HEADER.size))
-        self._body = memoryview(bytearray(1 << 16))
+        self._reader = RequestReader(pipe)
         self._replies = SharedReplyWriter(pipe)
+        self._held: list[memoryview] | None = None
+        """Replies that are sent together, while the shared thread serves."""
 
-    def serve_one(self) -> None:
-        self._pipe.read(self._head, idle=True)
-        frame = unpacked(self._head, REQUESTS)
-        if frame.body > len(self._body):
-            self._body = memoryview(bytearray(frame.body))
-        body = self._body[: frame.body]
-        self._pipe.read(body)
+    def serve(self, shared: SharedThread) -> None:
+        """Answer requests until the connection ends; small ones in the thread that all share."""
+        quick = 0
+        while True:
+            quick = quick + 1 if self._serve_one() else 0
+            if quick >= QUICK_ONES and self._reader.empty and not self._pipe.secure:
+                self._be_served(shared)
+                quick = 0
+
+    def _be_served(self, shared: SharedThread) -> None:
         try:
-            self._check_claim(frame)
+            shared.serve(self)
+        finally:
+            held, self._held = self._held, None
+        if held:  # it could not be sent without waiting
+            self._pipe.send(*held)
+
+    def _serve_one(self) -> bool:
+        """Wait for a request and answer it; returns whether it was one that takes no time."""
+        frame, body = self._reader.next()
+        quick = self._handler.quick_table(frame) is not None
+        self._check_claim(frame)
+        self._serve(frame, body)
+        return quick
+
+    def fileno(self) -> int:
+        """By which the system knows the connection."""
+        return self._pipe.socket.fileno()
+
+    def serve_ready(self) -> bool:
+        """Answer what has come and takes no time; False if the connection's own thread goes on."""
+        self._held, reader = [], self._reader
+        reader.poll()
+        stays = True
+        while stays and (frame := reader.head) is not None:
+            logged = self._handler.quick_table(frame)
+            if logged is None:
+                stays = False
+            elif not reader.complete(frame):
+                break
+            else:
+                self._check_claim(frame)
+                stays = self._serve_under_lock(logged)
+        self._pipe.send_some(self._held)
+        return stays and not self._held
+
+    def _serve_under_lock(self, logged: LoggedTable) -> bool:
+        """Answer the next request, unless others have its table for long; whether it was done."""
+        if not logged.changed.acquire(timeout=SHORT_WAIT):
+            return False
+        try:
+            self._serve(*self._reader.next())
+        finally:
+            logged.changed.release()
+        return True
+
+    def _serve(self, frame: Frame, body: memoryview) -> None:
+        try:
             self._answer(frame, body)
         except (ValueError, TimeoutError, PeerLostError, TableLostError, OSError) as error:
             if isinstance(error, ConnectionError):
@@ -222,6 +285,12 @@ class _RequestLoop:
         """Give the memory for replies back."""
         self._replies.close()
 
+    def _send(self, *parts: Bytes | Array) -> None:
+        if self._held is None:
+            self._pipe.send(*parts)
+        else:
+            self._held += [byte_view(part) for part in parts if len(part)]
+
     def refuse(self, error: Exception) -> None:
         """Tell the client what was wrong."""
         self._message(Op.ERROR, {"error": type(error).__name__, "text": str(error)})
@@ -233,11 +302,11 @@ class _RequestLoop:
         elif op == Op.PUSH:
             logged = self._handler.sparse(frame)
             logged.change(self._claim, frame, body)
-            self._pipe.send(Frame(Op.DONE, seq=frame.seq, step=logged.version).packed())
+            self._send(Frame(Op.DONE, seq=frame.seq, step=logged.version).packed())
         elif op == Op.WRITE:
             dense = self._handler.dense(frame)
             dense.change(self._claim, frame, body)
-            self._pipe.send(Frame(Op.DONE, seq=frame.seq, step=dense.version).packed())
+            self._send(Frame(Op.DONE, seq=frame.seq, step=dense.version).packed())
         elif op == Op.READ:
             dense = self._handler.dense(frame)
             values, version = dense.read(self._claim, frame, self._handler.patience)
@@ -268,18 +337,21 @@ class _RequestLoop:
             self._rows(Frame(Op.ROWS, count=frame.count, width=width, body=out.nbytes), end)
 
     def _rows(self, head: Frame, end: int) -> None:
-        if self._replies.offered and head.body > LARGE:
-            self._pipe.send(head._replace(flags=Flag.SHARED).packed())
+        if self._replies.offered and head.body > LARGE and self._held is None:
+            self._send(head._replace(flags=Flag.SHARED).packed())
         else:
             begin = ROWS_AT - HEADER.size
             head.write(self._replies.bytes, begin)
-            self._replies.send(begin, end)
+            if self._held is None:
+                self._replies.send(begin, end)
+            else:
+                self._send(self._replies.bytes[begin:end].tobytes())  # the next reply comes there
 
     def _send_changed_ids(self, frame: Frame) -> None:
         last, ids = self._handler.sparse(frame).changed_ids(self._claim, frame)
         reply = Frame(Op.IDS, seq=frame.seq, step=last)
         if ids is None:
-            self._pipe.send(reply._replace(flags=Flag.ALL).packed())
+            self._send(reply._replace(flags=Flag.ALL).packed())
         else:
             self._reply(reply._replace(count=len(ids)), ids)
 
@@ -297,16 +369,16 @@ class _RequestLoop:
         packed, flags = version.packed(), Flag.ALL if ids is None else Flag.NONE
         found: Array = np.empty(0, np.int64) if ids is None else ids
         reply = Frame(Op.CHANGES, flags=flags, count=len(found), body=len(packed) + found.nbytes)
-        self._pipe.send(reply.packed(), packed, found)
+        self._send(reply.packed(), packed, found)
 
     def _send_found(self, ids: Array, rows: Array) -> None:
         size = ids.nbytes + rows.nbytes
         reply = Frame(Op.FOUND, count=len(ids), width=rows.shape[1], body=size)
-        self._pipe.send(reply.packed(), ids, rows)
+        self._send(reply.packed(), ids, rows)
 
     def _reply(self, frame: Frame, array: Array) -> None:
-        self._pipe.send(frame._replace(body=array.nbytes).packed(), array)
+        self._send(frame._replace(body=array.nbytes).packed(), array)
 
     def _message(self, op: int, content: dict[str, Any]) -> None:
         data = to_json(content)
-        self._pipe.send(Frame(op, body=len(data)).packed(), data)
+        self._send(Frame(op, body=len(data)).packed(), data)

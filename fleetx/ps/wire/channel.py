@@ -5,8 +5,10 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fleetx.ps.wire.arrays import Array
 from fleetx.ps.wire.errors import PeerLostError
@@ -77,6 +79,13 @@ class Access:
     """Whether rows of servers on the same host are read in their memory."""
 
 
+class Request(NamedTuple):
+    """A header, and what is sent behind it."""
+
+    frame: Frame
+    parts: Sequence[Bytes | Array] = ()
+
+
 class Channel:
     """Requests are kept until they are answered, and sent again if the connection was lost."""
 
@@ -97,10 +106,8 @@ class Channel:
         self._pipe: Pipe | None = None
         self._shares_memory = access.shared_memory and access.tls is None
         self._shared_reader: SharedReplyReader | None = None
-        self._parts: tuple[Bytes | Array, ...] = ()
-        self._request = Frame(0)
-        self._answer_pending = False
-        """Whether an answer was not read to its end, and is still to come on this connection."""
+        self._asked: deque[Request] = deque()
+        """Requests whose answers were not read to their ends."""
         self._seq = 0
         self._ended = False
 
@@ -111,12 +118,21 @@ class Channel:
 
     def send(self, frame: Frame, *rest: Bytes | Array) -> None:
         """Send a request; a failure shows, and is mended, when its answer is read."""
-        self._request, parts = self._checked(frame), (frame.packed(), *rest)
-        if self._answer_pending:
+        self.send_all([Request(frame, rest)])
+
+    def send_all(self, requests: Sequence[Request]) -> None:
+        """Send several requests at once; their answers come in the same order.
+
+        All but the first, and all answers but the last, must be small (``LARGE`` together): the
+        other end may wait for us to read an answer before it reads the next request.
+        """
+        for request in requests:
+            self._check(request.frame)
+        if self._asked:
             # Somebody gave a request up, which is not sent again. What is still said about it must
             # not be taken for the answer to this one.
             self.close()
-        self._parts, self._answer_pending = parts, True
+        self._asked = deque(requests)
         try:
             self._deliver(self._opened(time.monotonic() + self._access.patience))
         except (RefusedError, ServerLostError):
@@ -126,9 +142,9 @@ class Channel:
         except ConnectionError:
             self.close()
 
-    def _checked(self, frame: Frame) -> Frame:
+    def _check(self, frame: Frame) -> None:
         try:
-            return checked(frame, REQUESTS)
+            checked(frame, REQUESTS)
         except BadFrameError as error:
             raise ValueError(
                 f"server {self.endpoint} takes no such request ({error}); use smaller batches, or "
@@ -136,14 +152,16 @@ class Channel:
             ) from None
 
     def receive(self, read: Receive) -> Frame:
-        """Read the answer to the last request."""
+        """Read the answer to the oldest request that has none yet."""
         deadline = float("inf")  # a server may be away for so long, not think for so long
         while True:
             try:
                 if self._pipe is None:
                     deadline = min(deadline, time.monotonic() + self._access.patience)
                     self._deliver(self._opened(deadline))
-                return self._answer(read)
+                frame = self._answer(read)
+                self._asked.popleft()
+                return frame
             except (RefusedError, ServerLostError):
                 raise
             except SharedMemoryError as error:
@@ -157,10 +175,16 @@ class Channel:
                 time.sleep(_PAUSE)
 
     def _deliver(self, pipe: Pipe) -> None:
-        if self._shares_memory and self._shared_reader is None and self._request.op == Op.PULL:
+        if self._shares_memory and self._shared_reader is None and self._pulls():
             self._shared_reader = opened(pipe)
             self._shares_memory = self._shared_reader is not None
-        pipe.send(*self._parts)
+        parts: list[Bytes | Array] = []
+        for request in self._asked:
+            parts += [request.frame.packed(), *request.parts]
+        pipe.send(*parts)
+
+    def _pulls(self) -> bool:
+        return any(request.frame.op == Op.PULL for request in self._asked)
 
     def _stop_sharing_memory(self, error: SharedMemoryError) -> None:
         """Have replies sent from now on, over a connection on which the server was not asked."""
@@ -175,18 +199,17 @@ class Channel:
         frame = unpacked(head, REPLIES)
         if frame.op == Op.ERROR:
             answer = from_json(self._pipe.read_exactly(frame.body))
-            self._answer_pending = False
+            self._asked.popleft()
             kind = _ERRORS.get(str(answer.get("error")), RuntimeError)
             raise kind(f"server {self.endpoint}: {answer.get('text')}")
         self._check_fit(frame)
         source = self._shared_reader if frame.flags & Flag.SHARED else self._pipe
         assert source is not None, "a server may say so only if it was asked where"
         read(frame, source.read)
-        self._answer_pending = False
         return frame
 
     def _check_fit(self, frame: Frame) -> None:
-        asked = self._request
+        asked = self._asked[0].frame
         fits = (frame.op, frame.seq) == (_REPLY[asked.op], asked.seq)
         if not fits or (asked.op == Op.PULL and frame.count != asked.count):
             raise RuntimeError(

@@ -24,6 +24,14 @@ def byte_view(part: Bytes | Array) -> memoryview:
     return (part.data if isinstance(part, np.ndarray) else memoryview(part)).cast("B")
 
 
+def _drop(views: list[memoryview], sent: int) -> None:
+    """Take so many bytes from the beginning of a list."""
+    while views and sent >= len(views[0]):
+        sent -= len(views.pop(0))
+    if views:
+        views[0] = views[0][sent:]
+
+
 class EndedError(ConnectionError):
     """The other end closed the connection between two messages."""
 
@@ -69,6 +77,27 @@ class Pipe:
                 raise EndedError("the connection was closed")
             got += count
 
+    def read_some(self, view: memoryview, *, idle: bool = False, wait: bool = True) -> int:
+        """Read what has come, but no more than there is room for; returns how much.
+
+        Args:
+            view: where to.
+            idle: there is no hurry.
+            wait: for the first byte; else there may be none.
+        """
+        while True:
+            try:
+                count = self.socket.recv_into(view, 0, 0 if wait else socket.MSG_DONTWAIT)
+            except (BlockingIOError, TimeoutError):
+                if not wait:
+                    return 0
+                if idle:
+                    continue
+                raise ConnectionError("the rest of a message did not come") from None
+            if count == 0:
+                raise EndedError("the connection was closed")
+            return count
+
     def read_exactly(self, count: int) -> bytes:
         """So many bytes."""
         data = bytearray(count)
@@ -86,13 +115,18 @@ class Pipe:
                 self._send_sealed(views)
                 return
             while views:
-                sent = self.socket.sendmsg(views)
-                while views and sent >= len(views[0]):
-                    sent -= len(views.pop(0))
-                if views:
-                    views[0] = views[0][sent:]
+                _drop(views, self.socket.sendmsg(views))
         except (BlockingIOError, TimeoutError):
             raise ConnectionError("the other end does not read") from None
+
+    def send_some(self, views: list[memoryview]) -> None:
+        """Send as much as can be sent without waiting, and leave the rest in the list."""
+        while views:
+            try:
+                sent = self.socket.sendmsg(views, (), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            _drop(views, sent)
 
     def send_file(self, file: int, begin: int, end: int) -> None:
         """Send a part of a file, which takes no copy."""

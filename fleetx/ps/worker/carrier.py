@@ -4,13 +4,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.row_source import TableOptions
 from fleetx.ps.wire.arrays import Array, Floats, Ids
-from fleetx.ps.worker.client import TableHandle
+from fleetx.ps.worker.client import Client, Exchange
+from fleetx.ps.worker.companions import Companions
 from fleetx.ps.worker.row_gradients import RowGradients, joined
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.table_setup import TableSetup
@@ -33,9 +35,11 @@ class Carrier(TableSetup):
         """What they showed before another backward of the same batch."""
         self.step = 0
         """Updates of this model."""
+        self._companions = Companions()
 
     def begin(self) -> None:
         """Before a forward."""
+        self._companions.forget()
         worker = self.worker
         if self.options.bound >= 0:
             step, bound = worker.step, self.options.bound
@@ -80,6 +84,7 @@ class Carrier(TableSetup):
 
     def count(self, worker: Worker) -> None:
         """Note an update."""
+        self._companions.forget()
         self.step += 1
         worker.step += 1
 
@@ -104,26 +109,37 @@ class Carrier(TableSetup):
         self, worker: Worker, dense: list[list[Floats]], sparse: Mapping[str, RowGradients]
     ) -> None:
         """Send gradients to the servers."""
-        rounds, pushed = worker.pace.workers > 0, list[TableHandle]()
+        worker.client.exchange(self.pushes(worker, worker.client, dense, sparse))
+        if worker.pace.workers > 0:
+            for group, _ in self.groups:
+                group.table.advance()
+            for name in sparse:
+                worker.table(self.tables[name].options).advance()
+
+    def pushes(
+        self,
+        worker: Worker,
+        client: Client,
+        dense: list[list[Floats]],
+        sparse: Mapping[str, RowGradients],
+    ) -> list[Exchange]:
+        """What a client asks servers for, to give them these gradients."""
+        asked: list[Exchange] = []
         for (group, options), values in zip(self.groups, dense, strict=True):
             rate, handle = float(options["lr"]), group.table
-            worker.client.write(handle, values, rate=rate, step=handle.versions)
-            pushed.append(handle)
+            asked += client.writing(handle, values, rate=rate, step=handle.versions)
         for name, gathered in sparse.items():
             handle = worker.table(self.tables[name].options)
-            worker.client.push(
+            asked += client.pushing(
                 handle,
                 gathered.batch,
                 gathered.gradients,
                 rate=self.rate(name),
                 step=handle.versions,
-                everywhere=rounds,
+                everywhere=worker.pace.workers > 0,
                 stats=gathered.stats,
             )
-            pushed.append(handle)
-        if rounds:
-            for handle in pushed:
-                handle.advance()
+        return asked
 
     def rate(self, table: str) -> float:
         """The learning rate of a table: the job's, unless the table has a rule of its own."""
@@ -155,7 +171,25 @@ class Carrier(TableSetup):
         handle = worker.table(table)
         if versions is not None:
             return worker.ahead.pull(handle, batch, train=train, step=versions, met=met)
-        return worker.client.pull(handle, batch, train=train, step=handle.versions, met=met)
+        if not train or met is not None:
+            return worker.client.pull(handle, batch, train=train, step=handle.versions, met=met)
+        return self._look_up_together(worker, table, batch)
+
+    def _look_up_together(self, worker: Worker, table: TableOptions, batch: IdBatch) -> Floats:
+        """Rows of a table, and of those that are asked for the same ids after it."""
+        if (rows := self._companions.early(table, batch)) is not None:
+            return rows
+        client, asked, found = worker.client, list[Exchange](), list[Floats]()
+        together = [table, *self._companions.of(table)]
+        for each in together:
+            handle = worker.table(each)
+            found.append(np.empty((len(batch.ids), handle.width), np.float32))
+            step, train = handle.versions, each is table
+            asked += client.pulling(handle, batch, found[-1], train=train, step=step)
+        client.exchange(asked)
+        for each, rows in zip(together[1:], found[1:], strict=True):
+            self._companions.keep(each, rows)
+        return found[0]
 
     def sort_ids(self, ids: Ids) -> IdBatch:
         """The batch of these ids, which several tables may share."""
@@ -192,6 +226,7 @@ class Carrier(TableSetup):
 
     def catch_up(self) -> None:
         """Take over what the servers hold, whatever this worker knew or was about to use."""
+        self._companions.forget()
         for module in self.modules.values():
             module.forget_ahead()
         self.refresh(self.worker)

@@ -154,28 +154,16 @@ class AsyncCarrier(_UnsynchronizedCarrier):
 
     def _deliver(self, worker: Worker, client: Client, items: list[tuple[Dense, Sparse]]) -> None:
         dense, sparse = merged(items, client.servers) if len(items) > 1 else items[0]
-        for (group, options), values in zip(self.groups, dense, strict=True):
-            client.write(group.table, values, rate=float(options["lr"]))
-        for name, gathered in sparse.items():
-            client.push(
-                worker.table(self.tables[name].options),
-                gathered.batch,
-                gathered.gradients,
-                rate=self.rate(name),
-                stats=gathered.stats,
-            )
+        asked, fetched = self.pushes(worker, client, dense, sparse), list[list[Floats]]()
         self._sent += len(items)
         if self._sent >= self.options.refresh and self.groups:
             self._sent = 0
-            self._fetch(client)
-
-    def _fetch(self, client: Client) -> None:
-        fetched = []
-        for group, _ in self.groups:
-            arrays = group.arrays()
-            client.read(group.table, arrays)
-            fetched.append(arrays)
-        self._fresh = fetched
+            for group, _ in self.groups:
+                fetched.append(group.arrays())
+                asked += client.reading(group.table, fetched[-1])
+        client.exchange(asked)
+        if fetched:
+            self._fresh = fetched
 
     @override
     def flush(self) -> None:

@@ -2,27 +2,32 @@
 
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
-from typing import Any
+from itertools import count, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.wire import frames
 from fleetx.ps.wire.arrays import Array, Floats, Ids
-from fleetx.ps.wire.channel import Access, Channel, Fill
+from fleetx.ps.wire.channel import Access, Channel, Fill, Receive, Request
 from fleetx.ps.wire.frames import Flag, Frame, Op
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.wire.messages import Message, from_json, to_json
-from fleetx.ps.wire.pipes import byte_view
+from fleetx.ps.wire.pipes import LARGE, byte_view
 from fleetx.ps.wire.short_floats import shortened, widened
 
 _ONCE = ("load", "save", "shrink")
 """Methods that must not happen twice."""
 Steps = int | list[int]
 """A version of a table: the same on all servers, or each server's own."""
+
+
+def _nothing(frame: Frame, fill: Fill) -> None:
+    """A reply without a body."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,16 @@ class TableHandle:
     def after(self) -> list[int]:
         """The versions that our next push leads to."""
         return [version + 1 for version in self.versions]
+
+
+class Exchange(NamedTuple):
+    """A request to one server, and who takes the answer."""
+
+    server: int
+    request: Request
+    read: Receive = _nothing
+    answer_bytes: int = 0
+    """How long the answer will be, if it is long."""
 
 
 class Client:
@@ -127,47 +142,74 @@ class Client:
         """The rows of a batch, in its order."""
         if out is None:
             out = np.empty((len(batch.ids), table.width), np.float32)
+        self.exchange(self.pulling(table, batch, out, train=train, step=step, met=met))
+        return out
+
+    def pulling(
+        self,
+        table: TableHandle,
+        batch: IdBatch,
+        out: Floats,
+        *,
+        train: bool = True,
+        step: Steps = 0,
+        met: Array | None = None,
+    ) -> list[Exchange]:
+        """What ``pull`` asks for."""
         flags = (Flag.TRAIN if train else Flag.NONE) | (Flag.COUNTS if met is not None else 0)
         flags |= table.short
         most = frames.MAX_BODY // max(12, 4 * table.width)  # of what is sent, and of what comes
-        with self._lock:
-            for cuts in self._frames(batch, most):
-                for server, cut in cuts.items():
-                    counts = [] if met is None else [np.ascontiguousarray(met[cut], np.uint32)]
-                    arrays: list[Array] = [batch.ids[cut], *counts]
-                    head = Frame(
-                        Op.PULL,
-                        table.numbers[server],
-                        flags,
-                        count=cut.stop - cut.start,
-                        step=_of(step, server),
-                        body=sum(array.nbytes for array in arrays),
-                    )
-                    self.channels[server].send(head, *arrays)
-                for server, cut in cuts.items():
-                    self.channels[server].receive(_into(out[cut], table.short))
-        return out
+        asked: list[Exchange] = []
+        for server, cut, _ in self._frames(batch, most):
+            counts = [] if met is None else [np.ascontiguousarray(met[cut], np.uint32)]
+            arrays: list[Array] = [batch.ids[cut], *counts]
+            head = Frame(
+                Op.PULL,
+                table.numbers[server],
+                flags,
+                count=cut.stop - cut.start,
+                step=_of(step, server),
+                body=sum(array.nbytes for array in arrays),
+            )
+            rows = out[cut]
+            request = Request(head, arrays)
+            asked.append(Exchange(server, request, _into(rows, table.short), rows.nbytes))
+        return asked
 
     def _frames(
         self, batch: IdBatch, most: int, *, everywhere: bool = False
-    ) -> Iterator[dict[int, slice]]:
-        """Server -> which ids of a batch go to it, again and again until all have gone.
+    ) -> Iterator[tuple[int, slice, bool]]:
+        """Server, which ids of a batch go to it in one frame, and whether more follow.
 
         Args:
             batch: all of them.
             most: rows in one frame.
-            everywhere: the first time also to servers that have none of the rows.
+            everywhere: also to servers that have none of the rows.
         """
-        ends = batch.begins[1:]
-        for part in count():
-            cuts = {
-                server: slice(int(first), int(min(first + most, ends[server])))
-                for server, begin in enumerate(batch.begins[:-1])
-                if (first := begin + part * most) < ends[server] or (everywhere and part == 0)
-            }
-            if not cuts:
-                return
-            yield cuts
+        for server, (begin, end) in enumerate(pairwise(batch.begins.tolist())):
+            firsts = range(begin, end, most) or (range(begin, begin + 1) if everywhere else ())
+            for first in firsts:
+                last = min(first + most, end)
+                yield server, slice(first, last), last < end
+
+    def exchange(self, asked: Iterable[Exchange]) -> list[Frame]:
+        """Send requests and take the answers; what is small goes to a server in one piece.
+
+        Requests to one server are answered in their order, those to several at the same time.
+        """
+        waiting: list[deque[Exchange]] = [deque() for _ in self.channels]
+        for each in asked:
+            waiting[each.server].append(each)
+        answers: list[Frame] = []
+        with self._lock:
+            while any(waiting):
+                together = [*map(_together, waiting)]
+                for channel, pieces in zip(self.channels, together, strict=True):
+                    if pieces:
+                        channel.send_all([_numbered(each.request, channel) for each in pieces])
+                for channel, pieces in zip(self.channels, together, strict=True):
+                    answers += [channel.receive(each.read) for each in pieces]
+        return answers
 
     def push(
         self,
@@ -193,34 +235,58 @@ class Client:
             everywhere: also to servers that have none of the rows, which wait for all workers.
             stats: shows and clicks of each id.
         """
+        asked = self.pushing(
+            table,
+            batch,
+            values,
+            rate=rate,
+            step=step,
+            delta=delta,
+            everywhere=everywhere,
+            stats=stats,
+        )
+        answers = self.exchange(asked)
+        return answers[-1].step if answers else 0
+
+    def pushing(
+        self,
+        table: TableHandle,
+        batch: IdBatch,
+        values: Array,
+        *,
+        rate: float = -1.0,
+        step: Steps = 0,
+        delta: bool = False,
+        everywhere: bool = False,
+        stats: Floats | None = None,
+    ) -> list[Exchange]:
+        """What ``push`` asks for."""
         flags = (
             Flag.UNIQUE | (Flag.DELTA if delta else 0) | (Flag.COUNTS if stats is not None else 0)
         )
         flags |= table.short
         values = shortened(values, table.short)
-        version, each = 0, 8 + values.itemsize * table.width + (8 if stats is not None else 0)
-        with self._lock:
-            for cuts in self._frames(batch, frames.MAX_BODY // each, everywhere=everywhere):
-                for server, cut in cuts.items():
-                    arrays: list[Array] = [batch.ids[cut], values[cut]]
-                    arrays += [] if stats is None else [stats[cut]]
-                    # A round takes what belongs together; else each frame is a push of its own.
-                    more = everywhere and cut.stop < batch.begins[server + 1]
-                    head = Frame(
-                        Op.PUSH,
-                        table.numbers[server],
-                        flags | (Flag.MORE if more else 0),
-                        self.channels[server].next_seq(),
-                        cut.stop - cut.start,
-                        table.width,
-                        _of(step, server),
-                        rate,
-                        sum(array.nbytes for array in arrays),
-                    )
-                    self.channels[server].send(head, *arrays)
-                for server in cuts:
-                    version = self.channels[server].receive(_nothing).step
-        return version
+        each = 8 + values.itemsize * table.width + (8 if stats is not None else 0)
+        asked: list[Exchange] = []
+        for server, cut, follows in self._frames(
+            batch, frames.MAX_BODY // each, everywhere=everywhere
+        ):
+            arrays: list[Array] = [batch.ids[cut], values[cut]]
+            arrays += [] if stats is None else [stats[cut]]
+            # A round takes what belongs together; else each frame is a push of its own.
+            more = Flag.MORE if everywhere and follows else 0
+            head = Frame(
+                Op.PUSH,
+                table.numbers[server],
+                flags | more,
+                count=cut.stop - cut.start,
+                width=table.width,
+                step=_of(step, server),
+                rate=rate,
+                body=sum(array.nbytes for array in arrays),
+            )
+            asked.append(Exchange(server, Request(head, arrays)))
+        return asked
 
     def changed_ids(self, table: TableHandle, since: list[int], reader: int) -> IdBatch | None:
         """Ids of rows that others than the reader have changed; None if any row may be.
@@ -244,15 +310,21 @@ class Client:
 
     def read(self, table: TableHandle, out: Sequence[Floats], *, step: Steps = 0) -> int:
         """All values of a dense table, one array for each server; returns the lowest version."""
-        with self._lock:
-            for server, channel in enumerate(self.channels):
-                number, least = table.numbers[server], _of(step, server)
-                channel.send(Frame(Op.READ, number, step=least))
-            versions = [
-                channel.receive(_into(values)).step
-                for channel, values in zip(self.channels, out, strict=True)
-            ]
-        return min(versions)
+        return min(reply.step for reply in self.exchange(self.reading(table, out, step=step)))
+
+    def reading(
+        self, table: TableHandle, out: Sequence[Floats], *, step: Steps = 0
+    ) -> list[Exchange]:
+        """What ``read`` asks for."""
+        return [
+            Exchange(
+                server,
+                Request(Frame(Op.READ, table.numbers[server], step=_of(step, server))),
+                _into(values),
+                values.nbytes,
+            )
+            for server, values in enumerate(out)
+        ]
 
     def write(
         self,
@@ -264,21 +336,31 @@ class Client:
         flag: int = Flag.NONE,
     ) -> None:
         """Gradients, differences or first values of a dense table, an array for each server."""
-        with self._lock:
-            for server, (channel, array) in enumerate(zip(self.channels, values, strict=True)):
-                head = Frame(
-                    Op.WRITE,
-                    table.numbers[server],
-                    flag,
-                    channel.next_seq(),
-                    len(array),
-                    step=_of(step, server),
-                    rate=rate,
-                    body=array.nbytes,
-                )
-                channel.send(head, array)
-            for channel in self.channels:
-                channel.receive(_nothing)
+        self.exchange(self.writing(table, values, rate=rate, step=step, flag=flag))
+
+    def writing(
+        self,
+        table: TableHandle,
+        values: Sequence[Floats],
+        *,
+        rate: float = -1.0,
+        step: Steps = 0,
+        flag: int = Flag.NONE,
+    ) -> list[Exchange]:
+        """What ``write`` asks for."""
+        asked: list[Exchange] = []
+        for server, array in enumerate(values):
+            head = Frame(
+                Op.WRITE,
+                table.numbers[server],
+                flag,
+                count=len(array),
+                step=_of(step, server),
+                rate=rate,
+                body=array.nbytes,
+            )
+            asked.append(Exchange(server, Request(head, [array])))
+        return asked
 
     def hang_up(self, server: int) -> None:
         """Let those who wait for a server that is silent try to reach it anew."""
@@ -299,8 +381,25 @@ def _of(step: Steps, server: int) -> int:
     return step if isinstance(step, int) else step[server]
 
 
-def _nothing(frame: Frame, fill: Fill) -> None:
-    """A reply without a body."""
+def _numbered(request: Request, channel: Channel) -> Request:
+    """Changes are numbered as they are sent: servers take a lower number for one they know."""
+    if request.frame.op not in frames.CHANGING:
+        return request
+    return request._replace(frame=request.frame._replace(seq=channel.next_seq()))
+
+
+def _together(waiting: deque[Exchange]) -> list[Exchange]:
+    """Take the next requests to one server that can be sent at once."""
+    taken: list[Exchange] = []
+    sent = answered = 0
+    while waiting:
+        each = waiting[0]
+        sent += each.request.frame.body if taken else 0
+        if sent > LARGE or (taken and answered > LARGE):
+            break
+        answered += each.answer_bytes
+        taken.append(waiting.popleft())
+    return taken
 
 
 def _ids_to(found: list[Ids]) -> Any:

@@ -11,6 +11,7 @@ from fleetx.ps.tables.rules import Rule
 from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire.frames import Flag
 from fleetx.ps.worker.carrier_options import CarrierOptions
+from fleetx.ps.worker.client import Exchange
 from fleetx.ps.worker.dense_group import DenseGroup
 from fleetx.ps.worker.remote_optimizer import sparse_rule
 from fleetx.ps.worker.sparse_module import SparseModule
@@ -173,9 +174,13 @@ class TableSetup:
 
         If none is said, it is the one that our own pushes led to.
         """
-        for group, _ in self.groups:
-            handle, arrays = group.table, group.arrays()
-            worker.client.read(handle, arrays, step=handle.versions if step is None else step)
+        asked: list[Exchange] = []
+        fetched = [group.arrays() for group, _ in self.groups]
+        for (group, _), arrays in zip(self.groups, fetched, strict=True):
+            least = group.table.versions if step is None else step
+            asked += worker.client.reading(group.table, arrays, step=least)
+        worker.client.exchange(asked)
+        for (group, _), arrays in zip(self.groups, fetched, strict=True):
             group.put(arrays)
 
 
