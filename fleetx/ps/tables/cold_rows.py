@@ -7,6 +7,7 @@ for the disk either.
 
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,8 +47,11 @@ class ColdRows:
                 map_async=True,
                 readahead=False,  # rows are asked for here and there
                 max_readers=1,
+                max_dbs=1,
             )
             self._blocks = os.open(f"{place}/rows", os.O_RDWR)
+        # Keys that LMDB compares as numbers take a third less to find than those that are bytes.
+        self._table = self._file.open_db(b"rows", integerkey=True)
         self._page = int(self._file.stat()["psize"])
         self._allocated = 0
 
@@ -78,7 +82,7 @@ class ColdRows:
         order = np.argsort(keys)  # neighbours share pages
         values = records[order].view(np.dtype((np.void, self._record.itemsize)))
         self.reserve(len(records))
-        with self._errors(), self._file.begin(write=True) as transaction:
+        with self._errors(), self._begin(write=True) as transaction:
             pairs = zip(_names(keys[order]), values.tolist(), strict=True)
             transaction.cursor().putmulti(pairs)
 
@@ -86,21 +90,20 @@ class ColdRows:
         """The records of those ids that have one, in no order."""
         if not len(self):
             return np.empty(0, self._record)
-        with self._errors(), self._file.begin() as transaction:
+        with self._errors(), self._begin() as transaction:
             found = transaction.cursor().getmulti(_names(np.sort(_keys(ids))))
             return np.frombuffer(b"".join([value for _, value in found]), self._record)
 
     def part(self, number: int, bits: int) -> Array:
         """The records in one of ``2**bits`` equal parts of the hash range."""
         size = 1 << (64 - bits)
-        begin, end = (at.to_bytes(9, "big")[1:] for at in (number * size, (number + 1) * size))
-        last = number + 1 == 1 << bits
-        with self._errors(), self._file.begin() as transaction:
+        end = (number + 1) * size
+        with self._errors(), self._begin() as transaction:
             cursor = transaction.cursor()
             values: list[bytes] = []
-            if cursor.set_range(begin):
+            if cursor.set_range((number * size).to_bytes(8, sys.byteorder)):
                 for key, value in cursor:
-                    if not last and key >= end:
+                    if int.from_bytes(key, sys.byteorder) >= end:
                         break
                     values.append(value)
             return np.frombuffer(b"".join(values), self._record)
@@ -108,23 +111,27 @@ class ColdRows:
     def delete(self, ids: Ids) -> int:
         """Forget records; returns how many there were."""
         self.reserve(len(ids))
-        with self._errors(), self._file.begin(write=True) as transaction:
+        with self._errors(), self._begin(write=True) as transaction:
             return sum(map(transaction.delete, _names(np.sort(_keys(ids)))))
 
     def clear(self) -> None:
         """Forget all records."""
         self.reserve(len(self))
-        with self._errors(), self._file.begin(write=True) as transaction:
-            transaction.drop(self._file.open_db(txn=transaction), delete=False)
+        with self._errors(), self._begin(write=True) as transaction:
+            transaction.drop(self._table, delete=False)
 
     def __len__(self) -> int:
-        entries: int = self._file.stat()["entries"]
+        with self._begin() as transaction:
+            entries: int = transaction.stat(self._table)["entries"]
         return entries
 
     @property
     def nbytes(self) -> int:
         """How long the file is."""
         return int((self._file.info()["last_pgno"] + 1) * self._file.stat()["psize"])
+
+    def _begin(self, *, write: bool = False) -> Any:
+        return self._file.begin(self._table, write=write)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -136,8 +143,8 @@ class ColdRows:
 
 
 def _keys(ids: Ids) -> Array:
-    """Bytes whose order is that of the hashes."""
-    return mixed(ids).astype(">u8")
+    """The hashes, by which records are in order."""
+    return mixed(ids)
 
 
 def _names(keys: Array) -> list[bytes]:
