@@ -9,9 +9,11 @@ python benchmarks/resnet_files.py                              # the card decode
 python benchmarks/resnet_files.py --decoder cpu                # the cores do
 python benchmarks/resnet_files.py --cores 4                    # with some of the cores
 python benchmarks/resnet_files.py --parts --epochs 0           # no training
+python benchmarks/resnet_files.py --compare gpu:16 auto:16 auto:4   # decoder:cores, in one process
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -28,6 +30,8 @@ import cv2
 import numpy as np
 import torch
 
+import fleetx as fleet
+from fleetx import applications
 from fleetx.data.images import View, train_loader
 from fleetx.data.images.card import CardDecoder, decode_jpegs
 from fleetx.data.images.dataset import Images
@@ -105,7 +109,7 @@ def parts(folder: Path, batch: int) -> None:
     source = EncodedImages(Images(labelled_files(folder, "train"), view, train=True))
     card = CardDecoder(source, device)
     read = source.__getitems__(range(batch))
-    files = [image.data for image in read.images()]
+    files = read.encoded()
 
     def say(what: str, work: Callable[[], object], times: int = 20) -> None:
         work()
@@ -129,6 +133,83 @@ def parts(folder: Path, batch: int) -> None:
         print(json.dumps({f"an epoch of the loader, decoder={decoder}": rate}), flush=True)
 
 
+class Comparison:
+    """The step of the script, fed by one loader after the other, and by images on the device."""
+
+    def __init__(self, folder: Path, args: argparse.Namespace) -> None:
+        spec = importlib.util.spec_from_file_location("train_with_fleet", SCRIPT)
+        assert spec is not None
+        assert spec.loader is not None
+        script = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(script)
+        sys.argv = [str(SCRIPT), f"--class_dim={CLASSES}", *FLAGS, *args.flag]
+        given = script.arguments()
+        self.folder, self.batch, self.epochs = folder, args.batch, args.epochs
+        self.net: Any = applications.build(given.model, class_dim=CLASSES)
+        fleet.init(is_collective=True, strategy=script.strategy_of(given, self.net))
+        self.model: Any = fleet.distributed_model(self.net, criterion=self.net.criterion)
+        sgd = torch.optim.SGD(self.model.parameters(), given.lr, given.momentum_rate)
+        fleet.distributed_optimizer(sgd)
+        self.cores = sorted(os.sched_getaffinity(0))
+
+    def steps(self, batches: Iterable[Any]) -> float:
+        """Images per second."""
+        torch.cuda.synchronize()
+        began, count = time.perf_counter(), 0
+        for batch in batches:
+            self.model.train_batch(batch)
+            count += len(batch[0])
+        torch.cuda.synchronize()
+        return round(count / (time.perf_counter() - began))
+
+    def synthetic(self) -> None:
+        """Nothing is read: the limit."""
+        images = torch.randn(self.batch, 3, 224, 224, device="cuda")
+        labels = torch.randint(0, CLASSES, (self.batch,), device="cuda")
+        batch = images.contiguous(memory_format=torch.channels_last), labels
+        self.steps([batch] * 5)
+        print(json.dumps({"synthetic": self.steps([batch] * 50)}), flush=True)
+
+    def loader(self, setting: str) -> Any:
+        """As the script makes it; ``decoder:cores`` or ``decoder:cores:processes``."""
+        decoder, cores, *processes = setting.split(":")
+        os.sched_setaffinity(0, self.cores[: int(cores)])
+        readers = int(processes[0]) if processes else None
+        return self.net.get_train_dataloader(
+            self.folder, self.batch, drop_last=True, decoder=decoder, num_workers=readers
+        )
+
+    def files(self, setting: str) -> None:
+        """The epochs of a loader."""
+        loader = self.loader(setting)
+        rates = [self.steps(loader) for _ in range(self.epochs)]
+        print(json.dumps({setting: rates}), flush=True)
+
+    def profile(self, setting: str) -> None:
+        """What the card and the calls of CUDA do in a few steps, by stream and thread."""
+        loader = self.loader(setting)
+        self.steps(loader)
+        with tempfile.TemporaryDirectory() as scratch:
+            batches = iter(loader)
+            for _ in range(6):
+                self.model.train_batch(next(batches))
+            with torch.profiler.profile() as profiler:
+                for _ in range(6):
+                    self.model.train_batch(next(batches))
+                torch.cuda.synchronize()
+            profiler.export_chrome_trace(f"{scratch}/trace.json")
+            events = json.loads(Path(scratch, "trace.json").read_text())["traceEvents"]
+        sums: dict[tuple[str, Any, str], list[float]] = {}
+        for event in events:
+            if event.get("cat") in {"kernel", "gpu_memcpy", "cuda_runtime", "cuda_driver"}:
+                key = event["cat"], event["tid"], event["name"][:60]
+                sums.setdefault(key, []).append(event["dur"])
+        ranked = sorted(sums.items(), key=lambda item: -sum(item[1]))
+        for (kind, where, name), taken in ranked[:60]:
+            line = f"{sum(taken) / 6e3:8.2f} ms a step, {len(taken) / 6:6.1f} times"
+            print(f"{line}, longest {max(taken) / 1e3:6.2f}: {kind} {where} {name}", flush=True)
+
+
 def main(given: Iterable[str] | None = None) -> None:
     """Draw, and train."""
     parser = argparse.ArgumentParser(
@@ -141,6 +222,8 @@ def main(given: Iterable[str] | None = None) -> None:
     parser.add_argument("--decoder", default="gpu", choices=["gpu", "cpu", "auto"])
     parser.add_argument("--cores", type=int, help="use no more than these")
     parser.add_argument("--parts", action="store_true", help="measure parts as well")
+    parser.add_argument("--compare", nargs="+", help="decoder:cores, for each as many epochs")
+    parser.add_argument("--profile", help="decoder:cores, of which to tell where time goes")
     parser.add_argument("--flag", action="append", default=[], help="another one of the script")
     parser.add_argument("--data_dir", type=Path, help="files of an earlier run, or your own")
     args = parser.parse_args(None if given is None else list(given))
@@ -152,7 +235,14 @@ def main(given: Iterable[str] | None = None) -> None:
             make(folder, args.files, min(args.drawn, args.files))
         if args.parts:
             parts(folder, args.batch)
-        if args.epochs:
+        if args.compare:
+            comparison = Comparison(folder, args)
+            comparison.synthetic()
+            for setting in args.compare:
+                comparison.files(setting)
+            if args.profile:
+                comparison.profile(args.profile)
+        elif args.epochs:
             print(json.dumps(train(folder, args)), flush=True)
 
 

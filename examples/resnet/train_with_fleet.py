@@ -365,7 +365,7 @@ def arguments() -> argparse.Namespace:
     add("lower_ratio", float, 3 / 4, "smallest width per height of a random crop")
     add("upper_ratio", float, 4 / 3, "largest width per height of a random crop")
     add("resize_short_size", int, 0, "short side before the centre is cut out; 0: 8/7 of it")
-    add("decoder", str, "auto", "who decodes: the cores, or the card", ["auto", "gpu", "cpu"])
+    add("decoder", str, "auto", "who decodes: the cores, the card, or both", ["auto", "gpu", "cpu"])
     add("reader_thread", int, None, "processes that decode; by default as many as there are cores")
     add("on_broken", str, "skip", "skip or raise, when an image is broken")
     # Strategies.

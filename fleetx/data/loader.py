@@ -216,7 +216,8 @@ def _generator_of(loader: DataLoader[Any]) -> torch.Generator | None:
 
 
 def _warn_of_deaf_workers(loader: DataLoader[Any]) -> None:
-    if loader.persistent_workers and hasattr(loader.dataset, "set_epoch"):
+    hears = getattr(loader.dataset, "shares_epoch", not hasattr(loader.dataset, "set_epoch"))
+    if loader.persistent_workers and not hears:
         logger.warning(
             "persistent_workers=True keeps copies of the dataset that set_epoch() does not reach; "
             "set persistent_workers=False if the data depends on the epoch"

@@ -1,7 +1,6 @@
 """Image files decoded, cut, brought to size and normalised on a GPU, whole batches at a time."""
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,15 +11,14 @@ import torch
 from torch import Tensor
 
 from fleetx.data.images.cutting import cut
-from fleetx.data.images.encoded import EncodedBatch, EncodedImages, Entry, Image
+from fleetx.data.images.decoding import Part
+from fleetx.data.images.encoded import EncodedBatch, EncodedImages, Entry
 from fleetx.data.images.normalising import Normalise
 
 logger = logging.getLogger(__name__)
 
 Decode = Callable[[list[Tensor], torch.device], list[Tensor]]
 """Bytes of JPEG files -> bytes of shape 3 x height x width on the device."""
-_TRIED = 64
-"""Images by which the speed of a card is measured."""
 
 
 def decode_jpegs(files: list[Tensor], device: torch.device) -> list[Tensor]:
@@ -37,25 +35,12 @@ def lacking(device: torch.device) -> str:
     if device.type != "cuda":
         return f"this worker computes on {device.type!r}, and not on an NVIDIA GPU"
     try:
-        decode_jpegs([_drawn(16, 16)], device)
+        decode_jpegs([_any_jpeg()], device)
     except ImportError as error:
         return f"torchvision, which calls nvJPEG, is not installed ({error})"
     except RuntimeError as error:
         return f"torchvision cannot call nvJPEG here ({str(error).splitlines()[0]})"
     return ""
-
-
-@cache
-def images_per_second(device: torch.device) -> float:
-    """How many photographs of 500 x 375 pixels the card decodes, measured on some."""
-    files = [_drawn(500, 375)] * _TRIED
-    for _ in range(2):  # what is done for the first time takes longer
-        torch.cuda.synchronize(device)
-        began = time.perf_counter()
-        decode_jpegs(files, device)
-        torch.cuda.synchronize(device)
-        taken = time.perf_counter() - began
-    return _TRIED / taken
 
 
 class CardDecoder:
@@ -78,6 +63,9 @@ class CardDecoder:
         self._stream = torch.cuda.Stream(device, priority=-1) if on_card else None
         self._used: deque[torch.cuda.Event] = deque()
         self._told: set[int] = set()
+        # Its kernel is compiled now: later, a thread would do so beside a model that is compiled.
+        blank = torch.zeros(3, 1, 1, dtype=torch.uint8, device=device)
+        cut([blank], [Part(0, 0, 1, 1)], [False], self._size)
 
     def work(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
         """Images as floats, and labels, both complete on the device."""
@@ -91,6 +79,7 @@ class CardDecoder:
 
     def hand_over(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The same batch, for the stream of the thread that asks for it."""
+        self._source.pace.give()
         if self._stream is None:
             return batch
         current = torch.cuda.current_stream(self._device)
@@ -115,45 +104,38 @@ class CardDecoder:
 
     def _pixels(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
         """Bytes of the batch's size, and labels, which are other ones in place of broken images."""
-        images, labels = batch.images(), batch.labels.clone()
-        decoded = iter(self._decoded([image for image in images if image.entry.is_encoded]))
-        found, entries = list[Tensor](), list[Entry]()
+        entries, labels = batch.entries(), batch.labels.clone()
+        decoded = iter(self._decoded([e for e in entries if e.is_encoded], batch.encoded()))
+        ready = iter(batch.pixels.to(self._device).permute(0, 3, 1, 2).unbind())
+        images = [next(decoded if entry.is_encoded else ready) for entry in entries]
         for at, image in enumerate(images):
-            pixels = next(decoded) if image.entry.is_encoded else self._laid(image.data)
-            entry = image.entry
-            if pixels is None:
-                (entry, data), labels[at] = self._source.on_host(entry.number)
-                pixels = self._laid(data)
-            found.append(pixels)
-            entries.append(entry)
+            if image is None:
+                entries[at], pixels, labels[at] = self._source.on_host(entries[at].number)
+                images[at] = pixels.to(self._device).permute(2, 0, 1)
         parts, mirrored = [entry.part for entry in entries], [entry.mirrored for entry in entries]
-        return cut(found, parts, mirrored, self._size), labels
+        return cut(
+            [image for image in images if image is not None], parts, mirrored, self._size
+        ), labels
 
-    def _laid(self, data: Tensor) -> Tensor:
-        """Pixels that came from the host."""
-        return data.to(self._device).view(self._size[1], self._size[0], 3).permute(2, 0, 1)
-
-    def _decoded(self, images: Sequence[Image]) -> list[Tensor | None]:
+    def _decoded(self, entries: Sequence[Entry], files: list[Tensor]) -> list[Tensor | None]:
         """None for those that the card does not decode, or decodes to another size."""
-        if not images:
+        if not files:
             return []
         try:
-            found: list[Tensor | None] = [
-                *self._decode([image.data for image in images], self._device)
-            ]
+            found: list[Tensor | None] = [*self._decode(files, self._device)]
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # because of one of them, and nobody says which
-            found = [self._alone(image) for image in images]
-        return [_if_sized(*pair) for pair in zip(found, images, strict=True)]
+            found = [self._alone(*pair) for pair in zip(entries, files, strict=True)]
+        return [_if_sized(*pair) for pair in zip(found, entries, strict=True)]
 
-    def _alone(self, image: Image) -> Tensor | None:
+    def _alone(self, entry: Entry, file: Tensor) -> Tensor | None:
         try:
-            return self._decode([image.data], self._device)[0]
+            return self._decode([file], self._device)[0]
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self._tell(image.entry.number, str(error).splitlines()[0])
+            self._tell(entry.number, str(error).splitlines()[0])
             return None
 
     def _tell(self, index: int, reason: str) -> None:
@@ -163,15 +145,12 @@ class CardDecoder:
             logger.info("%s: the host decodes it, because the card cannot (%s)", path, reason)
 
 
-def _if_sized(pixels: Tensor | None, image: Image) -> Tensor | None:
-    expected = (3, image.entry.height, image.entry.width)
+def _if_sized(pixels: Tensor | None, entry: Entry) -> Tensor | None:
+    expected = (3, entry.height, entry.width)
     return pixels if pixels is not None and pixels.shape == expected else None
 
 
-def _drawn(width: int, height: int) -> Tensor:
-    """A JPEG file with as much in it as in a photograph."""
+def _any_jpeg() -> Tensor:
     import cv2
 
-    numbers = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-    image = cv2.GaussianBlur(numbers, (0, 0), 1.5)
-    return torch.from_numpy(cv2.imencode(".jpg", image)[1].reshape(-1))
+    return torch.from_numpy(cv2.imencode(".jpg", np.zeros((16, 16, 3), np.uint8))[1].reshape(-1))

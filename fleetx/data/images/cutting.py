@@ -1,8 +1,7 @@
-"""Parts of decoded images to one batch of one size, in few kernels, on any device.
+"""Parts of decoded images to one batch of one size, on any device.
 
-torchvision has crops and sizes for one image, or the same ones for a batch. Here every image has
-its own size and part, and a loop over images starts so many kernels that the host is the limit. The
-parts are laid side by side and taken to size by one call of torch's ``grid_sample``.
+On a GPU one kernel does it (``cutting_kernel``). Elsewhere, and where kernels cannot be compiled,
+the parts are laid side by side and taken to size by one call of torch's ``grid_sample``.
 """
 
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fleetx.comm.gpu_kernels import has_kernels
 from fleetx.data.images.decoding import Part
 
 TOGETHER = 64
@@ -37,6 +37,11 @@ def cut(
         device=images[0].device,
         memory_format=torch.channels_last,
     )
+    if out.is_cuda and has_kernels():
+        from fleetx.data.images.cutting_kernel import cut_by_kernel
+
+        cut_by_kernel(images, parts, mirrored, out)
+        return out
     for start in range(0, len(images), TOGETHER):
         group = slice(start, start + TOGETHER)
         pieces = [_piece(*pair) for pair in zip(images[group], parts[group], strict=True)]

@@ -60,10 +60,11 @@ class Images(Dataset[Any]):
             raise ValueError(f"on_broken={on_broken!r} is not known; use 'skip' or 'raise'.")
         require("cv2", "decoding images")
         self.files, self.view, self.train = files, view, train
-        self.seed, self.epoch = seed, 0
+        self.seed = seed
         self._skips, self._channels_last = on_broken == "skip", channels_last
         self._length = -(-len(files) // multiple_of) * multiple_of
-        # Seen by all processes of a loader, and by those of the next epoch.
+        # Both are seen by all processes of a loader, and by those of the next epoch.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._reported = torch.zeros(len(files), dtype=torch.bool).share_memory_()
 
     def __len__(self) -> int:
@@ -75,7 +76,12 @@ class Images(Dataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Draw other crops than in the last epoch."""
-        self.epoch = epoch
+        self._epoch.fill_(epoch)
+
+    @property
+    def epoch(self) -> int:
+        """By whose number crops are drawn."""
+        return int(self._epoch)
 
     @override
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
@@ -139,7 +145,7 @@ class Images(Dataset[Any]):
 
 def room(shape: tuple[int, ...]) -> Tensor:
     """Memory for a batch; a process of a loader writes where its reader reads."""
-    if get_worker_info() is None:
+    if get_worker_info() is None or not math.prod(shape):
         return torch.empty(shape, dtype=torch.uint8)
     # What lies in shared memory goes to the reader as a handle; anything else is copied there.
     storage = shared_storage(math.prod(shape))

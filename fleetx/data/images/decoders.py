@@ -1,4 +1,4 @@
-"""Who decodes images: the cores of this worker, or its card."""
+"""Who decodes images: the cores of this worker, its card, or both."""
 
 import logging
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from fleetx.data.images.card import images_per_second, lacking
+from fleetx.data.images.card import lacking
 from fleetx.data.images.encoded import common_share
 from fleetx.data.images.labelled import LabelledFiles
 from fleetx.data.team import find_device
@@ -14,8 +14,6 @@ from fleetx.data.team import find_device
 logger = logging.getLogger(__name__)
 
 DECODERS = ("auto", "gpu", "cpu")
-CORE = 600
-"""Photographs of 500 x 375 pixels that one core decodes and cuts in a second."""
 READERS = 4
 """Processes that read files as fast as any card decodes them."""
 _NEARLY_ALL = 0.9
@@ -25,10 +23,12 @@ _NEARLY_ALL = 0.9
 class Decoder:
     """Who decodes."""
 
-    card: torch.device | None
-    """None: the processes of the loader."""
     processes: int
     """Of the loader."""
+    card: torch.device | None = None
+    """None: those processes alone."""
+    shared: bool = False
+    """Whether they decode what they have time for, and the card the rest."""
 
 
 def choose_decoder(decoder: str, files: LabelledFiles, cores: int) -> Decoder:
@@ -41,18 +41,19 @@ def choose_decoder(decoder: str, files: LabelledFiles, cores: int) -> Decoder:
     """
     if decoder not in DECODERS:
         raise ValueError(f"decoder={decoder!r} is not known; use 'auto', 'gpu' or 'cpu'.")
-    if decoder == "cpu":
-        return Decoder(None, cores)
-    device = _device(decoder)
-    if decoder == "gpu" and (reason := lacking(device)):
-        raise ValueError(
-            f"decoder='gpu' cannot be in force: {reason}. Set decoder to 'cpu', or to 'auto', "
-            "which takes the GPU where it can."
-        )
-    if decoder == "auto" and (device.type != "cuda" or not _is_worth_it(device, files, cores)):
-        return Decoder(None, cores)
-    # What the card does not decode is decoded by those who read.
-    return Decoder(device, min(READERS, cores) if common_share(files) >= _NEARLY_ALL else cores)
+    device = torch.device("cpu") if decoder == "cpu" else _device(decoder)
+    if decoder == "gpu":
+        if reason := lacking(device):
+            raise ValueError(
+                f"decoder='gpu' cannot be in force: {reason}. Set decoder to 'cpu', or to 'auto', "
+                "which takes the GPU where it can."
+            )
+        # What the card does not decode is decoded by those who read.
+        readers = min(READERS, cores) if common_share(files) >= _NEARLY_ALL else cores
+        return Decoder(readers, device)
+    if device.type == "cuda" and _helps(device):
+        return Decoder(cores, device, shared=True)
+    return Decoder(cores)
 
 
 def _device(decoder: str) -> torch.device:
@@ -63,24 +64,18 @@ def _device(decoder: str) -> torch.device:
     return found or torch.device("cpu")
 
 
-def _is_worth_it(device: torch.device, files: LabelledFiles, cores: int) -> bool:
-    """Whether the cores are slower than the card, and most files are for it."""
-    if reason := lacking(device):
-        return _told(f"the cores, because {reason}", False)
-    if (share := common_share(files)) < 0.5:
-        return _told(
-            f"the cores, because only {share:.0%} of the files are plain JPEG files, which GPUs "
-            "decode",
-            False,
-        )
-    card, host = images_per_second(device), cores * CORE
-    speeds = f"about {card:,.0f} images/s, and {cores} core(s) about {host:,}"
-    if card > host:
-        return _told(f"the GPU, because it decodes {speeds}", True)
-    return _told(f"the cores, because the GPU decodes {speeds}", False)
-
-
 @cache
-def _told(what: str, answer: bool) -> bool:
-    logger.info("decoder='auto' takes %s", what)
-    return answer
+def _helps(device: torch.device) -> bool:
+    """Whether "auto" lets the card decode, which is told."""
+    reason = lacking(device)
+    if torch.are_deterministic_algorithms_enabled():
+        reason = "which images a GPU would decode depends on who has time, and pixels on that"
+    if reason:
+        logger.info("decoder='auto' takes the cores alone, because %s", reason)
+        return False
+    logger.info(
+        "decoder='auto' takes both: the cores decode the images that they have time for before "
+        "they are needed, and %s the others",
+        device,
+    )
+    return True

@@ -1,5 +1,6 @@
 """Batches of images for this worker, decoded by as many processes as there are cores for it."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def image_loader(
         num_workers: processes that decode; by default the cores divided by the workers of this
             machine. 0 decodes in this process. Where the card decodes, they read files, and four
             are enough.
-        decoder: "cpu", "gpu", or "auto" for the one that is faster here.
+        decoder: "cpu", "gpu", or "auto" for both together where there is a GPU that can.
     """
     chosen = choose_decoder(decoder, images.files, decoders())
     processes = chosen.processes if num_workers is None else num_workers
@@ -75,14 +76,16 @@ def image_loader(
         drop_last=drop_last,
         num_workers=processes,
         collate_fn=_as_is,
-        worker_init_fn=_one_thread,
     )
     if chosen.card is None:
-        loader = made(images, pin_memory=torch.cuda.is_available())
+        pinned = torch.cuda.is_available()
+        loader = made(images, pin_memory=pinned, worker_init_fn=_one_thread)
         return distributed_loader(loader, then=Normalise(images.view))
-    source = EncodedImages(images)
+    source = EncodedImages(images, shared=chosen.shared)
     card = CardDecoder(source, chosen.card)
-    return distributed_loader(made(source), ahead=card.work, then=card.hand_over)
+    # A card is so fast that starting the processes for each epoch would take a part of it.
+    loader = made(source, worker_init_fn=_one_thread_aside, persistent_workers=processes > 0)
+    return distributed_loader(loader, ahead=card.work, then=card.hand_over)
 
 
 def decoders() -> int:
@@ -117,3 +120,10 @@ def _one_thread(worker: int) -> None:
     import cv2
 
     cv2.setNumThreads(0)
+
+
+def _one_thread_aside(worker: int) -> None:
+    """Besides, who trains goes first: it keeps the card busy."""
+    _one_thread(worker)
+    if hasattr(os, "nice"):
+        os.nice(5)
