@@ -206,21 +206,23 @@ def summed(found: list[dict[str, Any]], servers: int) -> Figures:
     )
 
 
+def row(cell: str, figures: Figures) -> str:
+    """A row of the table."""
+    trips = ", ".join(f"{kind} {value:.2f}" for kind, value in sorted(figures.trips.items()))
+    return (
+        f"| {cell} | {figures.rate:,.0f} | {figures.server_batch:.3f} "
+        f"| {figures.server_request:.0f} | {figures.server_busy:.2f} | {figures.batch:.2f} "
+        f"| {figures.computing:.2f} | {trips} |"
+    )
+
+
 def report(found: dict[str, list[Figures]]) -> None:
-    """Print a table, and all that was measured."""
+    """Print a table of the middle rounds."""
     columns = "examples/s | server: ms a batch | µs a request | of a core | worker: ms a batch"
     print(f"| servers x workers | {columns} | computing | round trips, ms |")
     print("|---|--:|--:|--:|--:|--:|--:|---|")
     for cell, each in found.items():
-        middle = sorted(each, key=lambda figures: figures.rate)[len(each) // 2]
-        trips = ", ".join(f"{kind} {value:.2f}" for kind, value in sorted(middle.trips.items()))
-        print(
-            f"| {cell} | {statistics.median(one.rate for one in each):,.0f} "
-            f"| {middle.server_batch:.3f} | {middle.server_request:.0f} "
-            f"| {middle.server_busy:.2f} | {middle.batch:.2f} | {middle.computing:.2f} | {trips} |"
-        )
-    rates = {cell: statistics.median(one.rate for one in each) for cell, each in found.items()}
-    print(json.dumps({cell: round(rate) for cell, rate in rates.items()}))
+        print(row(cell, sorted(each, key=lambda figures: figures.rate)[len(each) // 2]))
 
 
 def main() -> None:
@@ -249,7 +251,7 @@ def main() -> None:
             reached = job(servers, active, given)
             for workers, figures in reached.items():
                 found[f"{servers}x{workers}"].append(figures)
-                print(f"{servers}x{workers}: {figures.rate:,.0f}", file=sys.stderr, flush=True)
+                print(row(f"{servers}x{workers}", figures), file=sys.stderr, flush=True)
             took = time.perf_counter() - began
             print(f"{servers} servers: {took:.0f} s", file=sys.stderr, flush=True)
     report(found)
