@@ -133,6 +133,12 @@ def parts(folder: Path, batch: int) -> None:
         print(json.dumps({f"an epoch of the loader, decoder={decoder}": rate}), flush=True)
 
 
+def wait() -> None:
+    """Until the card has done what it was asked for."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 class Comparison:
     """The step of the script, fed by one loader after the other, and by images on the device."""
 
@@ -145,27 +151,27 @@ class Comparison:
         sys.argv = [str(SCRIPT), f"--class_dim={CLASSES}", *FLAGS, *args.flag]
         given = script.arguments()
         self.folder, self.batch, self.epochs = folder, args.batch, args.epochs
-        self.net: Any = applications.build(given.model, class_dim=CLASSES)
+        self.net: Any = applications.build(given.model, class_dim=CLASSES, width=given.width)
         fleet.init(is_collective=True, strategy=script.strategy_of(given, self.net))
         self.model: Any = fleet.distributed_model(self.net, criterion=self.net.criterion)
         sgd = torch.optim.SGD(self.model.parameters(), given.lr, given.momentum_rate)
-        fleet.distributed_optimizer(sgd)
+        self.optimizer = fleet.distributed_optimizer(sgd)
         self.cores = sorted(os.sched_getaffinity(0))
 
     def steps(self, batches: Iterable[Any]) -> float:
         """Images per second."""
-        torch.cuda.synchronize()
+        wait()
         began, count = time.perf_counter(), 0
         for batch in batches:
             self.model.train_batch(batch)
             count += len(batch[0])
-        torch.cuda.synchronize()
+        wait()
         return round(count / (time.perf_counter() - began))
 
     def synthetic(self) -> None:
         """Nothing is read: the limit."""
-        images = torch.randn(self.batch, 3, 224, 224, device="cuda")
-        labels = torch.randint(0, CLASSES, (self.batch,), device="cuda")
+        images = torch.randn(self.batch, 3, 224, 224, device=fleet.device())
+        labels = torch.randint(0, CLASSES, (self.batch,), device=fleet.device())
         batch = images.contiguous(memory_format=torch.channels_last), labels
         self.steps([batch] * 5)
         print(json.dumps({"synthetic": self.steps([batch] * 50)}), flush=True)
@@ -196,7 +202,7 @@ class Comparison:
             with torch.profiler.profile() as profiler:
                 for _ in range(6):
                     self.model.train_batch(next(batches))
-                torch.cuda.synchronize()
+                wait()
             profiler.export_chrome_trace(f"{scratch}/trace.json")
             events = json.loads(Path(scratch, "trace.json").read_text())["traceEvents"]
         sums: dict[tuple[str, Any, str], list[float]] = {}
