@@ -1,7 +1,7 @@
 """A GPT on one GPU: fp8 with amp and compile against amp and compile.
 
-Random tokens on the device, bfloat16, AdamW. The two sides take turns, so that noise hits both
-alike, and the side without fp8 comes twice, which shows the noise. Needs a GPU of the Hopper
+Random tokens on the device, bfloat16, AdamW. The side without fp8 comes twice, before and after
+the other, which shows the noise. Needs a GPU of the Hopper
 generation or a later one.
 
 python benchmarks/fp8.py                     # both jobs of README.md
@@ -128,37 +128,47 @@ class Side:
 
 
 def measure(job: Job, scales: str, graph: bool, turns: int, length: float) -> dict[str, object]:
-    """Tokens per second of both sides, in turns."""
+    """Tokens per second of both sides."""
     tokens = torch.randint(VOCABULARY, (job.batch, LENGTH), device="cuda")
-    usual, ours, again = (
-        Side(job, tokens, scales=given, graph=graph) for given in (None, scales, None)
-    )
-    sides = usual, ours, again
-    for side in sides:
-        for _ in range(8):
-            side.train()
-        side.turn(3)
-    steps = max(3, int(length / max(side.clock[0] for side in sides)))
-    for side in sides:
-        side.clock.clear()
-    for _ in range(turns):
-        for side in sides:
-            side.turn(steps)
-    rates = [round(tokens.numel() / statistics.median(side.clock)) for side in sides]
-    ratio = _faster(usual.clock, ours.clock)
+    told = [
+        turned(job, tokens, scales=given, graph=graph, turns=turns, length=length)
+        for given in (None, scales, None)
+    ]
+    usual, ours, again = (side["clock"] for side in told)
+    ratio = _faster(usual, ours)
+    rates = [round(tokens.numel() / statistics.median(clock)) for clock in (usual, ours)]
     return {
         "job": job.name,
-        "parameters": usual.parameters,
+        "parameters": told[0]["parameters"],
         "scales": scales,
         "tokens/s": rates[0],
         "with fp8": rates[1],
         "ratio": ratio,
-        "noise": _faster(usual.clock, again.clock),
+        "noise": _faster(usual, again),
         "goal": job.goal,
         "reached": job.goal is None or ratio >= job.goal,
-        "losses": [round(float(side.train()), 4) for side in sides],
+        "losses": [side["loss"] for side in told],
         "GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1),
     }
+
+
+def turned(
+    job: Job, tokens: Tensor, *, scales: str | None, graph: bool, turns: int, length: float
+) -> dict[str, Any]:
+    """All turns of one side: a process trains under one strategy at a time."""
+    side = Side(job, tokens, scales=scales, graph=graph)
+    for _ in range(8):
+        side.train()
+    side.turn(3)
+    steps = max(3, int(length / side.clock.pop()))
+    for _ in range(turns):
+        side.turn(steps)
+    found = {"clock": side.clock, "parameters": side.parameters}
+    found["loss"] = round(float(side.train()), 4)
+    del side
+    gc.collect()
+    torch.cuda.empty_cache()
+    return found
 
 
 def _faster(usual: list[float], other: list[float]) -> float:

@@ -131,7 +131,7 @@ def on_a_card() -> tuple[bool, dict[str, float], float, bool]:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_card() -> None:
-    ((is_card, card, step, tried),) = world(1).run(on_a_card)
+    is_card, card, step, tried = on_a_card()  # workers of tests have no card
     assert is_card
     assert tried
     assert all(card[name] > 0 for name in ("forward", "backward", "update"))

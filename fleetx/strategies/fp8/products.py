@@ -141,4 +141,5 @@ def _times(
         out_dtype=narrow,
         use_fast_accum=quickly,
     )
-    return found.to(dtype)
+    # Not of itself: compiled code of torch 2.11 loses all gradients of a function that returns so.
+    return found if found.dtype == dtype else found.to(dtype)

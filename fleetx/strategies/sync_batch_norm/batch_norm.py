@@ -97,10 +97,10 @@ class _Normalise(torch.autograd.Function):
         ctx.group = group
         ctx.mark_non_differentiable(mean, variance, count)
         # The kernel that one process would use, with other statistics.
-        y = F.batch_norm(_wide(x), mean, variance, _as(mean, weight), _as(mean, bias), eps=eps).to(
-            x.dtype
-        )
-        return y, mean, variance, count
+        y = F.batch_norm(_wide(x), mean, variance, _as(mean, weight), _as(mean, bias), eps=eps)
+        # Not of itself: compiled code of torch 2.11 loses all gradients of a function that returns
+        # what to() leaves alone.
+        return y if y.dtype == x.dtype else y.to(x.dtype), mean, variance, count
 
     @staticmethod
     @once_differentiable
