@@ -6,6 +6,7 @@ noise. Images per second are medians over the turns; the host's time is that of 
 
 python benchmarks/resnet_gpu.py                      # the jobs of the table in README.md
 python benchmarks/resnet_gpu.py --job 32r+graph      # batch 32, recompute, captured
+python benchmarks/resnet_gpu.py --job 32r+graph+exchange  # … as one of several workers
 python benchmarks/resnet_gpu.py --job 32 --turns 20 --seconds 0.5
 """
 
@@ -15,8 +16,10 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fleetx as fleet
 from fleetx.optim.lars import Lars
+from fleetx.plan.job import Job as LaidOutJob
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Width and number of the blocks of ResNet50."""
@@ -94,16 +98,20 @@ class Job:
     recompute: bool = False
     compiled: bool = False
     captured: bool = False
+    exchanged: bool = False
+    """Through the data-parallel path: gradients and statistics go through NCCL, to nobody else."""
 
     @property
     def name(self) -> str:
         """Batch, and a letter or word for each flag."""
         words = ["compile"] * self.compiled + ["graph"] * self.captured
+        words += ["exchange"] * self.exchanged
         return "+".join([f"{self.batch}{'r' * self.recompute}", *words])
 
 
 JOBS = [
-    Job(batch, recompute, compiled, captured)
+    Job(batch, recompute, compiled, captured, exchanged)
+    for exchanged in (False, True)
     for batch, recompute in ((32, True), (32, False), (256, False))
     for compiled in (False, True)
     for captured in (False, True)
@@ -138,10 +146,16 @@ def with_fleetx(job: Job, batch: tuple[Tensor, Tensor]) -> Train:
     if job.recompute:
         strategy.recompute_configs = {"checkpoints": ["blocks.*"]}
     fleet.init(is_collective=True, strategy=strategy)
-    trained: Any = fleet.distributed_model(model(), criterion=functional.cross_entropy)
-    sgd = torch.optim.SGD(trained.parameters(), lr=LR, momentum=MOMENTUM)
-    fleet.distributed_optimizer(sgd)
+    with one_of_several() if job.exchanged else nullcontext():
+        trained: Any = fleet.distributed_model(model(), criterion=functional.cross_entropy)
+        sgd = torch.optim.SGD(trained.parameters(), lr=LR, momentum=MOMENTUM)
+        fleet.distributed_optimizer(sgd)
     return lambda: trained.train_batch(batch)
+
+
+def one_of_several() -> AbstractContextManager[Any]:
+    """A lone worker lays models out as one of two data-parallel ones, over its group of one."""
+    return patch.object(LaidOutJob, "size", lambda _, axis: 2 if axis == "dp" else 1)
 
 
 def by_hand(job: Job, batch: tuple[Tensor, Tensor]) -> Train:
@@ -244,7 +258,7 @@ def measure(job: Job, turns: int, length: float) -> dict[str, object]:
     hand, ours, again = (Side(make(job, batch)) for make in (by_hand, with_fleetx, by_hand))
     sides = hand, ours, again
     for side in sides:
-        for _ in range(12):
+        for _ in range(20):
             side.train()
         side.turn(10)
     steps = max(5, int(length / max(side.clock[0] for side in sides)))

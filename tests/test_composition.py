@@ -47,8 +47,8 @@ COMPILED: dict[str, dict[str, Any]] = {"compile": {"backend": "aot_eager"}}
 """Trained in pairs: what is compiled is the same in larger sets, and takes its time."""
 FLOAT8: dict[str, dict[str, Any]] = {"fp8": {}}
 """Trained in pairs, by CPUs that are taken for a GPU which can."""
-ALONE = {"cuda_graph"}
-"""Trained in tests/strategies/test_cuda_graph.py, by one worker."""
+CAPTURED = {"cuda_graph"}
+"""Trained in tests/strategies/test_cuda_graph.py and test_captured_workers.py."""
 SPREAD: dict[str, dict[str, Any]] = {
     # One micro-batch, because batch norm would see the difference.
     "pipeline": {"split": ["mlp"], "micro_batch_size": 8, "schedule_mode": "F-then-B"},
@@ -167,7 +167,7 @@ def composes(*names: str) -> bool:
 
 
 def test_every_flag_of_this_version_takes_part() -> None:
-    assert flags() == sorted([*SETTINGS, *SPREAD, *COMPILED, *FLOAT8, *ALONE])
+    assert flags() == sorted([*SETTINGS, *SPREAD, *COMPILED, *FLOAT8, *CAPTURED])
 
 
 def test_at_least_55_pairs_train_and_those_of_the_document_are_among_them() -> None:

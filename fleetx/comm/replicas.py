@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fleetx.comm.local import local
+from fleetx.torch_internals import foreach_copy_
 
 BUCKET_BYTES = 32 * 2**20
 """Tensors travel together up to this size, so that small ones do not pay for a collective each."""
@@ -33,8 +34,9 @@ def average(tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
 
 
 def _spread(flat: Tensor, bucket: list[Tensor]) -> None:
-    for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
-        tensor.copy_(part.view_as(tensor))
+    parts = flat.split([tensor.numel() for tensor in bucket])
+    # One call for all: models have hundreds, and a card would wait for the host.
+    foreach_copy_(bucket, [part.view_as(t) for part, t in zip(parts, bucket, strict=True)])
 
 
 def buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:

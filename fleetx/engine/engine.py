@@ -60,10 +60,11 @@ class Engine:
             unmade=unmade(model, promised),
         )
         self._name_groups()
-        for strategy in plan.strategies:
-            self.job.model = self.job.together(partial(changed_model, strategy, self.job))
-        # Whoever could not afford the whole model on one device has cut it by now.
-        self.job.together(partial(self.job.place, self.job.model))
+        with plan.laying_out(device):
+            for strategy in plan.strategies:
+                self.job.model = self.job.together(partial(changed_model, strategy, self.job))
+            # Whoever could not afford the whole model on one device has cut it by now.
+            self.job.together(partial(self.job.place, self.job.model))
         self.names.run(self.held())
         if self.job.contexts:
             replace_forward(self.job.model, self._under_contexts)
@@ -115,10 +116,11 @@ class Engine:
                 "at once; pass all parameters to one optimizer, as groups if they differ."
             )
         self._laid_out.check()
-        self.job.optimizer = self.job.together(partial(self._built, optimizer))
-        step = plain_step(self.job)
-        for strategy in self.plan.strategies:
-            step = self.job.together(partial(changed_step, strategy, step, self.job))
+        with self.plan.laying_out(self.job.device):
+            self.job.optimizer = self.job.together(partial(self._built, optimizer))
+            step = plain_step(self.job)
+            for strategy in self.plan.strategies:
+                step = self.job.together(partial(changed_step, strategy, step, self.job))
         self.job.step = step
         if self.scaled:
             self._reached = Reached(self.job.model.parameters())

@@ -5,9 +5,13 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.cuda import is_current_stream_capturing
+
+from fleetx.torch_internals import tree_map
 
 
 class Recorder:
@@ -33,12 +37,22 @@ class Recorder:
             yield
         outside.wait_stream(self._stream)
 
-    def record(self, work: Callable[[], Tensor]) -> "Recording":
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Work beside, told that it is being recorded.
+
+        Libraries take other paths when they are recorded, on which code is not compiled yet and
+        kernels are not loaded; a recording would break off there.
+        """
+        with self.beside(), _told_of_it():
+            yield
+
+    def record(self, work: Callable[[], Any]) -> "Recording":
         """Record what ``work`` asks of the device; nothing of it runs yet."""
         graph = torch.cuda.CUDAGraph()
         self.active = True
         try:
-            with _without_collection(), self._capture(graph):
+            with _without_collection(), _told_of_it(), self._capture(graph):
                 result = work()
         except BaseException:
             self._free_generator()
@@ -66,6 +80,23 @@ class Recorder:
 
 
 @contextmanager
+def _told_of_it() -> Iterator[None]:
+    """Whoever asks torch whether work is being recorded hears that it is.
+
+    In recordings, too: compiled code notices another function there, and would be made anew.
+    """
+    torch.cuda.is_current_stream_capturing = _being_recorded
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = is_current_stream_capturing
+
+
+def _being_recorded() -> bool:
+    return True
+
+
+@contextmanager
 def _without_collection() -> Iterator[None]:
     """Garbage of earlier work may lie on the device, and freeing it would end a recording."""
     gc.collect()
@@ -79,17 +110,22 @@ def _without_collection() -> Iterator[None]:
 
 
 class Recording:
-    """Recorded work; its result lies in the same place after each replay."""
+    """Recorded work; its results lie in the same places after each replay."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, result: Any) -> None:
         self._graph, self._result = graph, result
 
-    def replay(self) -> Tensor:
-        """Run it on the current stream; the result is the caller's own."""
+    def replay(self) -> Any:
+        """Run it on the current stream; the tensors in its result are the caller's own."""
         self._graph.replay()
-        return self._result.clone()
+        return copied(self._result)
+
+
+def copied(tree: Any) -> Any:
+    """The same with copies of its tensors."""
+    return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def recording(device: torch.device) -> bool:
     """Whether work for this device is being recorded, so that nobody may wait for it."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return device.type == "cuda" and is_current_stream_capturing()

@@ -60,6 +60,10 @@ class Job:
     translators: list[Change] = field(default_factory=list)
     """What becomes of code that runs a part of the model's forward by itself."""
 
+    recordable: list[Callable[[], bool]] = field(default_factory=list)
+    """Asked before a step is recorded to run without the host: False from who works with the host
+    in the coming one, but not in each."""
+
     borrowed: set[str] = field(default_factory=set)
     """Names of parameters that another rank holds, too, and counts as its own."""
 

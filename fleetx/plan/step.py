@@ -1,13 +1,15 @@
 """One training step, as a record of verbs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.futures import Future
+
+from fleetx.comm.replicas import copy_from_first_rank
 
 Reduce = Callable[[GradBucket], Future[Tensor]]
 
@@ -77,6 +79,23 @@ class Step:
 
 
 Drive = Callable[[Step, Any], Driven]
+
+
+def with_equal_buffers(step: Step, model: nn.Module, group: dist.ProcessGroup) -> Step:
+    """Let running statistics be those of the group's first rank after each update, everywhere.
+
+    One worker alone can then evaluate or save at any time. A part of the update, a skipped one too,
+    and not of what comes after it: what an update always does can be recorded with it.
+    """
+    if next(model.buffers(), None) is None:
+        return step
+
+    def update() -> bool:
+        moved = step.update()
+        copy_from_first_rank(model.buffers(), group)
+        return moved
+
+    return replace(step, update=update)
 
 
 def largest_over(

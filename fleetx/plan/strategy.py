@@ -1,9 +1,11 @@
 """The base class of every strategy, their registry, and a plan: those that take part in a job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -84,6 +86,10 @@ class Strategy:
     def stages(self, plan: "Plan") -> int:
         """Into how many stages a static program must be split, by the devices that it names."""
         return 1
+
+    def laying_out(self, device: torch.device) -> AbstractContextManager[None]:
+        """What all strategies change models, optimizers and steps under."""
+        return nullcontext()
 
     def model(self, model: nn.Module, job: "Job") -> nn.Module:
         """Change how the model is laid out or runs; keep the names of its parameters."""
@@ -193,6 +199,14 @@ class Plan:
     resting: Mapping[str, str] = field(default_factory=dict)
     """Flags that are on and have nothing to do in this job, as users spell them -> why; said when
     it starts."""
+
+    @contextmanager
+    def laying_out(self, device: torch.device) -> Iterator[None]:
+        """What models, optimizers and steps are changed under, as the strategies say."""
+        with ExitStack() as stack:
+            for strategy in self.strategies:
+                stack.enter_context(strategy.laying_out(device))
+            yield
 
     def cuts(self) -> tuple[str, ...]:
         """Names at which a static program must be split before it is laid out."""

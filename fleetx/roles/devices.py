@@ -1,6 +1,7 @@
 """The device of this process, and the backend that fits the devices of all."""
 
 import logging
+import os
 
 import torch
 import torch.distributed as dist
@@ -31,10 +32,13 @@ def card(found: Identity, visible: int) -> int:
 
 
 def card_name(device: torch.device) -> str:
-    """A name of the card that no other card has; empty for the CPU."""
+    """A name of the card that no other card has; empty for the CPU.
+
+    NCCL, too, takes one card for two where its workers were told to be on different hosts.
+    """
     if device.type != "cuda":
         return ""
-    return str(torch.cuda.get_device_properties(device).uuid)
+    return f"{torch.cuda.get_device_properties(device).uuid}{os.environ.get('NCCL_HOSTID', '')}"
 
 
 def choose_backend(cards: list[str]) -> str:

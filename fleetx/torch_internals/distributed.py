@@ -25,6 +25,7 @@ __all__ = [
     "groups_made",
     "is_fsdp",
     "last_collectives",
+    "measures",
     "part_from_meeting",
     "process_groups",
     "seed_spread_tensors",
@@ -94,6 +95,16 @@ def exposed_exchange(replica: nn.parallel.DistributedDataParallel) -> float:
     names = ("backward_comm_time", "backward_compute_comm_overlap_time")
     exchanging, meanwhile = (int(told.get(name) or 0) for name in names)
     return max(0, exchanging - meanwhile) / 1e9
+
+
+def measures(forward: int) -> bool:
+    """Whether DDP asks the device for times in a forward that it exchanges after, or before it.
+
+    Args:
+        forward: its number, the first one being 1. DDP measures the first ten and every hundredth,
+            and reads what it measured when the next one begins.
+    """
+    return forward <= 11 or forward % 100 in {0, 1}
 
 
 FsdpRecord: TypeAlias = Any

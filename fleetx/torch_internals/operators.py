@@ -16,6 +16,7 @@ __all__ = [
     "foreach_addcmul_",
     "foreach_clamp_max_",
     "foreach_clamp_min_",
+    "foreach_copy_",
     "foreach_div",
     "foreach_div_",
     "foreach_lerp_",
@@ -40,6 +41,7 @@ foreach_add_: Any = torch._foreach_add_
 foreach_addcmul_: Any = torch._foreach_addcmul_
 foreach_clamp_max_: Any = torch._foreach_clamp_max_
 foreach_clamp_min_: Any = torch._foreach_clamp_min_
+foreach_copy_: Any = torch._foreach_copy_
 foreach_div: Any = torch._foreach_div
 foreach_div_: Any = torch._foreach_div_
 foreach_lerp_: Any = torch._foreach_lerp_

@@ -33,9 +33,10 @@ def test_what_leaves_the_update_as_it_is() -> None:
     assert all(change.same_update for change in changes(2, driven=True))
 
 
-def test_a_captured_step_needs_whole_batches_of_one_worker() -> None:
-    assert "cuda_graph" in flags(device="cuda", driven=True)
-    assert "cuda_graph" not in flags(2, device="cuda", driven=True)
+def test_a_captured_step_needs_whole_batches() -> None:
+    for workers in (1, 2):
+        assert "cuda_graph" in flags(workers, device="cuda", driven=True)
+        assert "cuda_graph" not in flags(workers, device="cuda")
 
 
 def test_what_is_on_is_tried_without() -> None:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from fleetx.engine.engine import Engine
+from fleetx.graph.recording import copied
+from fleetx.torch_internals import tree_leaves
 
 
 class StandInRecorder:
@@ -22,7 +24,9 @@ class StandInRecorder:
     def beside(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def record(self, work: Callable[[], Tensor]) -> "StandInRecording":
+    rehearsal = beside
+
+    def record(self, work: Callable[[], Any]) -> "StandInRecording":
         with torch.random.fork_rng():
             held = self._held()
             before = [tensor.detach().clone() for tensor in held]
@@ -48,11 +52,11 @@ class StandInRecorder:
 class StandInRecording:
     """Work, and where it left its result and the gradients."""
 
-    def __init__(self, recorder: StandInRecorder, work: Callable[[], Tensor]) -> None:
+    def __init__(self, recorder: StandInRecorder, work: Callable[[], Any]) -> None:
         self._recorder, self._work, self.replays = recorder, work, 0
         self._result, self._gradients = self._run(), self._found()
 
-    def _run(self) -> Tensor:
+    def _run(self) -> Any:
         self._recorder.active = True
         try:
             return self._work()
@@ -62,10 +66,13 @@ class StandInRecording:
     def _found(self) -> list[Tensor | None]:
         return [p.grad for p in self._recorder.engine.job.model.parameters()]
 
-    def replay(self) -> Tensor:
+    def replay(self) -> Any:
         self.replays += 1
-        self._result.copy_(self._run())
+        made = zip(tree_leaves(self._result), tree_leaves(self._run()), strict=True)
+        with torch.no_grad():
+            for place, value in made:
+                place.copy_(value)
         for place, gradient in zip(self._gradients, self._found(), strict=True):
             if place is not None and gradient is not None:
                 place.copy_(gradient)
-        return self._result.clone()
+        return copied(self._result)

@@ -1,5 +1,6 @@
 """A captured step does what the usual one does; on a CPU with a stand-in for CUDA's recorder."""
 
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,9 @@ from fleetx import DistributedStrategy, PlanError
 from fleetx.engine.engine import Engine
 from fleetx.plan.compose import compose
 from fleetx.plan.strategy import Strategy
+from fleetx.record.error import ProgramError
 from fleetx.static.run.single_worker import LoneMesh
+from fleetx.static.run.training_run import running
 from fleetx.strategies.cuda_graph import CudaGraph
 from fleetx.testing import world
 from tests.strategies.stand_in_recorder import StandInRecorder
@@ -99,7 +102,7 @@ class Training:
             )
             self.optimizer = self.engine.attach(given(self.model.parameters()))
         if captured:
-            self.recorder = self._run._recorder
+            self.recorder = self._run.recorder
             self.recorder.engine = self.engine
 
     def weights(self) -> Tensor:
@@ -317,13 +320,6 @@ def test_a_cpu_is_refused_with_the_reason() -> None:
         fleet.distributed_model(net())
 
 
-def test_several_workers_are_refused() -> None:
-    strategy = DistributedStrategy()
-    strategy.cuda_graph = True
-    with pytest.raises(PlanError, match="on 2 workers"):
-        compose(strategy.request(), 2)
-
-
 def test_an_optimizer_that_asks_the_device_is_refused() -> None:
     with pytest.raises(PlanError, match="SparseAdam has neither a fused nor a capturable form"):
         Training(DEVICES[-1], {}, rule=torch.optim.SparseAdam)
@@ -338,15 +334,67 @@ def test_a_loop_that_hides_the_step_is_refused(device: str) -> None:
         training.engine.finish()
 
 
-@world(1)
-def test_a_static_program_is_refused() -> None:
+def program(captured: bool) -> tuple[list[list[float]], int]:
+    """What a static program returns that fetches other things from its fifth run on."""
     strategy = fleet.DistributedStrategy()
-    strategy.cuda_graph = True
+    strategy.cuda_graph = captured
     fleet.init(is_collective=True, strategy=strategy)
-    main = fleet.static.Program()
-    with fleet.static.program_guard(main):
-        x = fleet.static.data("x", [-1, 8])
-        loss = fleet.static.nn.fc(x, 1).mean()
-        optimizer = fleet.distributed_optimizer(fleet.static.Optimizer(torch.optim.SGD, lr=0.1))
-        with pytest.raises(PlanError, match="cuda_graph = True cannot be in force for a static"):
-            optimizer.minimize(loss)
+    main, startup = fleet.static.Program(), fleet.static.Program()
+    torch.manual_seed(0)
+    with fleet.static.program_guard(main, startup):
+        x, y = fleet.static.data("x", [-1, 8]), fleet.static.data("y", [-1, 1])
+        hidden = fleet.static.nn.fc(x, 16, activation="relu")
+        scores = fleet.static.nn.fc(hidden, 1)
+        loss = ((scores - y) ** 2).mean()
+        rule = fleet.static.Optimizer(torch.optim.SGD, lr=0.1, momentum=0.9)
+        fleet.distributed_optimizer(rule).minimize(loss)
+    executor, found = fleet.static.Executor(), []
+    executor.run(startup)
+    generator, recorder = torch.Generator().manual_seed(0), None
+    for at in range(12):
+        feed = {"x": torch.randn(4, 8, generator=generator).numpy()}
+        feed["y"] = feed["x"].sum(1, keepdims=True)
+        fetched = executor.run(main, feed=feed, fetch_list=[loss] if at < 5 else [loss, scores])
+        found.append([float(value) for part in fetched for value in part.flatten()])
+        if captured and recorder is None:
+            engine = running(main, torch.device("cpu")).engine
+            recorder = engine.step.drive.__self__.recorder  # type: ignore[union-attr]
+            recorder.engine = engine
+    return found, len(recorder.made) if recorder else 0
+
+
+def both_programs() -> list[tuple[list[list[float]], int]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CudaGraph, "model", Strategy.model)
+        patch.setattr("fleetx.strategies.cuda_graph.strategy.Recorder", StandInRecorder)
+        captured = program(True)
+    gc.collect()
+    return [captured, program(False)]
+
+
+def test_a_static_program_is_captured_for_each_list_of_fetches() -> None:
+    (((ours, made), (usual, _)),) = world(1).run(both_programs)
+    assert made == 2
+    for mine, expected in zip(ours, usual, strict=True):
+        assert mine == pytest.approx(expected, rel=1e-5)
+
+
+@world(1)
+def test_gradients_of_a_captured_program_cannot_be_fetched() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CudaGraph, "model", Strategy.model)
+        patch.setattr("fleetx.strategies.cuda_graph.strategy.Recorder", StandInRecorder)
+        strategy = fleet.DistributedStrategy()
+        strategy.cuda_graph = True
+        fleet.init(is_collective=True, strategy=strategy)
+        main, startup = fleet.static.Program(), fleet.static.Program()
+        with fleet.static.program_guard(main, startup):
+            x = fleet.static.data("x", [-1, 8])
+            loss = fleet.static.nn.fc(x, 1).mean()
+            rule = fleet.static.Optimizer(torch.optim.SGD, lr=0.1)
+            fleet.distributed_optimizer(rule).minimize(loss)
+        executor = fleet.static.Executor()
+        executor.run(startup)
+        wanted, feed = f"{main.all_parameters()[0].name}@GRAD", {"x": torch.ones(2, 8).numpy()}
+        with pytest.raises(ProgramError, match="uses its gradients up"):
+            executor.run(main, feed=feed, fetch_list=[wanted])

@@ -206,7 +206,7 @@ def test_a_captured_step_moves_as_the_usual_one(
     model = Net()
     before, running = flat(model), engine({"fp8": True, "cuda_graph": True, **company}, model)
     run: Any = running.step.drive.__self__  # type: ignore[union-attr]
-    run._recorder.engine = running
+    run.recorder.engine = running
     losses = [float(running.train_batch((tokens, tokens))) for tokens in batches(8)]
     assert any(kind.captured is not None for kind in run.kinds.values())
     assert losses == pytest.approx(expected, rel=1e-5)

@@ -121,6 +121,8 @@ class Lowered(Part):
         for part, chosen in self._variants[key].codes:
             part.code = chosen
         self.meta.update(self._variants[key].meta)
+        # Without the program's number, which other workers do not have.
+        self.meta["returns"] = key[1:]
         self._chosen = key
 
     def contains(self, func: Callable[..., Any]) -> bool:

@@ -12,7 +12,6 @@ from fleetx.api import session
 from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.engine.engine import Engine
-from fleetx.plan.contract import Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.strategy import Plan
 from fleetx.record.splitting import numbered_by_device
@@ -117,7 +116,6 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
     program = program_of(loss)
     numbers, devices = numbered_by_device(program.graph)
     plan = session.plan(obeyed=OBEYED, stages=len(devices))
-    _refuse_capture(plan)
     stages = plan.stages()
     if stages > 1:
         check_order(numbers, devices, loss.node)
@@ -129,18 +127,6 @@ def _planned(optimizer: Any, given: Tensor, startup: Program | None, **options: 
     programs = Programs(program, startup or default_startup_program())
     session.current("minimize").programs = programs
     return made
-
-
-def _refuse_capture(plan: Plan) -> None:
-    """Nothing can be fetched out of a step that runs as one piece."""
-    for strategy in plan.strategies:
-        if strategy.contract.phase is Phase.CAPTURE:
-            raise PlanError(
-                f"strategy.{strategy.name} = True cannot be in force for a static program in this "
-                "version: the whole step is one piece, and the executor could not fetch values "
-                "of it. Train the model eagerly (fleet.distributed_model), or set "
-                f"strategy.{strategy.name} = False."
-            )
 
 
 def _check_stages(devices: Sequence[str], stages: int, plan: Plan) -> None:

@@ -14,6 +14,7 @@ from fleetx import roles
 from fleetx.api import session
 from fleetx.api.weights import whole
 from fleetx.engine.engine import Engine
+from fleetx.plan.contract import Phase
 from fleetx.plan.step import Driven
 from fleetx.plan.strategy import Plan
 from fleetx.record.error import ProgramError
@@ -67,6 +68,8 @@ class TrainingRun(Run):
             fused = self._build.fused_update
             self.optimizer = self._bind(program, fused=fused)
         self._pipeline = self.engine.job.mesh["pp"] if staged else None
+        phases = [strategy.contract.phase for strategy in self.engine.plan.strategies]
+        self._captured = Phase.CAPTURE in phases
         if own:
             names = set(training.trained)
             self._flags = [(p, name in names) for name, p in self.lowered.named_parameters()]
@@ -167,6 +170,12 @@ class TrainingRun(Run):
         if training.rate_name in provided:
             found[training.rate_name] = training.rate(self.optimizer)
         gradients = [name for name in provided if name.endswith(GRADIENT)]
+        if gradients and self._captured:
+            raise ProgramError(
+                f"{gradients[0]!r} cannot be fetched under strategy.cuda_graph = True: a captured "
+                "step uses its gradients up before anybody sees them. Fetch something else, or set "
+                "strategy.cuda_graph = False."
+            )
 
         def before_update(driven: Driven) -> None:
             outputs.extend(driven.outputs)

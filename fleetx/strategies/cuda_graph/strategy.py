@@ -1,9 +1,11 @@
 """CUDA graph: a whole step runs as one piece, so that the GPU does not wait for the host."""
 
 import logging
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from math import prod
 from typing import Annotated, Any
@@ -12,11 +14,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fleetx.comm.local import local
+from fleetx.graph.meta import said
 from fleetx.graph.recording import Recorder, Recording
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
+from fleetx.plan.mesh import AXES
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.option import AtLeast
 from fleetx.plan.pace import Pace
@@ -24,15 +29,21 @@ from fleetx.plan.share import Share
 from fleetx.plan.step import Driven, Step
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.plan.subject import Subject
+from fleetx.roles.session import at_stop
+from fleetx.roles.subgroups import carries, spare_group
+from fleetx.strategies.cuda_graph.agreement import Agreement, Stage
 from fleetx.torch_internals import TreeSpec, buffers_of, tree_flatten, tree_unflatten
 
 logger = logging.getLogger(__name__)
 
-_ALONE = "it is about several workers, and cuda_graph captures the step of one that works alone."
-_OTHERS = (
-    *("a_sync", "adaptive_localsgd", "dgc", "fp16_allreduce", "localsgd", "parameter_server"),
-    *("pipeline", "sharding", "sync_batch_norm", "tensor_parallel"),
-)
+_SERVERS = "it exchanges with servers through the host, which a replayed graph leaves out."
+_CONFLICTS = {
+    "a_sync": _SERVERS,
+    "parameter_server": _SERVERS,
+    "dgc": "how many numbers travel is decided by the host in each batch of its ramp-up.",
+    "pipeline": "the host of each stage leads the micro-batches of a schedule, one by one.",
+    "tensor_parallel": "the host seeds the random numbers of layers that it cuts.",
+}
 
 
 class CudaGraph(Strategy, name="cuda_graph"):
@@ -41,7 +52,7 @@ class CudaGraph(Strategy, name="cuda_graph"):
     contract = Contract(
         phase=Phase.CAPTURE,
         touches=frozenset({"model", "optimizer", "sync", "drive", "ready", "unless", "update"}),
-        conflicts=dict.fromkeys(_OTHERS, _ALONE),
+        conflicts=_CONFLICTS,
         tolerance=1e-4,
     )
 
@@ -55,6 +66,7 @@ class CudaGraph(Strategy, name="cuda_graph"):
         """Kinds of batches (shapes, and places in a group of merged ones) that are captured."""
 
     config: Config
+    _recorder: Recorder | None = None
 
     @classmethod
     @override
@@ -67,11 +79,13 @@ class CudaGraph(Strategy, name="cuda_graph"):
 
     @override
     def examine(self, plan: Plan) -> None:
-        if (workers := prod(plan.mesh.values())) > 1:
+        if prod(plan.mesh.values()) > 1 and plan.options["find_unused_parameters"]:
             raise PlanError(
-                f"strategy.cuda_graph = True cannot be in force on {workers} workers: it captures "
-                "the step of one worker, without an exchange between several. Start one worker, or "
-                "set strategy.cuda_graph = False."
+                "strategy.cuda_graph = True cannot be in force with "
+                "strategy.find_unused_parameters = True: workers tell each other in each batch "
+                "which parameters it reached, and the host waits for the answer. Freeze what no "
+                "batch reaches and set find_unused_parameters = False, or set strategy.cuda_graph "
+                "= False."
             )
 
     @override
@@ -82,12 +96,28 @@ class CudaGraph(Strategy, name="cuda_graph"):
         )
 
     @override
+    def laying_out(self, device: torch.device) -> AbstractContextManager[None]:
+        """What keeps hold of how gradients are added up, as DDP does, remembers the stream, too."""
+        return self._recorder_on(device).beside() if device.type == "cuda" else nullcontext()
+
+    def _recorder_on(self, device: torch.device) -> Recorder:
+        if self._recorder is None:
+            self._recorder = Recorder(device)
+        return self._recorder
+
+    @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
         if job.device.type != "cuda":
             raise PlanError(
                 f"strategy.cuda_graph = True cannot be in force on a {job.device.type.upper()}: "
                 "CUDA graphs are a feature of NVIDIA GPUs. Set strategy.cuda_graph = False here; "
                 "strategy.compile works on every device."
+            )
+        if job.mesh.size() > 1 and not _card_to_card(job):
+            raise PlanError(
+                "strategy.cuda_graph = True cannot be in force here: workers exchange through the "
+                "host (gloo), because not each of them has a card of its own or this torch has no "
+                "NCCL. Start one worker for each card, or set strategy.cuda_graph = False."
             )
         return model
 
@@ -104,12 +134,21 @@ class CudaGraph(Strategy, name="cuda_graph"):
             )
         if not options:
             return spec
+        if "capturable" not in options and _is_spread(job.model):
+            raise PlanError(
+                f"strategy.cuda_graph captures the update, and the fused form of "
+                f"{spec.cls.__name__} does not know tensors that are spread over workers; use "
+                "Adam or AdamW of torch.optim, strategy.lars or strategy.lamb."
+            )
         groups = [replace(group, options={**group.options, **options}) for group in spec.groups]
         return replace(spec, defaults={**spec.defaults, **options}, groups=tuple(groups))
 
     @override
     def step(self, step: Step, job: Job) -> Step:
-        run = _Run(step, job, self.config)
+        group = spare_group("cuda_graph") if job.mesh.size() > 1 else None
+        run = _Run(step, job, self.config, self._recorder_on(job.device), Agreement(group))
+        if group is not None:
+            _let_go_in_time(run)
         return replace(
             step,
             sync=run.sync,
@@ -149,12 +188,13 @@ class _Run:
     step: Step
     job: Job
     config: CudaGraph.Config
+    recorder: Recorder
+    agreement: Agreement
     kinds: dict[Hashable, _Kind] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert self.job.optimizer is not None
         self._optimizer = self.job.optimizer
-        self._recorder = Recorder(self.job.device)
         self._parameters = list(self.job.model.parameters())
         self._modules = list(self.job.model.modules())
         self._buffers = [buffers_of(module) for module in self._modules]
@@ -179,22 +219,32 @@ class _Run:
         self._driven = True
         if self._places and self._places != self._look():
             logger.info("cuda_graph: parameters or state lie elsewhere now; capturing anew")
-            self.kinds.clear()
-            self._places = []
+            self.forget()
         leaves, spec = tree_flatten(batch)
-        kind = self._open = self._kind(leaves, spec)
-        if kind is None or kind.runs < self.config.warmup:
+        key = self._key(leaves, spec)
+        kind = self._open = self._kind(key)
+        decided = self.agreement.decided(key, self._stage(kind))
+        if kind is None or decided is Stage.USUAL:
             return self._as_usual(whole, batch)
-        if kind.captured is None:
-            kind.captured = self._capture(whole, leaves, spec)
+        if decided is Stage.READY:
+            kind.captured = self.job.together(partial(self._capture, whole, leaves, spec))
+        assert kind.captured is not None
         self._moved = self._due
-        return Driven(self._replay(kind.captured, leaves))
+        loss, outputs = self._replay(kind.captured, leaves)
+        return Driven(loss, outputs)
+
+    def _stage(self, kind: _Kind | None) -> Stage:
+        if kind is None or kind.runs < self.config.warmup:
+            return Stage.USUAL
+        if kind.captured is not None:
+            return Stage.CAPTURED
+        return Stage.READY if all(may() for may in self.job.recordable) else Stage.USUAL
 
     def ready(self, due: bool) -> bool:
         """Show gradients, unless the captured step has used them already."""
         if self._moved:
             return True
-        with self._recorder.beside():
+        with self.recorder.beside():
             return self.step.ready(due)
 
     def update(self) -> bool:
@@ -208,7 +258,7 @@ class _Run:
             )
         if self._moved:
             return True
-        with self._recorder.beside():
+        with self.recorder.beside():
             moved = self.step.update()
         # An update that was skipped has not made the optimizer's state yet.
         if self._open is not None and moved:
@@ -217,23 +267,31 @@ class _Run:
 
     def unless(self, flag: Tensor, update: Callable[[], bool]) -> bool:
         """Skip an update; while recording, the device alone decides."""
-        if not self._recorder.active:
+        if not self.recorder.active:
             return self.step.unless(flag, update)
         from fleetx.strategies.cuda_graph.captured import update_unless
 
         update_unless(flag, self._optimizer, update)
         return True
 
+    def forget(self) -> None:
+        """Let go of all recordings."""
+        self.kinds.clear()
+        self._open, self._places = None, []
+
     def _as_usual(self, whole: Step, batch: Any) -> Driven:
+        last = self._open is not None and self._open.runs + 1 == self.config.warmup
+        with self.recorder.rehearsal() if last else self.recorder.beside():
+            driven = self.step.drive(whole, batch)
         if self._open is not None and not self._due:
             self._open.runs += 1
-        with self._recorder.beside():
-            return self.step.drive(whole, batch)
+        return driven
 
-    def _kind(self, leaves: list[Any], spec: TreeSpec) -> _Kind | None:
-        """The kind of a batch; None for one more than may be captured."""
-        key = (
+    def _key(self, leaves: list[Any], spec: TreeSpec) -> Hashable:
+        """What a recording of a batch takes for granted."""
+        return (
             self._due,
+            said(self.job.model).get("returns"),
             repr(spec),
             *map(_token, leaves),
             *[parameter.requires_grad for parameter in self._parameters],
@@ -241,6 +299,9 @@ class _Run:
             *[module.training for module in self._modules],
             *map(_options, self._groups),
         )
+
+    def _kind(self, key: Hashable) -> _Kind | None:
+        """The kind of a batch; None for one more than may be captured."""
         if key in self.kinds:
             return self.kinds[key]
         if len(self.kinds) < self.config.max_graphs:
@@ -260,13 +321,13 @@ class _Run:
         batch = tree_unflatten(inputs, spec)
         before = [parameter.grad for parameter in self._parameters]
 
-        def work() -> Tensor:
-            loss = self.step.drive(whole, batch).loss
+        def work() -> tuple[Tensor, Sequence[Any]]:
+            driven = self.step.drive(whole, batch)
             if self._due:
                 self.step.ready(True)
                 with self._rates_on_device():
                     self.step.update()
-            return loss
+            return driven.loss, driven.outputs
 
         recording = self._recorded(work)
         after = [] if self._due else [parameter.grad for parameter in self._parameters]
@@ -292,9 +353,9 @@ class _Run:
             for group, lr in zip(self._groups, usual, strict=True):
                 group["lr"] = lr
 
-    def _recorded(self, work: Callable[[], Tensor]) -> Recording:
+    def _recorded(self, work: Callable[[], Any]) -> Recording:
         try:
-            return self._recorder.record(work)
+            return self.recorder.record(work)
         except RuntimeError as error:
             raise PlanError(
                 "strategy.cuda_graph = True could not capture the step, because something in it "
@@ -303,7 +364,7 @@ class _Run:
                 "strategy.cuda_graph = False."
             ) from error
 
-    def _replay(self, captured: _Captured, leaves: list[Any]) -> Tensor:
+    def _replay(self, captured: _Captured, leaves: list[Any]) -> tuple[Tensor, Sequence[Any]]:
         for mine, given in zip(captured.inputs, leaves, strict=True):
             if isinstance(mine, Tensor):
                 mine.copy_(given, non_blocking=True)
@@ -315,9 +376,9 @@ class _Run:
             if (lr := float(group["lr"])) != self._known[at]:
                 self._rates[at].fill_(lr)
                 self._known[at] = lr
-        loss = captured.recording.replay()
+        loss, outputs = captured.recording.replay()
         self._set_gradients(captured.after)
-        return loss
+        return loss, outputs
 
     def _set_gradients(self, gradients: list[Tensor | None]) -> None:
         for parameter, gradient in zip(self._parameters, gradients, strict=False):
@@ -326,15 +387,36 @@ class _Run:
     def _look(self) -> list[int]:
         """Where everything lies that a recording writes and that others may replace."""
         held = chain(self._optimizer.state.values(), self._buffers)
-        found = [v.data_ptr() for values in held for v in values.values() if isinstance(v, Tensor)]
-        return found + [parameter.data_ptr() for parameter in self._parameters]
+        state = (v for values in held for v in values.values() if isinstance(v, Tensor))
+        return [local(tensor).data_ptr() for tensor in chain(state, self._parameters)]
+
+
+def _let_go_in_time(run: _Run) -> None:
+    """Recordings hold the communicators of their exchanges, which are not ended before them."""
+    held = weakref.ref(run)
+
+    def forget() -> None:
+        if (found := held()) is not None:
+            found.forget()
+
+    at_stop(forget)
+
+
+def _is_spread(model: nn.Module) -> bool:
+    return any(local(parameter) is not parameter for parameter in model.parameters())
+
+
+def _card_to_card(job: Job) -> bool:
+    """Whether workers exchange without the host."""
+    return all(carries(job.mesh, axis, job.device) for axis in AXES if job.size(axis) > 1)
 
 
 def _token(leaf: Any) -> Hashable:
     """What a recording takes for granted about one part of a batch."""
     if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
-    return type(leaf), repr(leaf)
+        # Each worker has a card of another number.
+        return tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device.type
+    return type(leaf).__name__, repr(leaf)
 
 
 def _options(group: dict[str, Any]) -> Hashable:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fleetx.comm.reached import Reached
-from fleetx.torch_internals import check_reduced
+from fleetx.torch_internals import check_reduced, measures
 
 
 class Backwards:
@@ -21,11 +21,19 @@ class Backwards:
         self._replica, self._every = replica, not replica.find_unused_parameters
         self._count, self._armed = len(trained), False
         self._reached = Reached(trained)
+        self._forwards = 0
+        """Those after which gradients were exchanged."""
 
     def forget(self, armed: bool) -> None:
         """A forward follows; ``armed`` says whether its backward is to be exchanged."""
         self._reached.forget()
         self._armed = armed
+        self._forwards += armed
+
+    def recordable(self) -> bool:
+        """Whether the coming forward and backward leave the host out."""
+        armed = self._replica.require_backward_grad_sync
+        return not (armed and measures(self._forwards + 1))
 
     def repeated(self) -> bool:
         """Whether some gradient was added to after the exchange that the last forward began."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
@@ -17,7 +17,7 @@ from fleetx.plan.job import Job
 from fleetx.plan.pace import Pace
 from fleetx.plan.pieces import size_of
 from fleetx.plan.share import Share, statistics
-from fleetx.plan.step import Step, largest_over
+from fleetx.plan.step import Step, largest_over, with_equal_buffers
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.strategies.data_parallel.backwards import Backwards
 from fleetx.strategies.data_parallel.late_exchange import THAWED, after_backward
@@ -31,7 +31,7 @@ class DataParallel(Strategy, name="data_parallel"):
     internal = True
     contract = Contract(
         phase=Phase.CARRIER,
-        touches=frozenset({"model", "sync", "reduce", "ready", "agree", "update", "settle"}),
+        touches=frozenset({"model", "sync", "reduce", "ready", "agree", "update"}),
         provides=frozenset({"carrier", "gradient_exchange", "buckets"}),
         partners=("dp",),
         reads=frozenset(
@@ -65,6 +65,7 @@ class DataParallel(Strategy, name="data_parallel"):
         self._replica = replica = replicate(model, job)
         self._backwards = Backwards(replica, [p for p in model.parameters() if p.requires_grad])
         replace_forward(model, partial(with_gradients, replica, self._backwards))
+        job.recordable.append(self._backwards.recordable)
         return model
 
     @override
@@ -87,15 +88,8 @@ class DataParallel(Strategy, name="data_parallel"):
             if thawed():
                 raise PlanError(THAWED)
 
-        def settle(loss: Tensor | None) -> None:
-            step.settle(loss)
-            # Running statistics are those of the first rank, on every rank and at any time, so
-            # that one worker alone can evaluate or save.
-            copy_from_first_rank(job.model.buffers(), group)
-
-        stateful = next(job.model.buffers(), None) is not None
-        settle_all = settle if stateful else step.settle
-        common = replace(step, agree=largest_over(step.agree, group), settle=settle_all)
+        common = with_equal_buffers(step, job.model, group)
+        common = replace(common, agree=largest_over(step.agree, group))
         if self._replica is None or self._backwards is None:
             return after_backward(common, job, thawed)
         return during_backward(replace(common, sync=sync), job, self._replica, self._backwards)

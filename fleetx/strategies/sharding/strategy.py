@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from typing_extensions import override
 
 from fleetx.comm.held_gradients import records, sharded, waiting
-from fleetx.comm.replicas import copy_from_first_rank, start_equal
+from fleetx.comm.replicas import start_equal
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
@@ -20,7 +19,7 @@ from fleetx.plan.option import Above, AtLeast, Below, OneOf, Unset
 from fleetx.plan.pace import Pace
 from fleetx.plan.pieces import size_of
 from fleetx.plan.share import Share
-from fleetx.plan.step import Step, largest_over
+from fleetx.plan.step import Step, largest_over, with_equal_buffers
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.plan.subject import Subject
 from fleetx.roles.subgroups import data_group
@@ -144,6 +143,24 @@ class Sharding(Strategy, name="sharding"):
                 "pp_degree above 1, or leave it False."
             )
 
+        self._examine_capture({strategy.contract.phase for strategy in plan.strategies}, workers)
+
+    def _examine_capture(self, phases: set[Phase], workers: int) -> None:
+        if Phase.CAPTURE not in phases:
+            return
+        if self.config.optimize_offload:
+            raise PlanError(
+                "sharding_configs['optimize_offload'] = True lets the host move the optimizer's "
+                "state in each update, which a captured step cannot wait for. Set optimize_offload "
+                "= False, or strategy.cuda_graph = False."
+            )
+        if self._waits and Phase.CADENCE in phases and workers > 1:
+            raise PlanError(
+                f"sharding_configs['stage'] = {self.config.stage} lets whole gradients wait for "
+                "the end of a group of batches where a captured step does not find them. Set "
+                "sharding_configs['stage'] = 2 or 3, or strategy.cuda_graph = False."
+            )
+
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
         config = self.config
@@ -175,10 +192,10 @@ class Sharding(Strategy, name="sharding"):
             job.model.set_requires_gradient_sync(armed)  # type: ignore[operator]
 
         return replace(
-            checked(step, job, group),
+            checked(with_equal_buffers(step, job.model, group), job, group),
             sync=sync if self._waits else step.sync,
             agree=largest_over(step.agree, group),
-            settle=_settled(step, job, group),
+            settle=_settled(step, job),
         )
 
     @property
@@ -275,16 +292,12 @@ class Sharding(Strategy, name="sharding"):
         return (f"{spread} spread over the axis sharding (sharding_configs).",)
 
 
-def _settled(step: Step, job: Job, group: dist.ProcessGroup) -> Callable[[Tensor | None], None]:
-    stateful = next(job.model.buffers(), None) is not None
-
+def _settled(step: Step, job: Job) -> Callable[[Tensor | None], None]:
     def settle(loss: Tensor | None) -> None:
         step.settle(loss)
         # A forward without gradients, between backward and update, leaves old weights gathered.
         for module in sharded(job.model):
             module.reshard()
-        if stateful:
-            copy_from_first_rank(job.model.buffers(), group)
 
     return settle
 
