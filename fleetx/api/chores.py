@@ -2,11 +2,12 @@
 
 FSDP begins and ends a unit, DTensors are dealt out, a schedule goes to its next micro-batch: such
 work has no shapes by which it could be reckoned, and takes most of the time of a small step. A tiny
-model is run under a few plans; what they take beyond what is expected is divided among the chores
-that they have.
+model is run under a few plans; what the processor does for them beyond what is expected is divided
+among the chores that they have.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,7 +86,7 @@ def shared_out(rows: Sequence[tuple[Mapping[str, float], float, float]]) -> dict
     """Microseconds of each chore, none below 0, by which all rows come closest to what they took.
 
     Args:
-        rows: chores with their counts; seconds that are missing; seconds that all of it took.
+        rows: chores with their counts; seconds that are missing; seconds of all that was done.
     """
     names = sorted({name for counts, _, _ in rows for name, count in counts.items() if count})
     counts = np.array([[one.get(name, 0.0) for name in names] for one, _, _ in rows])
@@ -131,9 +132,15 @@ def _rows(cluster: Cluster) -> Iterator[tuple[Mapping[str, float], float, float]
             expected = estimate(Accounts(plan, subject), cluster)
         except PlanError:  # such as layers that are cut without NCCL
             continue
-        took = slowest(Trial(shown, rule).took(plan, SAMPLES, case.merged, UPDATES))
-        if took != float("inf"):
-            yield expected.chores, took - expected.seconds, took
+        busy = Trial(shown, rule).took(plan, SAMPLES, case.merged, UPDATES, _processor(device))
+        if (busy := slowest(busy)) != float("inf"):
+            computing = expected.forward + expected.backward + expected.update
+            yield expected.chores, busy - computing, busy
+
+
+def _processor(device: torch.device) -> Callable[[], float]:
+    """Counts what the host does, and not what it waits for; a card has threads of its own there."""
+    return time.thread_time if device.type == "cpu" else time.process_time
 
 
 def _cases(workers: int) -> Iterator[_Case]:

@@ -4,7 +4,7 @@ import copy
 import gc
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,7 +49,14 @@ class Trial:
             return f"it cannot be copied ({type(error).__name__}: {error})"
         return ""
 
-    def took(self, plan: Plan, batch: int, merged: int, updates: int = UPDATES) -> float:
+    def took(
+        self,
+        plan: Plan,
+        batch: int,
+        merged: int,
+        updates: int = UPDATES,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> float:
         """Seconds of an update on this worker; all workers call it with the same.
 
         Args:
@@ -57,6 +64,7 @@ class Trial:
             batch: samples of a share of the data that run together.
             merged: batches of an update.
             updates: how many are timed, of which the fastest counts.
+            clock: what they are timed with.
         """
         with as_it_was():
             try:
@@ -64,7 +72,7 @@ class Trial:
             except Exception as error:  # on all workers: a plan that the model refuses
                 return self._left_out(error)
             try:
-                return _fastest(engine, self._data(batch), merged, updates)
+                return _fastest(engine, self._data(batch), merged, updates, clock)
             except Exception as error:
                 if roles.identity().worker_num > 1:  # others wait in an exchange that never ends
                     raise
@@ -98,18 +106,20 @@ class Trial:
         return tree_map(_placed, [_sized(self._shown.sample, batch), targets])
 
 
-def _fastest(engine: Engine, data: Any, merged: int, updates: int) -> float:
-    times = [_update(engine, data, merged) for _ in range(_warm_up() + updates)]
+def _fastest(
+    engine: Engine, data: Any, merged: int, updates: int, clock: Callable[[], float]
+) -> float:
+    times = [_update(engine, data, merged, clock) for _ in range(_warm_up() + updates)]
     return min(times[-updates:])
 
 
-def _update(engine: Engine, data: Any, merged: int) -> float:
-    began = time.perf_counter()
+def _update(engine: Engine, data: Any, merged: int, clock: Callable[[], float]) -> float:
+    began = clock()
     for _ in range(merged):
         engine.train_batch(data)
     if roles.device().type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - began
+    return clock() - began
 
 
 def _warm_up() -> int:

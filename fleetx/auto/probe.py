@@ -25,10 +25,12 @@ from fleetx.torch_internals import scaled_mm
 
 LEAST = 0.15
 """Seconds for which something is repeated at least."""
-_ROUNDS = 3
-"""Of which the quickest counts."""
-_TOGETHER = 16
-"""Calls in a round of ranks that exchange."""
+_ROUNDS = 50
+"""Of which the quickest counts: short ones, so that some of them are disturbed by nobody."""
+_TOGETHER, _EXCHANGES = 4, 12
+"""Calls in a round of ranks that exchange, and rounds."""
+_TURNS = 3
+"""How often all workers compute, and the first one alone."""
 CHAIN = 50
 """Calls one after the other, by which the host is measured."""
 SMALL, LARGE = 8, 1 << 24
@@ -109,15 +111,18 @@ def _crowding(device: torch.device) -> float:
     """How much longer a product takes while all workers compute than while the first one does."""
     if device.type != "cpu" or not _is_met():
         return 1.0
-    dist.barrier()
-    together = 1 / _product(device, torch.float32)
-    alone = torch.zeros(1)
-    if dist.get_rank() == 0:
-        alone += 1 / _product(device, torch.float32)
-    dist.broadcast(alone, src=0)  # until it is there, the others wait
-    slowest = torch.tensor([together])
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return max(1.0, float(slowest / alone))
+    alone, together = [], []
+    for _ in range(_TURNS):
+        dist.barrier()
+        slowest = torch.tensor([1 / _product(device, torch.float32)])
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        together.append(float(slowest))
+        first = torch.zeros(1)
+        if dist.get_rank() == 0:
+            first += 1 / _product(device, torch.float32)
+        dist.broadcast(first, src=0)  # until it is there, the others wait
+        alone.append(float(first))
+    return max(1.0, min(together) / min(alone))
 
 
 def _convolution(device: torch.device, dtype: torch.dtype) -> float:
@@ -291,17 +296,21 @@ def _seconds(call: Callable[[], object], device: torch.device, *, together: bool
     """Of one call, the least of several rounds; what others do at the same time only adds."""
     for _ in range(3):
         call()
-    return min(_round(call, device, LEAST / _ROUNDS, together) for _ in range(_ROUNDS))
+    if together:
+        return min(_round(call, device, 0.0, _TOGETHER) for _ in range(_EXCHANGES))
+    until, found = time.perf_counter() + LEAST, [_round(call, device, LEAST / _ROUNDS, 1)]
+    while time.perf_counter() < until:
+        found.append(_round(call, device, LEAST / _ROUNDS, 1))
+    return min(found)
 
 
-def _round(call: Callable[[], object], device: torch.device, least: float, together: bool) -> float:
-    count = 2
+def _round(call: Callable[[], object], device: torch.device, least: float, count: int) -> float:
+    """Seconds of a call; ranks that exchange make as many as each other, however long they take."""
     while True:
         with _clock(device) as clock:
             for _ in range(count):
                 call()
-        # Ranks that exchange make as many calls as each other, however long they take.
-        if count >= _TOGETHER if together else clock[0] >= least:
+        if clock[0] >= least:
             return clock[0] / count
         count *= 2
 
