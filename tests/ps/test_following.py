@@ -19,11 +19,13 @@ from fleetx.ps.observers.relay import Relay
 from fleetx.ps.observers.server_reader import ServerReader, observing
 from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.tables import saves
+from fleetx.ps.tables.dense_table import DenseSpec, part_name
 from fleetx.ps.tables.entries import CountFilterEntry
 from fleetx.ps.tables.initializers import Constant
 from fleetx.ps.tables.row_source import TableOptions
 from fleetx.ps.tables.rules import SGD
 from fleetx.ps.tables.sparse_spec import SparseSpec
+from fleetx.ps.wire.frames import Flag
 from fleetx.ps.wire.versions import NOTHING
 from fleetx.testing.limits import stretched
 from tests.launch.conftest import Launcher, heed_signals
@@ -96,6 +98,21 @@ def test_rows_that_shrink_drops_are_dropped_from_copies_too(here: Team) -> None:
         held = [copy.rows("t") for copy in follower.copies]
         assert sum(len(each.table) for each in held if each is not None) == 2
         assert [copy.full_copies for copy in follower.copies] == [1, 1]
+
+
+def test_dense_parameters_of_several_tables_are_followed(here: Team) -> None:
+    client = here.client()
+    for number in range(3):
+        name, blocks = part_name("dense-0", number), (("weight", 4 * number, 4 * number + 4),)
+        spec = DenseSpec(name=name, blocks=blocks, options={"lr": 1.0}).to_plain()
+        handle = client.create("dense", [spec, spec | {"blocks": []}], 0)
+        values = [np.full(4, float(number + 1), np.float32), np.empty(0, np.float32)]
+        client.write(handle, values, flag=Flag.INITIAL)
+    model = nn.Linear(12, 1, bias=False)
+    with Follower(here.endpoints, every=SOON) as follower:
+        settled(follower)
+        follower.attach(model)
+        assert model.weight.flatten().tolist() == [1.0] * 4 + [2.0] * 4 + [3.0] * 4
 
 
 def test_rows_that_an_entry_admits_are_seen_when_they_begin() -> None:

@@ -2,19 +2,25 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.request_handler import RequestHandler
+from fleetx.ps.tables import saves
 from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.rules import SGD
 from fleetx.ps.tables.sparse_spec import Pace, SparseSpec
 from fleetx.ps.wire.frames import Flag, Frame, Op
 from fleetx.ps.wire.handshake import Claim
-from tests.ps.team import rows, table, team
+from fleetx.ps.worker.carrier import Carrier
+from fleetx.ps.worker.carrier_async import AsyncCarrier, HalfAsyncCarrier
+from fleetx.ps.worker.carrier_geo import GeoCarrier
+from tests.ps.team import Team, carried, rows, table, team, train
 
 SPEC = SparseSpec(name="t", dim=4, rule=SGD(1.0))
 
@@ -79,3 +85,60 @@ def test_half_of_a_push_to_a_round_waits_for_the_other_half(tmp_path: Path) -> N
     back = opened().sparse(head)
     assert back.version == 1
     assert sorted(back.table.ids().tolist()) == [1, 2]
+
+
+def dense_job(
+    here: Team, kind: type[Carrier], steps: int, seed: int = 0
+) -> tuple[list[float], list[str]]:
+    """The weights of a model after some batches, and the tables that held them."""
+    torch.manual_seed(seed)
+    wide = [torch.nn.Linear(40, 40) for _ in range(2)]
+    model = torch.nn.Sequential(*wide, torch.nn.Tanh(), torch.nn.Linear(40, 1))
+    worker = here.worker()
+    carrier = carried(model, worker, kind, optimizer=torch.optim.Adam, lr=0.1)
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        train(model, carrier, torch.randn(8, 40, generator=draw), torch.ones(8))
+    carrier.close()
+    carrier._worker = worker
+    carrier.catch_up()
+    worker.stop(finished=False)
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+    return weights, [*here.handlers[0].report()["tables"]]
+
+
+@pytest.mark.parametrize("kind", [Carrier, HalfAsyncCarrier, AsyncCarrier, GeoCarrier])
+def test_dense_parameters_that_no_message_carries_are_several_tables(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Carrier]
+) -> None:
+    steps = 1 if kind is AsyncCarrier else 4  # whose batches do not wait for their updates
+    with team(2) as here:
+        whole, names = dense_job(here, kind, steps)
+    assert names == ["dense-0"]
+    monkeypatch.setattr("fleetx.ps.wire.frames.MAX_BODY", 4000)
+    with team(2) as here:
+        found, names = dense_job(here, kind, steps)
+    assert names == ["dense-0", "dense-0.1", "dense-0.2", "dense-0.3"]
+    np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-7)
+
+
+def test_dense_tables_are_loaded_however_many_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetx.ps.wire.frames.MAX_BODY", 4000)
+    with team(1) as here:
+        trained, names = dense_job(here, Carrier, 3)
+        assert len(names) == 4
+        saved = [here.handlers[0].call(Claim(0, 1), _saving(tmp_path))]
+        saves.write_list(tmp_path, saved, delta=False)
+    with team(3) as here:
+        _, names = dense_job(here, Carrier, 1, seed=5)
+        assert len(names) == 2
+        for handler in here.handlers:
+            handler.load(tmp_path)
+        loaded, _ = dense_job(here, Carrier, 0)
+    np.testing.assert_array_equal(loaded, trained)
+
+
+def _saving(folder: Path) -> dict[str, Any]:
+    return {"method": "save", "folder": str(folder), "delta": False}

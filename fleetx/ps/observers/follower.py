@@ -15,6 +15,7 @@ from torch import nn
 from fleetx.ps.observers.server_copy import ServerCopy
 from fleetx.ps.observers.server_reader import observing
 from fleetx.ps.server.logged_dense_table import LoggedDenseTable
+from fleetx.ps.tables.dense_table import group_of
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.row_source import ReadOnly, RowSource, TableOptions, untrainable
 from fleetx.ps.wire.arrays import Array, Floats, Ids
@@ -110,7 +111,7 @@ class Follower(ReadOnly):
                 self._fill(dict(model.named_parameters()), logged)
 
     def _fill(self, held: dict[str, nn.Parameter], logged: LoggedDenseTable) -> None:
-        blocks, table = logged.table.spec.blocks, logged.spec.name
+        blocks, table = logged.table.spec.blocks, group_of(logged.spec.name)
         fits = all(name in held and end <= held[name].numel() for name, _, end in blocks)
         if not fits or any(self._owners.setdefault(name, table) != table for name, _, _ in blocks):
             if not self._said:

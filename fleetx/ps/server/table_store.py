@@ -15,7 +15,7 @@ from fleetx.ps.server.not_finite import SKIP
 from fleetx.ps.server.state_folder import StateFolder
 from fleetx.ps.tables import save_folder
 from fleetx.ps.tables.checksums import DamagedError
-from fleetx.ps.tables.dense_table import DenseSpec
+from fleetx.ps.tables.dense_table import DenseSpec, group_of
 from fleetx.ps.tables.journal import Journal
 from fleetx.ps.tables.saves import Save
 from fleetx.ps.tables.sparse_spec import SparseSpec
@@ -202,10 +202,9 @@ class TableStore:
 
     def _fill(self, logged: LoggedTable, save: Save, tables: list[str] | None) -> bool:
         """Load a table, if a save holds it and it is wanted; whether that is so."""
-        name = logged.spec.name
         if not _holds(save, logged, tables):
             return False
-        pieces = save.pieces_of(name)
+        pieces = [piece for name in _names_in(save, logged) for piece in save.pieces_of(name)]
         if isinstance(logged, LoggedSparseTable):
             restoring.load_sparse(logged, pieces, self._server, self._servers)
         elif isinstance(logged, LoggedDenseTable):
@@ -215,8 +214,20 @@ class TableStore:
 
 def _holds(save: Save, logged: LoggedTable, tables: list[str] | None) -> bool:
     """Whether a save holds a table that is wanted."""
+    names = _names_in(save, logged)
+    return bool(names) and (tables is None or not {*tables}.isdisjoint(names))
+
+
+def _names_in(save: Save, logged: LoggedTable) -> list[str]:
+    """The tables of a save that hold what a table shall have.
+
+    A group of dense parameters may have been in more tables, or in fewer: that depends on how many
+    servers share it.
+    """
     name = logged.spec.name
-    return name in save.tables and (tables is None or name in tables)
+    if isinstance(logged, LoggedDenseTable):
+        return [each for each in save.tables if group_of(each) == group_of(name)]
+    return [name] if name in save.tables else []
 
 
 def _remove_begun(place: Path) -> None:

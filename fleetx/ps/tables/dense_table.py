@@ -22,6 +22,17 @@ Block = tuple[str, int, int]
 """The numbers from one place to another of a flattened parameter."""
 
 
+def part_name(group: str, number: int) -> str:
+    """What the tables of a group of parameters are called."""
+    return f"{group}.{number}" if number else group
+
+
+def group_of(table: str) -> str:
+    """The group whose parameters a table holds, or some of them."""
+    group, _, number = table.rpartition(".")
+    return group if number.isdigit() else table
+
+
 @dataclass(frozen=True, kw_only=True)
 class DenseSpec:
     """Everything that decides what one server's share of a dense table is."""

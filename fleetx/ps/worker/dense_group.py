@@ -1,12 +1,17 @@
-"""The parameters of one group of an optimizer, as flat arrays for their servers."""
+"""The parameters of one group of an optimizer, as flat arrays for their servers.
+
+A message carries a server's share as a whole. A share that is too large for one is several tables,
+which are no worse: the rules move each number by itself.
+"""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fleetx.ps.tables.dense_table import OPTIMIZERS, Block, DenseSpec
+from fleetx.ps.tables.dense_table import OPTIMIZERS, Block, DenseSpec, part_name
 from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire import frames
 from fleetx.ps.wire.arrays import Floats
@@ -23,15 +28,44 @@ _OPTIONS = {
 """What changes the mathematics; the other options of torch choose among implementations."""
 
 
+def dense_groups(
+    name: str, parameters: Mapping[str, Tensor], split: ParameterSplit, servers: int
+) -> "list[DenseGroup]":
+    """The parameters of a group of the optimizer, in one table or in as many as messages take."""
+    shapes = {key: tuple(p.shape) for key, p in parameters.items()}
+    most = frames.MAX_BODY // 4
+    pieces = [_pieces(held, most) for held in split.over(shapes, servers)]
+    return [
+        DenseGroup(part_name(name, number), parameters, list(blocks))
+        for number, blocks in enumerate(zip_longest(*pieces, fillvalue=()))
+    ]
+
+
+def _pieces(held: Sequence[Block], most: int) -> list[tuple[Block, ...]]:
+    """The blocks of a server, cut so that each piece has so many numbers at most."""
+    pieces: list[list[Block]] = [[]]
+    room = most
+    for name, begin, end in held:
+        at = begin
+        if begin == end:
+            pieces[-1].append((name, begin, end))
+        while at < end:
+            if not room:
+                pieces.append([])
+                room = most
+            last = min(end, at + room)
+            pieces[-1].append((name, at, last))
+            at, room = last, room - (last - at)
+    return [tuple(piece) for piece in pieces]
+
+
 class DenseGroup:
     """Copies between parameters and the arrays that travel."""
 
     def __init__(
-        self, name: str, parameters: Mapping[str, Tensor], split: ParameterSplit, servers: int
+        self, name: str, parameters: Mapping[str, Tensor], blocks: list[tuple[Block, ...]]
     ) -> None:
-        self.name, self._parameters = name, dict(parameters)
-        shapes = {key: tuple(p.shape) for key, p in parameters.items()}
-        self.blocks: list[tuple[Block, ...]] = split.over(shapes, servers)
+        self.name, self._parameters, self.blocks = name, dict(parameters), blocks
         self._handle: TableHandle | None = None
 
     @property
@@ -44,7 +78,6 @@ class DenseGroup:
         """Make the table on the servers."""
         assert rule in OPTIMIZERS, "checked when the plan was made"
         plain = {key: _plain(options[key]) for key in _OPTIONS[rule] if key in options}
-        self._check_size()
         specs = [
             DenseSpec(
                 name=self.name, blocks=held, optimizer=rule, options=plain, pace=pace
@@ -52,17 +85,6 @@ class DenseGroup:
             for held in self.blocks
         ]
         self._handle = client.create("dense", specs, 0)
-
-    def _check_size(self) -> None:
-        """A share travels whole, in one message."""
-        largest = max(_size(held) for held in self.blocks)
-        if 4 * largest > frames.MAX_BODY:
-            raise ValueError(
-                f"{len(self._parameters)} dense parameters of one group of the optimizer give a "
-                f"server {largest:,} numbers, and a message carries {frames.MAX_BODY // 4:,}; "
-                "start more servers (fleetrun --server_num), leave slice_var_up = True, or give "
-                "the optimizer several groups of parameters"
-            )
 
     def arrays(self) -> list[Floats]:
         """Room for each server's share."""

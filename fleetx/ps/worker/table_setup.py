@@ -12,7 +12,7 @@ from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire.frames import Flag
 from fleetx.ps.worker.carrier_options import CarrierOptions
 from fleetx.ps.worker.client import Exchange
-from fleetx.ps.worker.dense_group import DenseGroup
+from fleetx.ps.worker.dense_group import DenseGroup, dense_groups
 from fleetx.ps.worker.remote_optimizer import sparse_rule
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker, running
@@ -119,10 +119,10 @@ class TableSetup:
             if dense:
                 name = f"dense-{worker.dense_tables}"
                 worker.dense_tables += 1
-                made = DenseGroup(name, dense, self.options.split, worker.client.servers)
                 rule, options = self.dense_rule(group)
-                made.create(worker.client, rule, initial_options(options), worker.pace)
-                groups.append((made, group))
+                for made in dense_groups(name, dense, self.options.split, worker.client.servers):
+                    made.create(worker.client, rule, initial_options(options), worker.pace)
+                    groups.append((made, group))
             self._open_sparse(worker, group)
         self.groups = groups
         self._initial_options = [_fixed(group) for group in self.optimizer.param_groups]
