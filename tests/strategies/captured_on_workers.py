@@ -121,6 +121,7 @@ def main(out: Path, names: list[str]) -> None:
     rank = os.environ.get("PADDLE_TRAINER_ID") or os.environ.get("RANK", "0")
     # Workers on hosts of their own, as far as NCCL knows: it refuses two of one host on one card.
     os.environ["NCCL_HOSTID"] = f"worker{rank}"
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     merged = {name for name, settings in COMPANY.items() if "gradient_merge" in settings}
     sizes = {name: [16] * (2 * BATCHES if name in merged else BATCHES) for name in COMPANY}
     # The second worker's batches are smaller now and then.
