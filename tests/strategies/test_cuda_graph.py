@@ -274,6 +274,18 @@ def test_an_option_of_the_optimizer_that_changes_is_obeyed(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_the_order_of_options_makes_no_other_kind(device: str) -> None:
+    """It may come from a set of names, whose order is another one in each worker."""
+    training = Training(device, LARS)
+    training.losses(batches([8] * 4, device))
+    (group,) = training.optimizer.param_groups
+    for name in sorted(group):
+        group[name] = group.pop(name)
+    training.losses(batches([8] * 4, device))
+    assert len(training._run.kinds) == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_losses_are_the_users_own(device: str) -> None:
     training = Training(device, {})
     kept = [training.engine.train_batch(batch) for batch in batches([8] * 6, device)]

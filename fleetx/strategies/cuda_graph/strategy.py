@@ -422,4 +422,5 @@ def _token(leaf: Any) -> Hashable:
 def _options(group: dict[str, Any]) -> Hashable:
     """The options of a group that are numbers inside of a recording; its rate is not."""
     free = {"params", "lr", "initial_lr", "max_lr", "min_lr"}
-    return tuple(repr(value) for name, value in group.items() if name not in free)
+    # Sorted: their order may come from a set of names, which each process orders in its own way.
+    return tuple((name, repr(group[name])) for name in sorted(group) if name not in free)
