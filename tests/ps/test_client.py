@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
 
 from fleetx.ps.tables.hashing import servers_of
 from fleetx.ps.tables.initializers import Constant
@@ -21,7 +20,7 @@ from fleetx.ps.wire.pipes import Pipe
 from fleetx.ps.worker import heartbeat
 from fleetx.ps.worker.client import Client
 from fleetx.ps.worker.heartbeat import Heartbeat
-from tests.ps.team import TOKEN, Team, carried, push, rows, table, team
+from tests.ps.team import TOKEN, Team, push, rows, table, team
 
 SPEC = SparseSpec(name="t", dim=2, rule=SGD(1.0), initializer=Constant(0.0))
 IDS = np.arange(1, 33)
@@ -169,12 +168,6 @@ def test_requests_that_no_message_carries_are_refused_before_they_are_sent(
         with pytest.raises(ValueError, match="smaller batches, or more servers"):
             client.write(handle, [np.ones(400, np.float32)] * 2)
         assert right(client, handle)
-        worker = here.worker()
-        model = nn.Linear(30, 30)
-        with pytest.raises(ValueError, match=r"a server 900 numbers.*carries 250; start more serv"):
-            carried(model, worker, lr=0.1)
-        assert carried(nn.Linear(5, 30), worker, lr=0.1).groups
-        worker.stop()
 
 
 @contextmanager
