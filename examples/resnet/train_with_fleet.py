@@ -129,11 +129,11 @@ class Run:
         self.report = f"[Epoch {epoch + 1}] loss: {meter.loss:.5f}, {meter.speed:.1f} images/s"
 
     def tell_of_compiling(self, began: float) -> None:
-        """How long the first batch took, which is compiled, and why that does not happen again."""
+        """How long the first batch took, which is compiled, and what the next run has of it."""
         self.is_compiled = True
         say(
             f"compiling took {time.perf_counter() - began:.0f} s; torch keeps the code on this "
-            "machine, and the next run starts at once"
+            "machine, and the next run finds it there"
         )
 
     def bar(self, epoch: int) -> Any:
