@@ -70,14 +70,10 @@ class CardDecoder:
     def work(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
         """Images as floats, and labels, both complete on the device."""
         with self._on_stream():
-            if self._stream is not None:
-                # nvJPEG copies file by file, and may wait for a step of training before. Copies
-                # from pinned memory then take no time, and neither does memory seen first.
-                batch = batch.pinned()
             pixels, labels = self._pixels(batch)
             found = self._normalise((pixels, labels.to(self._device)))
-            # nvJPEG decodes on streams of its own, into memory that is free on this one: it must
-            # be free in truth before the next batch begins.
+            # torchvision decodes on a stream of its own, into memory that is free on this one: it
+            # must be free in truth before the next batch begins.
             self._finish()
         return found
 
@@ -109,10 +105,8 @@ class CardDecoder:
     def _pixels(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
         """Bytes of the batch's size, and labels, which are other ones in place of broken images."""
         entries, labels = batch.entries(), batch.labels.clone()
-        # On their way while others are decoded.
-        moved = batch.pixels.to(self._device, non_blocking=True)
-        ready = iter(moved.permute(0, 3, 1, 2).unbind())
         decoded = iter(self._decoded([e for e in entries if e.is_encoded], batch.encoded()))
+        ready = iter(batch.pixels.to(self._device).permute(0, 3, 1, 2).unbind())
         images = [next(decoded if entry.is_encoded else ready) for entry in entries]
         for at, image in enumerate(images):
             if image is None:

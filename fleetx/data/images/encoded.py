@@ -1,7 +1,7 @@
 """Batches of image files as they are, with what shall be seen of them: a card decodes them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,10 +49,6 @@ class EncodedBatch:
     numbers: Tensor
     """An ``Entry`` for each image, of either kind."""
     labels: Tensor
-
-    def pinned(self) -> "EncodedBatch":
-        """The same in memory from which a card copies by itself."""
-        return replace(self, files=_pinned(self.files), pixels=_pinned(self.pixels))
 
     def entries(self) -> list[Entry]:
         """What is told of each image."""
@@ -166,10 +162,6 @@ def _is_common(files: LabelledFiles, index: int) -> bool:
         return False
     header = jpeg_header(data)
     return header is not None and is_common(data, header)
-
-
-def _pinned(tensor: Tensor) -> Tensor:
-    return tensor.pin_memory() if tensor.numel() else tensor
 
 
 def _laid(place: Tensor, sizes: list[int], pieces: list[Pixels]) -> Tensor:
