@@ -4,7 +4,7 @@ import gc
 import json
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,8 +18,10 @@ from torch.nn import functional
 import fleetx as fleet
 from fleetx import DistributedStrategy, PlanError
 from fleetx.api import session
+from fleetx.plan.accounts import Accounts
 from fleetx.plan.compose import compose
 from fleetx.plan.strategy import Strategy
+from fleetx.plan.subject import Subject
 from fleetx.strategies.cuda_graph import CudaGraph
 from fleetx.testing import world
 from fleetx.testing.limits import stretched
@@ -163,3 +165,13 @@ def test_two_workers_on_one_card_capture_their_exchanges(tmp_path: Path) -> None
             merged = "gradient_merge" in COMPANY.get(name, {})
             assert ours["captured"] == (3 if merged else 1), name
             assert usual["captured"] == 0
+
+
+@pytest.mark.parametrize(("rule", "is_legal"), [(torch.optim.SGD, False), (torch.optim.Adam, True)])
+def test_plans_whose_update_cannot_be_captured_are_refused(rule: Any, is_legal: bool) -> None:
+    model, strategy = net(), DistributedStrategy()
+    strategy.cuda_graph = strategy.sharding = True
+    subject = Subject(model=model, optimizer=rule(model.parameters(), lr=0.1))
+    accounts = Accounts(compose(strategy.request(), 2), subject)
+    with nullcontext() if is_legal else pytest.raises(PlanError, match="the fused form of SGD"):
+        accounts.share(0)

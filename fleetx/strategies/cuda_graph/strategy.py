@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from fleetx.comm.local import local
@@ -122,24 +123,17 @@ class CudaGraph(Strategy, name="cuda_graph"):
         return model
 
     @override
-    def optimizer(self, spec: OptimizerSpec, job: Job) -> OptimizerSpec:
-        from fleetx.strategies.cuda_graph.captured import waiting_for_nothing
+    def share(self, share: Share) -> Share:
+        """Whoever compares plans shall not choose one that is refused later."""
+        if share.rule is not None:
+            _captured_form(share.rule.cls, spread=share.mesh["sharding"] > 1)
+        return share
 
-        options = waiting_for_nothing(spec.cls)
-        if options is None:
-            raise PlanError(
-                f"strategy.cuda_graph captures the update, and {spec.cls.__name__} has neither a "
-                "fused nor a capturable form, so it may ask the GPU for numbers in between; use "
-                "SGD, Adam or AdamW of torch.optim, strategy.lars or strategy.lamb."
-            )
+    @override
+    def optimizer(self, spec: OptimizerSpec, job: Job) -> OptimizerSpec:
+        options = _captured_form(spec.cls, spread=_is_spread(job.model))
         if not options:
             return spec
-        if "capturable" not in options and _is_spread(job.model):
-            raise PlanError(
-                f"strategy.cuda_graph captures the update, and the fused form of "
-                f"{spec.cls.__name__} does not know tensors that are spread over workers; use "
-                "Adam or AdamW of torch.optim, strategy.lars or strategy.lamb."
-            )
         groups = [replace(group, options={**group.options, **options}) for group in spec.groups]
         return replace(spec, defaults={**spec.defaults, **options}, groups=tuple(groups))
 
@@ -400,6 +394,26 @@ def _let_go_in_time(run: _Run) -> None:
             found.forget()
 
     at_stop(forget)
+
+
+def _captured_form(cls: type[Optimizer], *, spread: bool) -> Mapping[str, Any]:
+    """The options under which an update can be captured."""
+    from fleetx.strategies.cuda_graph.captured import waiting_for_nothing
+
+    options = waiting_for_nothing(cls)
+    if options is None:
+        raise PlanError(
+            f"strategy.cuda_graph captures the update, and {cls.__name__} has neither a fused nor "
+            "a capturable form, so it may ask the GPU for numbers in between; use SGD, Adam or "
+            "AdamW of torch.optim, strategy.lars or strategy.lamb."
+        )
+    if spread and options and "capturable" not in options:
+        raise PlanError(
+            f"strategy.cuda_graph captures the update, and the fused form of {cls.__name__} does "
+            "not know tensors that are spread over workers; use Adam or AdamW of torch.optim, "
+            "strategy.lars or strategy.lamb."
+        )
+    return options
 
 
 def _is_spread(model: nn.Module) -> bool:
