@@ -16,6 +16,9 @@ Plans are measured in two rounds, the second in the other order; the lesser time
 --seconds keep what was measured, and the next run with the same --json goes on from there. The file
 also has what the machine was measured to do, and each operator on it: by these, --again finds what
 is expected now of plans that were measured then.
+
+On cores that others use, `chrt -f 10 python -m benchmarks.lattice` (root) lets workers come first;
+where they are more than the cores, `chrt -r 10`.
 """
 
 import argparse

@@ -24,6 +24,7 @@ from fleetx.auto.choose import subject_of
 from fleetx.auto.clock import OperatorClock
 from fleetx.auto.cluster import Cluster
 from fleetx.auto.estimate import SPREAD_UPDATE, estimate
+from fleetx.auto.probe import turns_of_a_core
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.plan.accounts import Accounts
 from fleetx.plan.compose import compose
@@ -111,6 +112,7 @@ def _not_negative(columns: NDArray[np.float64], wanted: NDArray[np.float64]) -> 
 
 def _rows(cluster: Cluster) -> Iterator[tuple[Mapping[str, float], float, float]]:
     device = roles.device()
+    turns = turns_of_a_core(device)
     clock = OperatorClock(device, cluster.device)
     for case in _cases(cluster.workers):
         with torch.random.fork_rng([]):
@@ -133,7 +135,7 @@ def _rows(cluster: Cluster) -> Iterator[tuple[Mapping[str, float], float, float]
         except PlanError:  # such as layers that are cut without NCCL
             continue
         busy = Trial(shown, rule).took(plan, SAMPLES, case.merged, UPDATES, _processor(device))
-        if (busy := slowest(busy)) != float("inf"):
+        if (busy := turns * slowest(busy)) != float("inf"):
             computing = expected.forward + expected.backward + expected.update
             yield expected.chores, busy - computing, busy
 

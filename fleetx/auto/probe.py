@@ -78,17 +78,41 @@ def _device(device: torch.device, workers_here: int) -> Device:
         rates[f"attention {bits}"] = _attention(device, dtype)
     if not without_float8(device):
         rates["product 8"] = _float8_product(device)
-    host: dict[str, Any] = dict(_host(device))
+    turns = turns_of_a_core(device)
+    host: dict[str, Any] = {name: turns * value for name, value in _host(device).items()}
     return Device(
         **host,
         kind=device.type,
         threads=torch.get_num_threads() if device.type == "cpu" else 0,
-        crowding=_crowding(device),
+        crowding=_crowding(device) * turns,
         memory_gigabytes=_memory(device, workers_here),
-        teraflops={name: rate / 1e12 for name, rate in rates.items()},
-        memory_gigabytes_per_second=_bandwidth(device) / 1e9,
+        teraflops={name: rate / turns / 1e12 for name, rate in rates.items()},
+        memory_gigabytes_per_second=_bandwidth(device) / turns / 1e9,
         host_gigabytes_per_second=_to_host(device) / 1e9,
     )
+
+
+def turns_of_a_core(device: torch.device) -> float:
+    """How many threads of workers take turns on a core, at least 1; all workers ask.
+
+    It is counted: the quickest of short rounds, which is the machine without its other users, is
+    without the other workers, too.
+    """
+    if device.type != "cpu" or not _is_met():
+        return 1.0
+    own = socket.gethostname(), _cores(), torch.get_num_threads()
+    told: list[tuple[str, list[int], int]] = [own] * dist.get_world_size()
+    dist.all_gather_object(told, own)
+    here = [one for one in told if one[0] == own[0]]
+    cores = {core for _, some, _ in here for core in some}
+    return max(1.0, sum(threads for _, _, threads in here) / len(cores))
+
+
+def _cores() -> list[int]:
+    """Those on which this process may run."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def _product(device: torch.device, dtype: torch.dtype) -> float:

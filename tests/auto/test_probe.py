@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from fleetx.auto import probe as probing
 from fleetx.auto.cluster import Device, Link, read
@@ -104,3 +105,35 @@ def test_workers_agree_on_how_much_they_slow_each_other_down() -> None:
 
 def test_a_worker_alone_is_slowed_down_by_nobody() -> None:
     assert crowding() == 1
+
+
+def turns(cores: list[list[int]], threads: int) -> float:
+    """On a machine where each worker may run on some cores."""
+    before, probing._cores = probing._cores, lambda: cores[dist.get_rank()]
+    known = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return probing.turns_of_a_core(CPU)
+    finally:
+        probing._cores = before
+        torch.set_num_threads(known)
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "found"),
+    [
+        ([[0, 1], [0, 1]], 1, 1.0),
+        ([[0], [1]], 1, 1.0),
+        ([[0], [0]], 1, 2.0),
+        ([[0, 1], [0, 1]], 3, 3.0),
+        ([[0, 1, 2, 3], [0, 1, 2, 3]], 1, 1.0),
+    ],
+)
+def test_workers_take_turns_where_they_have_more_threads_than_cores(
+    cores: list[list[int]], threads: int, found: float
+) -> None:
+    assert world(2).run(turns, cores, threads) == [found, found]
+
+
+def test_a_worker_alone_takes_no_turns() -> None:
+    assert probing.turns_of_a_core(CPU) == 1
