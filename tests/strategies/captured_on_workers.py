@@ -93,7 +93,7 @@ def trained(settings: Settings, *, captured: bool, sizes: list[int]) -> Settings
     if captured:
         strategy.cuda_graph_configs = {"warmup": WARMUP}
     seen = Seen()
-    logger = logging.getLogger("fleetx.strategies.cuda_graph.strategy")
+    logger = logging.getLogger("fleetx.strategies.cuda_graph.run")
     logger.addHandler(seen)
     logger.setLevel(logging.INFO)
     fleet.init(is_collective=True, strategy=strategy)

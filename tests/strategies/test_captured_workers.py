@@ -4,6 +4,7 @@ import gc
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,10 @@ from tests.strategies.captured_on_workers import (
     batches,
     net,
 )
-from tests.strategies.stand_in_recorder import StandInRecorder
+from tests.strategies.stand_in_recorder import StandInRecorder, StandInRecording
 
 Settings = dict[str, Any]
-ON_CPU = {
+ON_CPU: dict[str, Settings] = {
     "plain": {},
     "fp16_allreduce": {"fp16_allreduce": True},
     "localsgd": {"localsgd": True, "localsgd_configs": {"k_steps": 3}},
@@ -110,6 +111,27 @@ def test_a_batch_of_another_shape_on_one_worker_runs_as_usual_on_both() -> None:
     for (ours, made, replays), (usual, *_) in world(2).run(both, {}, True):
         assert differ(ours, usual) < 1e-6
         assert (made, replays) == (1, 3)
+
+
+def refused_capture() -> str:
+    """What a worker says when the second one cannot record its step."""
+
+    def record(recorder: StandInRecorder, work: Callable[[], Any]) -> StandInRecording:
+        if dist.get_rank() == 1:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return StandInRecording(recorder, work)
+
+    # No exchange inside of the step: each worker alone learns nothing of the other.
+    with patch.object(StandInRecorder, "record", record), pytest.raises(PlanError) as refusal:
+        trained(ON_CPU["localsgd"], [8] * 4, captured=True)
+    return str(refusal.value)
+
+
+def test_a_capture_that_fails_on_one_worker_stops_the_other_with_its_sentence() -> None:
+    other, own = world(2).run(refused_capture)
+    assert own.startswith("strategy.cuda_graph = True could not capture the step")
+    assert "operation not permitted when stream is capturing" in own
+    assert other == f"all workers stop, because one cannot go on. worker 1: PlanError: {own}"
 
 
 def composed(**settings: Any) -> None:

@@ -10,19 +10,33 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fleetx.comm.taking_back import taken_back
+from fleetx.plan.error import PlanError
 
 
-def waiting_for_nothing(cls: type[Optimizer]) -> Mapping[str, Any] | None:
-    """The options under which an optimizer never asks the device; None if there are none."""
-    if _obeys_flag(cls):
-        return {}
-    wanted = {"fused": True, "capturable": True, "foreach": None}
-    known = wanted.keys() & inspect.signature(cls).parameters.keys()
-    if not known & {"fused", "capturable"}:
-        return None
-    # A fused Adam, too, refuses to be recorded unless it is told that it may be.
-    chosen = {name: value for name, value in wanted.items() if name in known}
-    return chosen if "fused" in known else {"capturable": True}
+def captured_form(cls: type[Optimizer], *, spread: bool) -> Mapping[str, Any]:
+    """The options under which an update can be captured.
+
+    Args:
+        cls: The optimizer's class.
+        spread: Whether its parameters are spread over workers.
+
+    Raises:
+        PlanError: There are none.
+    """
+    options = _waiting_for_nothing(cls)
+    if options is None:
+        raise PlanError(
+            f"strategy.cuda_graph captures the update, and {cls.__name__} has neither a fused nor "
+            "a capturable form, so it may ask the GPU for numbers in between; use SGD, Adam or "
+            "AdamW of torch.optim, strategy.lars or strategy.lamb."
+        )
+    if spread and options and "capturable" not in options:
+        raise PlanError(
+            f"strategy.cuda_graph captures the update, and the fused form of {cls.__name__} does "
+            "not know tensors that are spread over workers; use Adam or AdamW of torch.optim, "
+            "strategy.lars or strategy.lamb."
+        )
+    return options
 
 
 @torch.no_grad()
@@ -44,6 +58,19 @@ def update_unless(flag: Tensor, optimizer: Optimizer, update: Callable[[], bool]
         update()
     finally:
         del vars(optimizer)["found_inf"], vars(optimizer)["grad_scale"]
+
+
+def _waiting_for_nothing(cls: type[Optimizer]) -> Mapping[str, Any] | None:
+    """The options under which an optimizer never asks the device; None if there are none."""
+    if _obeys_flag(cls):
+        return {}
+    wanted = {"fused": True, "capturable": True, "foreach": None}
+    known = wanted.keys() & inspect.signature(cls).parameters.keys()
+    if not known & {"fused", "capturable"}:
+        return None
+    # A fused Adam, too, refuses to be recorded unless it is told that it may be.
+    chosen = {name: value for name, value in wanted.items() if name in known}
+    return chosen if "fused" in known else {"capturable": True}
 
 
 def _looks_itself(optimizer: Optimizer) -> bool:
