@@ -3,13 +3,15 @@
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fleetx.engine.engine import Engine
+from fleetx.plan.all_or_none import all_or_none
 from fleetx.roles import activity
 from fleetx.roles.barrier import Barrier
 from fleetx.torch_internals import tree_leaves
@@ -53,8 +55,16 @@ class SameSamples:
             barrier.leave_word(own, said, self._topic(barrier.index, before) if before > 1 else "")
 
     def compare(self, engine: Engine, barrier: Barrier, update: int) -> None:
-        """After all have met: the first worker of each group warns if others got other samples."""
-        for axis, ranks in _groups(engine).items():
+        """After all have met: the first worker of each group warns if others got other samples.
+
+        They part only when all have read: worker 0 may keep the store, and this may be the last
+        thing that it does.
+        """
+        if groups := _groups(engine):
+            all_or_none(partial(self._compare, groups, barrier, update))
+
+    def _compare(self, groups: Mapping[str, list[int]], barrier: Barrier, update: int) -> None:
+        for axis, ranks in groups.items():
             if self._said or barrier.index != ranks[0]:
                 continue
             told = [json.loads(barrier.word(self._topic(rank, update))) for rank in ranks]

@@ -31,6 +31,7 @@ class Barrier:
     actions: int = field(default=0, init=False)
     told: int = field(default=0, init=False)
     followed: int = field(default=0, init=False)
+    unheard: str = field(default="", init=False)
 
     def tell(self, call: str, fact: str) -> list[str]:
         """What every worker says in the same call, in their order.
@@ -85,6 +86,8 @@ class Barrier:
     def from_first(self, call: str, topic: str, fact: str) -> str:
         """What worker 0 says of a topic; it waits for nobody, and the others for it alone.
 
+        Others may come for it after worker 0's last step: `close` waits for them.
+
         Args:
             call: in which they do.
             topic: spoken of once; whoever chooses topics lets old ones go, with `drop`.
@@ -93,13 +96,30 @@ class Barrier:
         with activity.meeting(call):
             if self.index == 0:
                 self.store.set(f"told/{topic}", fact)
+                self.unheard = topic if self.size > 1 else ""
                 return fact
             self.store.wait([f"told/{topic}"], default_pg_timeout)
-            return self.store.get(f"told/{topic}").decode()
+            told = self.store.get(f"told/{topic}").decode()
+        if self.store.add(f"told/count/{topic}", 1) == self.size - 1:
+            self.store.delete_key(f"told/count/{topic}")
+            self.store.set(f"told/heard/{topic}", "")
+        return told
 
     def drop(self, topic: str) -> None:
         """Forget what worker 0 said, which everybody has read."""
         self.store.delete_key(f"told/{topic}")
+        self.store.delete_key(f"told/heard/{topic}")
+
+    def close(self) -> None:
+        """Before the store goes with worker 0: let the others read what it said last.
+
+        They have read what it said before that, for they read in its order. It waits for a short
+        time only: one of them may be gone.
+        """
+        if self.unheard:
+            with contextlib.suppress(dist.DistError):
+                self.store.wait([f"told/heard/{self.unheard}"], GRACE)
+            self.unheard = ""
 
     def ask(self, wish: str, why: str) -> None:
         """Leave a wish for worker 0, which looks with `asked`; waits for nobody."""

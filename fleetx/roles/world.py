@@ -71,6 +71,8 @@ def open_world(found: Identity) -> World:
 
 def close_world(world: World) -> None:
     """Destroy what `open_world` made, and nothing else."""
+    if world.barrier is not None:
+        world.barrier.close()
     if not dist.is_initialized():
         return
     if world.owned:

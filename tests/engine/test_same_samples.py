@@ -1,10 +1,13 @@
 """Workers that compute one batch together, and one of which was given another."""
 
+import contextlib
 import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -83,6 +86,41 @@ def test_a_worker_that_was_given_other_batches_is_named() -> None:
         assert len(first) == wanted, (layout, kind, first)
         if kind == "one is left out":
             assert "at update 4 worker 0 and worker 1 of one " in first[0]
+
+
+def reads_late() -> bool:
+    """Of two pipelines that of workers 1 and 3 reads late; returns whether worker 0 saw it read."""
+    strategy = fleet.DistributedStrategy()
+    strategy.pipeline = True
+    strategy.pipeline_configs = {"split": ["2"], "accumulate_steps": 2}
+    strategy.hybrid_configs = {"pp_degree": 2, "dp_degree": 2}
+    fleet.init(is_collective=True, strategy=strategy)
+    barrier = roles.session.world("a test").barrier
+    assert barrier is not None
+    read = barrier.word
+
+    def word(topic: str) -> str:
+        with contextlib.suppress(dist.DistStoreError):
+            barrier.store.wait(["worker 0 has left"], timedelta(seconds=1))
+        found = read(topic)
+        barrier.store.set("read", "")
+        return found
+
+    if fleet.worker_index() == 1:
+        barrier.word = word  # type: ignore[method-assign]
+    net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    model: Any = fleet.distributed_model(net, criterion=F.mse_loss)
+    fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(2):  # the second update is compared
+        model.train_batch((torch.ones(4, 8), torch.ones(4, 2)))
+    seen = barrier.store.check(["read"])
+    if fleet.worker_index() == 0:
+        barrier.store.set("worker 0 has left", "")
+    return seen
+
+
+def test_worker_0_does_not_leave_with_the_store_that_another_still_reads() -> None:
+    assert world(4, timeout=240).run(reads_late)[0]
 
 
 def test_what_stands_for_a_tensor() -> None:

@@ -59,6 +59,35 @@ def test_worker_0_does_not_stay_for_ever_with_a_worker_that_is_stuck(
     Barrier(HashStore(), 0, 2).report("it broke")
 
 
+def test_worker_0_stays_until_all_have_read_what_it_said_last() -> None:
+    store, heard = HashStore(), list[str]()
+    slow = Slow(store)
+    first, second = Barrier(store, 0, 2), Barrier(slow, 1, 2)
+    assert first.from_first("a call", "topic", "a fact") == "a fact", "it waits for nobody"
+    reader = in_thread(lambda: heard.append(second.from_first("a call", "topic", "")))
+    assert slow.asked.wait(60)
+    keeper = in_thread(first.close)
+    keeper.join(0.2)
+    assert keeper.is_alive()
+    slow.may_read.set()
+    keeper.join(60)
+    reader.join(60)
+    assert not keeper.is_alive()
+    assert heard == ["a fact"]
+    first.drop("topic")
+    assert store.num_keys() == 0
+
+
+def test_worker_0_leaves_when_nobody_reads_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Barrier(HashStore(), 0, 1)
+    alone.from_first("a call", "topic", "a fact")
+    alone.close()
+    monkeypatch.setattr(barrier, "GRACE", timedelta(seconds=0.1))
+    left = Barrier(HashStore(), 0, 2)
+    left.from_first("a call", "topic", "a fact")
+    left.close()
+
+
 def test_actions_leave_nothing_in_the_store() -> None:
     store = HashStore()
     workers = [Barrier(store, index, 2) for index in range(2)]
