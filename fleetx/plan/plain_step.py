@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.optim import Optimizer
 
+from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.plan.step import Driven, Step
 
@@ -22,7 +26,14 @@ def plain_step(job: Job) -> Step:
 
     def update() -> bool:
         assert job.optimizer is not None
-        job.optimizer.step()
+        try:
+            job.optimizer.step()
+        except (dist.DistError, torch.OutOfMemoryError, PlanError):
+            raise
+        except Exception as error:
+            if axes := _cut_over(job.optimizer):
+                raise PlanError(_cannot_update(job.optimizer, axes, error)) from error
+            raise
         return True
 
     def unless(flag: Tensor, update: Callable[[], bool]) -> bool:
@@ -46,4 +57,27 @@ def plain_step(job: Job) -> Step:
         unless=unless,
         update=update,
         settle=lambda loss: None,
+    )
+
+
+def _cut_over(optimizer: Optimizer) -> str:
+    """The axes of the mesh over which parameters of an optimizer are cut; nothing if none is.
+
+    DTensor is not imported: jobs without one shall not pay for loading it.
+    """
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    meshes = (getattr(parameter, "device_mesh", None) for parameter in parameters)
+    names = (mesh.mesh_dim_names or () for mesh in meshes if mesh is not None)
+    return " and ".join(sorted({axis for found in names for axis in found}))
+
+
+def _cannot_update(optimizer: Optimizer, axes: str, error: Exception) -> str:
+    """Rules of other libraries call operators that torch does not know for cut tensors."""
+    name = type(optimizer).__name__
+    told = str(error).strip().partition("\n")[0] or "no reason"
+    return (
+        f"{name} cannot update parameters that are cut over workers (here over the axis {axes} of "
+        f"the mesh): its step() ended with {type(error).__name__}: {told} Train with a rule that "
+        "torch applies to cut tensors, as it does SGD, Adam, AdamW, NAdam, RAdam and RMSprop, or "
+        f"turn off the strategy that cuts ({axes})."
     )
