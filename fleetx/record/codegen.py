@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx
 
+from fleetx.record.constants import spell_nested
 from fleetx.record.regions import mark_regions
 from fleetx.record.replays import with_replays
 
@@ -25,6 +26,7 @@ def code(graph: fx.Graph, *, compiled: bool = False, depth: int = 0) -> Code:
         depth: how many checkpoints of torch's are around it.
     """
     graph = with_replays(graph, depth, lambda inner, at: code(inner, compiled=compiled, depth=at))
+    spell_nested(graph)
     mark_regions(graph)
     written = graph.python_code("self")
     source = written.src if compiled else _with_quick_lookups(written.src, graph)

@@ -1,7 +1,8 @@
 """Values of Python that the text of a program cannot say, as operators that give them."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
 from types import BuiltinMethodType, EllipsisType, FunctionType, MethodType, ModuleType, NoneType
@@ -52,6 +53,49 @@ def with_positions(index: Any) -> Any:
     return tuple(position for parts in positions for position in parts)
 
 
+def spell_nested(graph: fx.Graph) -> None:
+    """Put operators for named tuples and enums, which fx spells in some places of an argument only.
+
+    In 2.11 it does not know the class of one that is returned, and in no version yet that of one
+    in a dict or in another named tuple.
+    """
+    for node in list(graph.nodes):
+        if not all(map(_is_spelled, (node.args, node.kwargs))):
+            with graph.inserting_before(node):
+                args, kwargs = (_spelled(node, given) for given in (node.args, node.kwargs))
+            node.args, node.kwargs = args, kwargs
+
+
+def _is_spelled(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_spelled, (*value, *value.values())))
+    if isinstance(value, tuple | list):
+        return not hasattr(value, "_fields") and all(map(_is_spelled, value))
+    return not isinstance(value, Enum)
+
+
+def _spelled(node: fx.Node, value: Any) -> Any:
+    """The same with operators, where the node's own are in force, for what fx does not spell."""
+    if isinstance(value, dict):
+        items = [_spelled(node, item) for item in value.values()]
+        if all(map(_is_spelled, value)):
+            return dict(zip(value, items, strict=True))
+        keys = tuple(value)
+        return _operator(node, lambda *items: dict(zip(keys, items, strict=True)), items)
+    if isinstance(value, tuple | list):
+        items = [_spelled(node, item) for item in value]
+        if hasattr(value, "_fields"):
+            return _operator(node, type(value), items)
+        return tuple(items) if isinstance(value, tuple) else items
+    return _operator(node, lambda: value) if isinstance(value, Enum) else value
+
+
+def _operator(node: fx.Node, made: Callable[..., Any], items: Sequence[Any] = ()) -> fx.Node:
+    found = node.graph.call_function(made, tuple(items))
+    found.meta.update({key: node.meta[key] for key in ("autocast", "grad") if key in node.meta})
+    return found
+
+
 def _node(program: ProgramGraph, value: Any) -> fx.Node:
     """At the beginning, and made again in whatever part needs it, like a size."""
 
@@ -87,7 +131,7 @@ def _referred(value: Any) -> list[Any]:
         return _of_function(value)
     if isinstance(value, dict):
         return list(value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
         return list(value)
     return list(vars(value).values()) if hasattr(value, "__dict__") else []
 

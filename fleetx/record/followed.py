@@ -261,14 +261,17 @@ class Followed(ProgramGraph):
             held = {key: self._result(item) for key, item in value.items()}
             return held if type(value) is dict else self._made(type(value), held)
         if isinstance(value, tuple | list):
-            items = [self._result(item) for item in value]
-            if hasattr(value, "_fields"):
-                return type(value)(*items)
-            return type(value)(items)
+            return self._items(type(value), [self._result(item) for item in value])
         if is_dataclass(value) and not isinstance(value, type):
             held = {f.name: self._result(getattr(value, f.name)) for f in fields(value)}
             return self._made(type(value), held)
         return recorder.as_arguments(self, value)
+
+    def _items(self, kind: Any, items: list[Any]) -> Any:
+        if hasattr(kind, "_fields"):
+            return kind(*items)
+        # Arguments of a graph are plain lists and tuples, so others are made when it runs.
+        return kind(items) if kind in (tuple, list) else self.graph.call_function(kind, (items,))
 
     def _note_modes(self, output: fx.Node) -> None:
         """Say by their paths which modules were asked for their mode, and where."""

@@ -1,6 +1,8 @@
 """A followed forward: which calls it has, which arguments, and which modules are opened."""
 
+from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 import pytest
@@ -85,8 +87,17 @@ def test_arguments_with_a_default_may_be_given() -> None:
 
 
 class Pair(NamedTuple):
-    left: Tensor
+    left: Any
     right: Tensor
+
+
+class Which(Enum):
+    LEFT = "left"
+    RIGHT = "right"
+
+
+class Listed(list[Any]):
+    pass
 
 
 @dataclass
@@ -107,25 +118,78 @@ class Returns(nn.Module):
             "pair": lambda: Pair(y, z),
             "output": lambda: Output(z),
             "nest": lambda: [(y, {"z": z, "n": 1}), None],
+            "pair in a dict": lambda: {"pair": Pair(y, z)},
+            "pair in a pair": lambda: Pair(Pair(y, z), z),
+            "enum": lambda: {"z": z, "which": Which.LEFT, Which.RIGHT: [Which.LEFT, y]},
+            "values and indices": lambda: torch.max(z, dim=1),
+            "list of a class": lambda: Listed([y, z]),
         }
         return kinds[self.kind]()
 
 
-@pytest.mark.parametrize("kind", ["pair", "output", "nest"])
+KINDS = ["pair", "output", "nest", "pair in a dict", "pair in a pair", "enum"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "values and indices", "list of a class"])
 def test_the_output_is_of_the_same_kind(kind: str) -> None:
     model, x = Returns(kind), torch.randn(2, 3)
     got = run_all(parts.cut(followed(model, {"x": x}), ["two"]), model, {"x": x})
-    want = model(x)
+    assert_alike(got, model(x))
+
+
+class Added(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, given: dict[Which, Pair]) -> Tensor:
+        left, right = given[Which.LEFT]
+        return self.inner(left) + right
+
+
+class Hands(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 3), Added()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two({Which.LEFT: Pair(self.one(x), x)})
+
+
+def test_submodules_get_arguments_of_the_same_kind() -> None:
+    model, x = Hands(), torch.randn(2, 3)
+    assert_alike(run_all(parts.cut(followed(model, {"x": x}), ["two"]), model, {"x": x}), model(x))
+
+
+class Queues(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return deque([self.one(x)])
+
+
+def test_tensors_in_what_cannot_be_looked_into_are_refused() -> None:
+    with pytest.raises(trace.TraceError, match="the argument deque holds a"):
+        followed(Queues(), {"x": torch.randn(2, 3)})
+
+
+def assert_alike(got: Any, want: Any) -> None:
+    """The same classes and numbers, all the way down."""
     assert type(got) is type(want)
-    if kind == "pair":
-        assert torch.equal(got.left, want.left)
-        assert torch.equal(got.right, want.right)
-    elif kind == "output":
-        assert torch.equal(got.logits, want.logits)
-        assert got.loss is None
+    if isinstance(want, Tensor):
+        assert torch.equal(got, want)
+    elif isinstance(want, tuple | list):
+        for ours, theirs in zip(got, want, strict=True):
+            assert_alike(ours, theirs)
+    elif isinstance(want, dict):
+        assert [*got] == [*want]
+        assert_alike([*got.values()], [*want.values()])
+    elif isinstance(want, Output):
+        assert_alike(vars(got), vars(want))
     else:
-        assert torch.equal(got[0][1]["z"], want[0][1]["z"])
-        assert (type(got[0]), got[0][1]["n"], got[1]) == (tuple, 1, None)
+        assert got == want
 
 
 def test_a_graph_module_is_a_model_like_others() -> None:
