@@ -20,7 +20,7 @@ from fleetx.static.run.single_worker import LoneMesh
 from fleetx.strategies.cuda_graph import CudaGraph
 from fleetx.testing import world
 from tests.rotation import rotating
-from tests.strategies.fp8.stand_in import device_is_allowed, multiplied
+from tests.strategies.fp8.stand_in import device_is_allowed, multiplied, needs_kernel
 from tests.strategies.stand_in_recorder import StandInRecorder
 
 Settings = dict[str, Any]
@@ -146,6 +146,7 @@ def test_options_are_checked_when_they_are_assigned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scales", ["tensor", "row"])
 def test_a_model_learns_as_in_float32(scales: str) -> None:
+    needs_kernel(by_row=scales == "row")
     with multiplied() as products:
         moved, losses = trained({"fp8": True, "fp8_configs": {"scales": scales}}, updates=12)
     assert len(products) == 12 * 3 * len(CHOSEN), "a forward and two gradients of each layer"

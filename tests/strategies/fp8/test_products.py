@@ -9,12 +9,18 @@ from torch.nn import functional as F
 
 from fleetx.strategies.fp8.products import linear
 from tests.rotation import rotating
-from tests.strategies.fp8.stand_in import multiplied
+from tests.strategies.fp8.stand_in import multiplied, needs_kernel
 
 WAYS = [False, True]
 E4M3, E5M2 = 0.05, 0.09
 """What a product may be off by, of two e4m3 factors and of one in e5m2."""
 SHAPES = [(32, 64), (3, 5, 64), (7, 64), (64,), (1, 64)]
+
+
+@pytest.fixture(autouse=True)
+def _has_kernel(request: pytest.FixtureRequest) -> None:
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    needs_kernel(by_row=parameters.get("by_row", False))
 
 
 def drawn(*shape: int, scale: float = 1.0) -> Tensor:
