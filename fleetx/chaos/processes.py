@@ -54,7 +54,7 @@ class JobOptions:
 
 
 def warm_up_dense() -> None:
-    """Load what torch loads with its first optimizer, before processes are forked."""
+    """Load compiled code of dense tables, before processes are forked."""
     DenseTable(specs("async", 1)[1]).push(np.ones(NUMBERS, np.float32))
 
 

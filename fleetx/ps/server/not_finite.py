@@ -5,7 +5,8 @@ import logging
 import numpy as np
 
 from fleetx.ps.server.changes import Change
-from fleetx.ps.wire.arrays import all_finite
+from fleetx.ps.tables import kernels
+from fleetx.ps.wire.arrays import Floats
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class NotFinite:
 
     def found(self, worker: int, change: Change) -> bool:
         """Whether a push has some that must be left out; ``ValueError`` where it is refused."""
-        if self.answer == APPLY or all_finite(change.values):
+        if self.answer == APPLY or _all_finite(change.values):
             return False
         number, what = _described(change)
         told = f"worker {worker} pushed gradients that are not finite to {what} of table "
@@ -46,6 +47,11 @@ class NotFinite:
                 told,
                 self.count,
             )
+
+
+def _all_finite(values: Floats) -> bool:
+    fine: bool = kernels.active.all_finite(values.reshape(-1).view(np.int32))
+    return fine
 
 
 def _described(change: Change) -> tuple[int, str]:

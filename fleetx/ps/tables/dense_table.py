@@ -1,4 +1,4 @@
-"""A dense table: parts of parameters in one flat array, moved by a torch optimizer."""
+"""A dense table: parts of parameters in one flat array, moved as a torch optimizer moves them."""
 
 import threading
 from collections.abc import Mapping
@@ -6,17 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
+from fleetx.ps.tables import kernels
+from fleetx.ps.tables.dense_rules import OPTIMIZERS, State, dense_rule
 from fleetx.ps.tables.sparse_spec import Pace, check_name
 from fleetx.ps.wire.arrays import Array, Floats
 from fleetx.ps.wire.plain_data import from_plain, to_plain
-
-OPTIMIZERS: dict[str, type[Optimizer]] = {
-    cls.__name__: cls for cls in (SGD, Adagrad, Adam, AdamW, RMSprop)
-}
-"""Those that move each number by itself, so that it does not matter how parameters are cut."""
 
 Block = tuple[str, int, int]
 """The numbers from one place to another of a flattened parameter."""
@@ -86,20 +81,11 @@ class DenseTable:
         """Updates so far; the version of the table."""
         self.filled = False
         """Whether somebody has given the values with which training begins."""
-        self._values = torch.nn.Parameter(torch.zeros(spec.size))
-        self._optimizer = self._fresh()
-
-    def _fresh(self) -> Optimizer:
-        options = {k: tuple(v) if isinstance(v, list) else v for k, v in self.spec.options.items()}
-        make: Any = OPTIMIZERS[self.spec.optimizer]
-        made: Optimizer = make([self._values], **options)
-        return made
-
-    @property
-    def values(self) -> Floats:
+        self.values: Floats = np.zeros(spec.size, np.float32)
         """The numbers themselves, not a copy."""
-        array: Floats = self._values.detach().numpy()
-        return array
+        self._rule = dense_rule(spec.optimizer, spec.options)
+        self._rate = float(spec.options["lr"])
+        self._state: State = self._rule.first_state(self.values)
 
     def fill(self, values: Floats) -> None:
         """Begin with these values, unless others came first."""
@@ -109,13 +95,11 @@ class DenseTable:
 
     def push(self, gradients: Floats, rate: float | None = None) -> None:
         """One update by the optimizer."""
-        group = self._optimizer.param_groups[0]
-        base = float(self.spec.options["lr"]) if rate is None else rate
-        group["lr"] = self.spec.pace.rate(base, self.updates)
-        # The bytes of the wire are not ours to keep, and must not be written to.
-        self._values.grad = torch.from_numpy(np.array(gradients, np.float32))
-        self._optimizer.step()
-        self._values.grad = None
+        base = self._rate if rate is None else rate
+        if not gradients.flags.carray:  # loops are compiled for arrays like those of a frame
+            gradients = np.array(gradients, np.float32)
+        rate = self.spec.pace.rate(base, self.updates)
+        self._rule.move(kernels.active, self.values, gradients, self._state, rate)
         self.updates += 1
 
     def add(self, delta: Floats) -> None:
@@ -143,20 +127,16 @@ class DenseTable:
         return {name: array.shape for name, array in self._views().items()}
 
     def _views(self) -> dict[str, Array]:
-        state = self._optimizer.state.get(self._values, {})
-        kept = {f"state.{name}": value for name, value in state.items() if value is not None}
-        tensors = {name: torch.as_tensor(value) for name, value in kept.items()}
-        return {"values": self.values} | {n: t.float().numpy() for n, t in tensors.items()}
+        return {"values": self.values} | {f"state.{n}": a for n, a in self._state.items()}
 
     def put(self, arrays: Mapping[str, Array]) -> None:
         """Take what ``arrays`` gave; state that it does not have begins anew."""
         self.values[:] = arrays["values"]
         self.filled = True
-        self._optimizer = self._fresh()
+        self._state = self._rule.first_state(self.values)
         for name, array in arrays.items():
             if name.startswith("state."):
-                tensor = torch.from_numpy(np.array(array, np.float32))
-                self._optimizer.state[self._values][name.removeprefix("state.")] = tensor
+                self._state[name.removeprefix("state.")] = np.array(array, np.float32)
 
     def describe(self) -> dict[str, Any]:
         """What a person may want to know."""

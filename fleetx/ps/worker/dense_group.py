@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fleetx.ps.tables.dense_table import OPTIMIZERS, Block, DenseSpec, part_name
+from fleetx.ps.tables.dense_rules import OPTIMIZERS
+from fleetx.ps.tables.dense_table import Block, DenseSpec, part_name
 from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire import frames
 from fleetx.ps.wire.arrays import Floats

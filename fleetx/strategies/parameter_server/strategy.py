@@ -22,7 +22,7 @@ from fleetx.plan.pieces import size_of
 from fleetx.plan.share import Share
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Plan, Strategy
-from fleetx.ps.tables.dense_table import OPTIMIZERS
+from fleetx.ps.tables.dense_rules import OPTIMIZERS
 from fleetx.ps.worker.carrier import Carrier
 from fleetx.ps.worker.carrier_geo import GeoCarrier, local_optimizer
 from fleetx.ps.worker.carrier_options import CarrierOptions

@@ -1,6 +1,13 @@
 """The inner loops of tables compiled by numba; ``numpy_kernels`` says what each of them does."""
 
 from fleetx.ps.tables.kernels.numba_batches import dedupe, pick, pool_rows, sum_rows
+from fleetx.ps.tables.kernels.numba_dense import (
+    all_finite,
+    dense_adagrad,
+    dense_adam,
+    dense_rmsprop,
+    dense_sgd,
+)
 from fleetx.ps.tables.kernels.numba_index import BEARS_DENSE, expand, find, insert, meet
 from fleetx.ps.tables.kernels.numba_rows import (
     adagrad,
@@ -20,8 +27,13 @@ __all__ = [
     "adagrad",
     "adam",
     "add",
+    "all_finite",
     "clear",
     "dedupe",
+    "dense_adagrad",
+    "dense_adam",
+    "dense_rmsprop",
+    "dense_sgd",
     "differences",
     "expand",
     "fill_uniform",

@@ -10,6 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetx.ps.tables.hashing import mixed, servers_of, uniform
+from fleetx.ps.tables.kernels.numpy_dense import (  # noqa: F401 - names of this engine, too
+    all_finite,
+    dense_adagrad,
+    dense_adam,
+    dense_rmsprop,
+    dense_sgd,
+)
 from fleetx.ps.wire.arrays import Array, Floats, Ids, Words
 
 SLOT_BITS = 34
