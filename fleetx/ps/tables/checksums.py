@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from xxhash import xxh3_64, xxh3_64_hexdigest, xxh64
+from xxhash import xxh3_64, xxh3_64_hexdigest, xxh64, xxh64_intdigest
 
 from fleetx.ps.wire.arrays import Array
 
@@ -26,6 +26,8 @@ class DamagedError(ValueError):
 
 def of_parts(*parts: bytes | memoryview, seed: int = 0) -> int:
     """The checksum of bytes, one behind the other."""
+    if len(parts) == 1 and len(parts[0]) < SHORT:
+        return xxh64_intdigest(parts[0], seed)
     state = (xxh64 if sum(map(len, parts)) < SHORT else xxh3_64)(seed=seed)
     for part in parts:
         state.update(part)

@@ -113,11 +113,13 @@ class Journal:
         if self._file is None:
             self._file = self._open(number)
             self._end = self._allocated = log_file.FILE_HEAD
-        size = sum(len(view) for view in views) + log_file.RECORD_EXTRA
-        self._reserve(self._end + size)
+        size = sum(map(len, views)) + log_file.RECORD_EXTRA
+        if self._end + size > self._allocated:
+            self._reserve(self._end + size)
         pieces = log_file.record_bytes(kind, number, views, self._seed)
         try:
-            _write(self._file, self._end, pieces)
+            if os.pwritev(self._file, pieces, self._end) != size:
+                _write(self._file, self._end, pieces)
             if self._durable:
                 os.fdatasync(self._file)
         except BaseException:
@@ -130,8 +132,6 @@ class Journal:
     def _reserve(self, end: int) -> None:
         """Have blocks before they are written: one by one they cost more than what they hold."""
         assert self._file is not None
-        if end <= self._allocated:
-            return
         more = max(end - self._allocated, min(max(self._allocated, LEAST_GROWTH), MOST_GROWTH))
         # A disk that is nearly full may still have room for the record.
         with contextlib.suppress(AttributeError, OSError):
@@ -204,7 +204,7 @@ def _number(name: str) -> int:
 
 
 def _write(file: int, at: int, pieces: list[bytes | memoryview]) -> None:
-    """Hand over all bytes; one call is enough unless the disk is full or a signal comes."""
+    """Hand over all bytes, in several calls if one does not take them: the disk may be full."""
     left = [memoryview(piece) for piece in pieces]
     while left:
         written = os.pwritev(file, left, at)

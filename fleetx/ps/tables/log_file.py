@@ -46,9 +46,9 @@ def record_bytes(
         views: the data.
         seed: of the journal, so that a record of another one does not fit.
     """
-    length = sum(len(view) for view in views)
+    length = sum(map(len, views))
     head = _HEAD.pack(_MAGIC, kind, number, length, checksums.of_parts(*views, seed=seed))
-    return [head, _WORD.pack(checksums.of_parts(head, seed=seed)), *views, _tail(number)]
+    return [head + _WORD.pack(checksums.of_parts(head, seed=seed)), *views, _tail(number)]
 
 
 def seed_of(identity: str) -> int:

@@ -208,8 +208,9 @@ class SparseTable:
 
     def _touch(self, ids: Ids) -> Ids:
         stamp = (self.day << DAY_SHIFT) | (self.mark << MARK_SHIFT)
-        if self._candidates is not None:
-            return self._found(ids, ~(DAY | MARK), stamp)[0]
+        slots, missing = self._found(ids, ~(DAY | MARK), stamp)
+        if not missing or self._candidates is not None:  # mostly a pull has made them before
+            return slots
         slots, new = self._met(ids, ~(DAY | MARK), stamp)
         self._begin(ids, slots, new)
         return slots
