@@ -99,6 +99,8 @@ def test_it_grows_and_forgets_nothing(engine: ModuleType) -> None:
         (16, SGD(), 1.3),
         (8, Adam(), 1.3),
         (8, SGD(), 1.6),
+        (1, Adagrad(), 4.2),
+        (64, SGD(), 1.2),
     ],
 )
 def test_memory_is_at_most_so_many_times_the_payload(dim: int, rule: Rule, most: float) -> None:

@@ -30,6 +30,9 @@ ROOMY, DENSE = Fullness(0.7, 1.4), Fullness(0.92, 1.085)
 """Where an id is looked for in one cache line, and in two on average, which takes twice as long."""
 OVERHEAD = 0.3
 """The share of a row's bytes that an id may take, if that can be had."""
+ANYWAY = 25.0
+"""Bytes that an id may take beside rows that are shorter than it in any case."""
+MOST_GROWTH = 2.0
 SLACK = 1024
 """Places behind the last home, so that a probe never has to wrap around."""
 SMALLEST = 1 << 12
@@ -199,8 +202,13 @@ class Index:
 
 
 def fullness_for(row_bytes: int) -> Fullness:
-    """Roomy, unless an index would take too much beside such rows."""
-    return ROOMY if row_bytes * OVERHEAD >= ROOMY.most_bytes else DENSE
+    """As roomy, and then in as large steps, as an index may be beside such rows."""
+    least = DENSE.most_bytes
+    allowed = ANYWAY if row_bytes < least else max(row_bytes * OVERHEAD, least)
+    # Between the two, a place that is free helps a search as much as a large step helps growing.
+    share = (allowed - least) / (ROOMY.most_bytes - least)
+    load = DENSE.load + min(share, 1.0) * (ROOMY.load - DENSE.load)
+    return Fullness(load, min(allowed * load / 16, MOST_GROWTH))
 
 
 def _whole_lines(places: int) -> int:

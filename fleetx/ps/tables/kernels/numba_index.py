@@ -184,7 +184,7 @@ def _expand(
     counts: Array,
     left: Ids,
 ) -> int:
-    count, total, step = 0, pairs.shape[0] // 2, lines.shape[0]
+    count, total, step, settled = 0, pairs.shape[0] // 2, lines.shape[0], places // PLACES
     for number in range((before - 1) // step, -1, -1):
         begin, end = number * step, min(before, number * step + step)
         taken = _take_out(pairs, begin, end, keys, words)
@@ -193,7 +193,14 @@ def _expand(
         # which is settled, and few are before the first line of this one.
         first = -(-(begin // PLACES) * (places // PLACES) // (old // PLACES))
         for i in range(_put_in(pairs, first, counts, keys, words, lines, taken)):
-            at = PLACES * lines[i] if lines[i] >= first else total - 1
+            # Counts tell of four places at once, and are nearer than these.
+            line = lines[i] if lines[i] >= first else total // PLACES
+            while line < settled and counts[line - first] == PLACES:
+                line += 1
+            at = min(PLACES * line, total - 1)
+            if line < settled:
+                at += counts[line - first]
+                counts[line - first] += 1
             while at < total - 1 and pairs[2 * at + 1] >= 0:
                 at += 1
             if at < total - 1:
@@ -201,6 +208,7 @@ def _expand(
             else:
                 left[2 * count], left[2 * count + 1] = keys[i], words[i]
                 count += 1
+        settled = first
     return count
 
 
