@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.server import QUICK_ONES
-from fleetx.ps.server.shared_thread import SharedThread
+from fleetx.ps.server.shared_thread import Served, SharedThread
 from fleetx.ps.tables.dense_table import DenseSpec
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.rules import SGD
@@ -220,8 +221,11 @@ def test_a_server_that_ends_gives_connections_back() -> None:
         def fileno(self) -> int:
             return ours.fileno()
 
-        def serve_ready(self) -> bool:
+        def receive(self) -> bool:
             return True
+
+        def serve_next(self) -> Served:
+            return Served.NOTHING
 
     def stay() -> None:
         shared.serve(Guest())
@@ -296,3 +300,47 @@ def test_more_than_is_kept_can_be_read() -> None:
         assert frame == head
         assert (np.frombuffer(found, np.float32) == body).all()
         sender.join()
+
+
+class Ordered:
+    """A connection that notes when it is served."""
+
+    def __init__(self, name: str, requests: int, order: list[str]) -> None:
+        self.name, self.left, self.order = name, requests, order
+        self.ours, self.theirs = socket.socketpair()
+        self.served: Callable[[], None] = lambda: None
+
+    def fileno(self) -> int:
+        return self.ours.fileno()
+
+    def receive(self) -> bool:
+        self.ours.recv(1)
+        return self.name == "look"
+
+    def serve_next(self) -> Served:
+        self.order.append(self.name)
+        self.left -= 1
+        self.served()
+        return Served.MORE if self.left else Served.NOTHING
+
+
+def test_who_looks_is_answered_between_two_changes() -> None:
+    """And changes of one connection before those of another that came later."""
+    shared, order, done = SharedThread(), list[str](), threading.Event()
+    guests = [Ordered(name, 2, order) for name in ("first", "second", "look")]
+    for guest in guests:
+        threading.Thread(target=shared.serve, args=(guest,), daemon=True).start()
+    while len(shared._stays) < len(guests):
+        time.sleep(0.01)
+
+    def others_come() -> None:
+        if order == ["first"]:
+            for guest in guests[1:]:
+                guest.theirs.send(b"x")
+
+    guests[0].served = others_come
+    guests[1].served = lambda: done.set() if len(order) == 6 else None
+    guests[0].theirs.send(b"x")
+    assert done.wait(60)
+    shared.close()
+    assert order == ["first", "look", "look", "first", "second", "second"]

@@ -21,11 +21,11 @@ from typing_extensions import override
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable, TableLostError
 from fleetx.ps.server.request_handler import RequestHandler
-from fleetx.ps.server.shared_thread import SharedThread
+from fleetx.ps.server.shared_thread import Served, SharedThread
 from fleetx.ps.server.strangers import Strangers
 from fleetx.ps.wire.arrays import Array
 from fleetx.ps.wire.errors import PeerLostError
-from fleetx.ps.wire.frames import HEADER, SHORT, BadFrameError, Flag, Frame, Op
+from fleetx.ps.wire.frames import HEADER, LOOKING, SHORT, BadFrameError, Flag, Frame, Op
 from fleetx.ps.wire.handshake import ENCRYPTED, OBSERVER, Claim, RefusedError, receive
 from fleetx.ps.wire.messages import Message, from_json, to_json
 from fleetx.ps.wire.pipes import LARGE, Bytes, EndedError, Pipe, byte_view
@@ -240,22 +240,34 @@ class _RequestLoop:
         """By which the system knows the connection."""
         return self._pipe.socket.fileno()
 
-    def serve_ready(self) -> bool:
-        """Answer what has come and takes no time; False if the connection's own thread goes on."""
-        self._held, reader = [], self._reader
-        reader.poll()
-        stays = True
-        while stays and (frame := reader.head) is not None:
-            logged = self._handler.quick_table(frame)
-            if logged is None:
-                stays = False
-            elif not reader.complete(frame):
-                break
-            else:
-                self._check_claim(frame)
-                stays = self._serve_under_lock(logged)
-        self._pipe.send_some(self._held)
-        return stays and not self._held
+    def receive(self) -> bool:
+        """Read what has come; whether it is somebody who only looks."""
+        if self._held is None:
+            self._held = []
+        self._reader.poll()
+        frame = self._reader.head
+        return frame is not None and frame.op in LOOKING
+
+    def serve_next(self) -> Served:
+        """Answer the next request that takes no time; replies are sent with the last one."""
+        reader = self._reader
+        if (frame := reader.head) is None:
+            return self._sent()
+        if (logged := self._handler.quick_table(frame)) is None:
+            return self._sent(leaves=True)
+        if not reader.complete(frame):
+            return self._sent()
+        self._check_claim(frame)
+        if not self._serve_under_lock(logged):
+            return self._sent(leaves=True)
+        return self._sent() if reader.empty else Served.MORE
+
+    def _sent(self, *, leaves: bool = False) -> Served:
+        """Send the replies; who does not take them at once is served by its own thread."""
+        assert self._held is not None, "since it received something"
+        if self._held:
+            self._pipe.send_some(self._held)
+        return Served.OWN_THREAD if leaves or self._held else Served.NOTHING
 
     def _serve_under_lock(self, logged: LoggedTable) -> bool:
         """Answer the next request, unless others have its table for long; whether it was done."""
