@@ -1,6 +1,5 @@
 """Cards, the libraries by which workers exchange, and the links between cards."""
 
-import os
 from collections.abc import Iterator
 from itertools import permutations
 
@@ -9,6 +8,7 @@ import torch.distributed as dist
 
 from fleetx.doctor.finding import Finding, broken, note, ok
 from fleetx.launch import devices
+from fleetx.launch.server_numbers import cores
 
 CROWDED = 0.5
 """The part of a card's memory that others may hold before it is worth a word."""
@@ -26,7 +26,7 @@ def cards() -> Iterator[Finding]:
 def _no_cards() -> Finding:
     there = devices.hardware()
     if not there:
-        return ok("cards", f"none; workers compute on the CPU, {_cores()} cores")
+        return ok("cards", f"none; workers compute on the CPU, {cores()} cores")
     if not devices.count():
         return broken(
             "cards",
@@ -40,10 +40,6 @@ def _no_cards() -> Finding:
             "unset it to use them",
         )
     return broken("cards", _why_unavailable(), "look at nvidia-smi: the driver does not answer")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _why_unavailable() -> str:

@@ -6,7 +6,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fleetx.launch import banner, collective, meeting_point, parameter_server, platforms
+from fleetx.launch import (
+    banner,
+    collective,
+    meeting_point,
+    parameter_server,
+    platforms,
+    server_numbers,
+)
 from fleetx.launch.arguments import Arguments, parse
 from fleetx.launch.cluster import Job
 from fleetx.launch.console import say, warn
@@ -42,6 +49,8 @@ def launch(arguments: Arguments, environ: Mapping[str, str], ports: Ports) -> in
     if arguments.paddle:
         arguments, said = without_cards(arguments, environ)
         notes += said
+    arguments, said = server_numbers.complete(arguments)
+    notes += said
     _check_script(arguments)
     plan = parameter_server.plan if arguments.is_parameter_server() else collective.plan
     job = plan(arguments, environ, ports)

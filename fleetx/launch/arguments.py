@@ -14,6 +14,8 @@ from fleetx.launch import help_zh
 from fleetx.launch.errors import USAGE
 from fleetx.near_names import nearest_names
 
+AUTO = "auto"
+"""Of servers and workers as many as suit the cores of this machine."""
 EXAMPLES = """examples:
   fleetrun train.py --lr 0.1                          every card of this machine, or one CPU process
   fleetrun --gpus 0,1,2,3 train.py                    four cards
@@ -21,6 +23,7 @@ EXAMPLES = """examples:
   fleetrun --ips 10.0.0.1,10.0.0.2 train.py           two machines, the same line on each
   fleetrun --nnodes 2 --master 10.0.0.1:6379 train.py two machines that meet at an address
   fleetrun --server_num 2 --worker_num 2 train.py     parameter servers, tried on one machine
+  fleetrun --server_num auto train.py                 servers and workers for the cores at hand
   fleetrun --paddle --gpus 0,1 train.py               a script of Paddle Fleet, unchanged
 """
 
@@ -43,8 +46,8 @@ class Arguments:
     """All workers' addresses, where a platform has chosen them; there is no flag for it."""
     servers: str | None = None
     workers: str | None = None
-    server_num: int | None = None
-    worker_num: int | None = None
+    server_num: int | str | None = None
+    worker_num: int | str | None = None
     http_port: int | None = None
     metrics_port: int | None = None
     log_dir: str = "log"
@@ -194,10 +197,18 @@ def _add_nodes(parser: argparse.ArgumentParser) -> None:
 def _add_parameter_server(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("parameter servers")
     group.add_argument(
-        "--server_num", type=_positive, metavar="N", help="servers on this machine, to try things"
+        "--server_num",
+        type=_positive_or_auto,
+        metavar="N",
+        help="servers on this machine; 'auto' chooses for its cores, and workers, too, where "
+        "--worker_num is not given",
     )
     group.add_argument(
-        "--worker_num", "--trainer_num", type=_positive, metavar="N", help="workers, likewise"
+        "--worker_num",
+        "--trainer_num",
+        type=_positive_or_auto,
+        metavar="N",
+        help="workers on this machine; 'auto' chooses for its cores and servers",
     )
     group.add_argument("--servers", metavar="IP:PORT,...", help="all servers of all machines")
     group.add_argument(
@@ -302,6 +313,10 @@ def _natural(text: str) -> int:
 
 def _positive(text: str) -> int:
     return _bounded(text, 1, 2**31)
+
+
+def _positive_or_auto(text: str) -> int | str:
+    return AUTO if text == AUTO else _positive(text)
 
 
 def _port(text: str) -> int:

@@ -18,6 +18,7 @@ EXAMPLES = """示例：
   fleetrun --ips 10.0.0.1,10.0.0.2 train.py           两台机器，各执行同样的命令
   fleetrun --nnodes 2 --master 10.0.0.1:6379 train.py 两台机器，在一个地址会合
   fleetrun --server_num 2 --worker_num 2 train.py     在一台机器上试用参数服务器
+  fleetrun --server_num auto train.py                 按本机的核数选择 server 数和 worker 数
   fleetrun --paddle --gpus 0,1 train.py               Paddle Fleet 的脚本，无需改动
 """
 
@@ -43,8 +44,9 @@ FLAGS = {
     "它们用 --master 指定该地址："
     "这样任何一台机器都不依赖其他机器",
     "--rank": "本机的序号；0 是 master 所在的机器（默认：会合时决定）",
-    "--server_num": "本机的 server 数，用于试用",
-    "--worker_num": "本机的 worker 数，用于试用",
+    "--server_num": "本机的 server 数；'auto' 按本机的核数选择，"
+    "没有给出 --worker_num 时 worker 数也一并选择",
+    "--worker_num": "本机的 worker 数；'auto' 按本机的核数和 server 数选择",
     "--servers": "所有机器上的所有 server",
     "--workers": "所有机器上的所有 worker",
     "--http_port": "启动器会合的端口（默认：比第一台机器的最小端口小一）",

@@ -35,11 +35,13 @@ def _refuse_mixture(arguments: Arguments) -> None:
 
 
 def _local(arguments: Arguments, ports: Ports) -> Job:
-    if not arguments.server_num or not arguments.worker_num:
-        missing = "--server_num" if not arguments.server_num else "--worker_num"
+    numbers = arguments.server_num, arguments.worker_num
+    if not isinstance(numbers[0], int) or not isinstance(numbers[1], int):
+        missing = "--server_num" if numbers[0] is None else "--worker_num"
         raise LaunchError(
-            f"a parameter-server job needs servers and workers, and {missing} is not set; add it, "
-            "or list them with --servers and --workers"
+            f"a parameter-server job needs servers and workers, and {missing} is not set; add it "
+            "(auto chooses for the cores of this machine), or list them with --servers and "
+            "--workers"
         )
     if arguments.node_ip is not None:
         raise LaunchError(
@@ -47,12 +49,8 @@ def _local(arguments: Arguments, ports: Ports) -> Job:
             "--server_num and --worker_num start everything here; list --servers and --workers, "
             "or leave it out"
         )
-    servers = tuple(
-        join_endpoint(LOOPBACK, ports.free(LOOPBACK)) for _ in range(arguments.server_num)
-    )
-    workers = tuple(
-        join_endpoint(LOOPBACK, ports.free(LOOPBACK)) for _ in range(arguments.worker_num)
-    )
+    servers = tuple(join_endpoint(LOOPBACK, ports.free(LOOPBACK)) for _ in range(numbers[0]))
+    workers = tuple(join_endpoint(LOOPBACK, ports.free(LOOPBACK)) for _ in range(numbers[1]))
     return _job(arguments, servers, workers, host=LOOPBACK, hosts=(LOOPBACK,))
 
 
@@ -93,7 +91,7 @@ def _with_ports(workers: tuple[str, ...], servers: int) -> tuple[str, ...]:
     )
 
 
-def _check_number(number: int | None, listed: int, what: str) -> None:
+def _check_number(number: int | str | None, listed: int, what: str) -> None:
     if number is not None and number != listed:
         raise LaunchError(
             f"--{what}_num {number} contradicts --{what}s, which lists {listed}; leave it out"

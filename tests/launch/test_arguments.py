@@ -20,6 +20,8 @@ def test_flags_end_where_the_script_begins() -> None:
         (["--cluster_node_ips=a,b"], {"ips": "a,b"}),
         (["--trainers", "a"], {"workers": "a"}),
         (["--trainer_num", "3"], {"worker_num": 3}),
+        (["--server_num=auto"], {"server_num": "auto"}),
+        (["--trainer_num", "auto"], {"worker_num": "auto"}),
         (["--node_rank", "1"], {"rank": 1}),
         (["-m"], {"module": True}),
     ],

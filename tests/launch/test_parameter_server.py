@@ -110,6 +110,10 @@ def test_workers_without_ports_get_some() -> None:
         (Arguments(servers="127.0.0.1", workers="a"), "is not an address"),
         (Arguments(servers="127.0.0.1:9", workers="127.0.0.1:9"), "both in --servers and"),
         (Arguments(servers="127.0.0.1:9", workers="127.0.0.1", server_num=2), "contradicts"),
+        (
+            Arguments(servers="127.0.0.1:9", workers="127.0.0.1", worker_num="auto"),
+            "contradicts",
+        ),
         (Arguments(server_num=1, worker_num=1, gpus="0"), "--gpus belongs to collective"),
         (Arguments(server_num=1, worker_num=1, ips="a,b"), "--ips belongs to collective"),
     ],
