@@ -57,9 +57,7 @@ def single_changes(
     refuse_unknown(named)
     found: list[Change] = []
     for flag, words, settings in _settings(given, subject, workers, named, driven):
-        made = without_auto(given)
-        for name, value in settings.items():
-            setattr(made, name, value)
+        made = _with(given, settings)
         try:
             plan = compose(made.request(), workers)
         except PlanError:
@@ -70,6 +68,35 @@ def single_changes(
         change = Change(flag=flag, words=words, strategy=made, plan=plan, same_update=same)
         found.append(change)
     return found
+
+
+def hindrance(
+    flag: str, given: DistributedStrategy, subject: Subject, workers: int, *, driven: bool
+) -> str:
+    """Why there is no legal change of a flag that was named, as the end of a sentence."""
+    if flag == BUCKETS:
+        return "one worker exchanges nothing" if workers == 1 else "buckets would be the same"
+    contract = REGISTRY[flag].contract
+    if "drive" in contract.touches and not driven:
+        return (
+            "it runs whole batches: give fleet.distributed_model() a criterion, and train with "
+            "model.train_batch()"
+        )
+    if contract.axis is not None and workers == 1:
+        return "it spreads the model over workers, and there is one"
+    for _, _, settings in _settings(given, subject, workers, [flag], driven):
+        try:
+            compose(_with(given, settings).request(), workers)
+        except PlanError as error:
+            return str(error)
+    return "nothing of it can be set for this model"
+
+
+def _with(given: DistributedStrategy, settings: Mapping[str, Any]) -> DistributedStrategy:
+    made = without_auto(given)
+    for name, value in settings.items():
+        setattr(made, name, value)
+    return made
 
 
 def refuse_unknown(named: Sequence[str]) -> None:

@@ -125,24 +125,47 @@ def _run_script(args: argparse.Namespace, folder: Path) -> tuple[int, str]:
     command = [*launcher, "-m", "fleetx.profiling.probe", *probe, args.script, *args.arguments]
     print(f"fleetx profile: running {args.script} …", flush=True)
     # In a session of its own: Ctrl-C comes here alone, and is passed on once.
-    with subprocess.Popen(command, start_new_session=True) as job, _passed_on(job) as stopped:
+    with (
+        _passed_on() as signals,
+        subprocess.Popen(command, start_new_session=True) as job,
+    ):
+        signals.pass_to(job)
         job.wait()
-    return job.returncode, stopped[0] if stopped else ""
+    return job.returncode, signals.seen[0] if signals.seen else ""
+
+
+class _Signals:
+    """Go to the job, which ends in order; those that come before it starts, as soon as it has."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self._waiting: list[int] = []
+        self._job: subprocess.Popen[Any] | None = None
+
+    def come(self, number: int, frame: object) -> None:
+        """A signal came."""
+        self.seen.append(signal.Signals(number).name)
+        self._waiting.append(number)
+        self._send()
+
+    def pass_to(self, job: "subprocess.Popen[Any]") -> None:
+        """The job has started."""
+        self._job = job
+        self._send()
+
+    def _send(self) -> None:
+        while self._job is not None and self._waiting:
+            self._job.send_signal(self._waiting.pop(0))
 
 
 @contextmanager
-def _passed_on(job: "subprocess.Popen[Any]") -> Iterator[list[str]]:
-    """Signals go to the job, which ends in order; what was measured is still read."""
-    seen: list[str] = []
-
-    def pass_on(number: int, frame: object) -> None:
-        seen.append(signal.Signals(number).name)
-        job.send_signal(number)
-
+def _passed_on() -> Iterator[_Signals]:
+    """Inside, signals end the job and not this process: what was measured is still read."""
+    signals = _Signals()
     heeded = [each for each in PASSED_ON if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, pass_on) for number in heeded}
+    before = {number: signal.signal(number, signals.come) for number in heeded}
     try:
-        yield seen
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -139,13 +139,16 @@ class _Run:
             self._trace,
             keep=lambda lap: laps.append(dict(lap)),
         )
-        with watching.watch():
-            while True:
-                with watching.phases.inside(DATA):
-                    batch = _checked(next(batches))
-                self._engine.train_batch(to_device(batch, roles.device()))
-                if not self._engine.holding and measuring.ended():
-                    break
+        try:
+            with watching.watch():
+                while True:
+                    with watching.phases.inside(DATA):
+                        batch = _checked(next(batches))
+                    self._engine.train_batch(to_device(batch, roles.device()))
+                    if not self._engine.holding and measuring.ended():
+                        break
+        finally:  # whatever goes wrong with a batch, torch's profiler does not go on
+            measuring.close()
         traced = read(self._trace)
         on_card = roles.device().type == "cuda"
         return Worker(

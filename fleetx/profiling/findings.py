@@ -1,6 +1,5 @@
 """Where the time of a step goes on all workers, and what would help."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -151,8 +150,7 @@ class Findings:
                 f"Tried on copies of the model with one batch ({seconds(tries.base)} an update as "
                 "it is):"
             )
-            ordered = sorted(tries.tried, key=lambda one: one.seconds)
-            yield from _aligned([_row(one, tries.base) for one in ordered])
+            yield from _aligned(tries.rows())
         if tries.why_not:
             yield f"{'Not all' if tries.tried else 'No'} flags were tried: {tries.why_not}."
         if (best := tries.best) is not None:
@@ -189,13 +187,6 @@ class Findings:
             "cut_short": self.cut_short,
             "workers": [worker.to_json() for worker in self.workers],
         }
-
-
-def _row(one: Try, base: float) -> list[str]:
-    remark = "" if one.same_update else "changes the numbers of an update"
-    if not math.isfinite(one.seconds):
-        return [one.words, "cannot run", "", remark]
-    return [one.words, seconds(one.seconds), f"{one.seconds / base - 1:+.0%}", remark]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -123,14 +123,5 @@ def _tries_card(profile: Findings) -> list[pages.Part]:
     tries = profile.tries
     if tries is None or not tries.tried:
         return []
-    rows = [
-        (
-            one.words,
-            seconds(one.seconds),
-            f"{one.seconds / tries.base - 1:+.0%}",
-            "" if one.same_update else "changes the numbers of an update",
-        )
-        for one in sorted(tries.tried, key=lambda one: one.seconds)
-    ]
-    table = pages.table(("flag", "an update", "change", ""), rows, numbers=(1, 2))
+    table = pages.table(("flag", "an update", "change", ""), tries.rows(), numbers=(1, 2))
     return [pages.card("Flags that were tried on copies of the model", table)]

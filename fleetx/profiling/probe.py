@@ -57,7 +57,7 @@ class Probe:
         self._batches: dict[Engine, Batch] = {}
         self._engine: Engine | None = None
         self._measuring: Measuring | None = None
-        self._called = False
+        self._called = self._over = False
         self._strays = 0
 
     @property
@@ -144,7 +144,11 @@ class Probe:
         if engine is not self._engine:
             return
         assert self._measuring is not None
+        # A script that catches everything around a batch goes on, and is ended at the next one.
+        if self._over:
+            raise SystemExit(0)
         if self._measuring.ended():
+            self._over = True
             self._stack.close()
             if self._wanted.tries:
                 self._try(engine)

@@ -15,7 +15,8 @@ from fleetx import roles
 from fleetx.api.session import Given, sharers
 from fleetx.api.trials import Trial
 from fleetx.auto.choose import subject_of, without_auto
-from fleetx.auto.single_changes import Change, single_changes
+from fleetx.auto.single_changes import Change, hindrance, single_changes
+from fleetx.auto.units import seconds
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.engine.engine import Engine
 from fleetx.plan.accounts import Accounts
@@ -43,6 +44,13 @@ class Try:
     same_update: bool
     """Whether the update stays what it is, but for rounding."""
 
+    def row(self, base: float) -> list[str]:
+        """Of a table, given the seconds of an update as it is."""
+        remark = "" if self.same_update else "changes the numbers of an update"
+        if not math.isfinite(self.seconds):
+            return [self.words, "cannot run", "", remark]
+        return [self.words, seconds(self.seconds), f"{self.seconds / base - 1:+.0%}", remark]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tries:
@@ -69,6 +77,11 @@ class Tries:
         doubt = max(ABOUT, (max(self.before) - self.base) / self.base)
         helps = least is not None and least.seconds < self.base * (1 - doubt)
         return least if helps else None
+
+    def rows(self) -> list[list[str]]:
+        """A table: the flag, an update, its change, a remark; the fastest first."""
+        ordered = sorted(self.tried, key=lambda one: one.seconds)
+        return [one.row(self.base) for one in ordered]
 
     def to_json(self) -> dict[str, Any]:
         """As plain values; what could not run has no time."""
@@ -140,28 +153,30 @@ class Trier:
         )
         assert self.engine.given is not None, "a model that trains has an optimizer"
         trial = Trial(shown, self.engine.given, "fleetx profile")
-        if hindrance := self._hindrance(trial):
-            return Tries(why_not=hindrance)
+        if found := self._hindrance(trial):
+            return Tries(why_not=found)
         workers = roles.worker_num()
         now = compose(without_auto(self.strategy).request(), workers)
-        changes = self._changes(shown, now)
+        changes, left_out = self._changes(shown, now)
+        if left_out and not changes:
+            return Tries(why_not=left_out)
         count = f"{len(changes)} flag{'s' * (len(changes) != 1)}"
         self.say(f"trying {count} on copies of the model, at most {self.seconds:g} s")
         began = time.monotonic()
         first = self._took(trial, now, now)
         if not math.isfinite(first):
             return Tries(why_not="a copy of the model does not train by itself; its log says why")
-        why_not = ""
+        why_not = [left_out] if left_out else []
         for at, change in enumerate(changes, 1):
             if max(roles.util.all_gather(time.monotonic() - began)) > self.seconds:
                 left = ", ".join(one.words for one in changes[at - 1 :])
-                why_not = f"after {self.seconds:g} s (--try-seconds) these were not tried: {left}"
+                why_not.append(f"{left} (--try-seconds: {self.seconds:g} s were over)")
                 break
             self.say(f"trying {change.words} ({at} of {len(changes)})")
             self._tried.append(_outcome(change, self._took(trial, change.plan, now)))
             self.keep(Tries(before=(first,), tried=tuple(self._tried)))
         again = self._took(trial, now, now) if self._tried else first
-        return Tries(before=(first, again), tried=tuple(self._tried), why_not=why_not)
+        return Tries(before=(first, again), tried=tuple(self._tried), why_not="; ".join(why_not))
 
     def _hindrance(self, trial: Trial) -> str:
         if self.batch.sample is None:
@@ -169,8 +184,8 @@ class Trier:
         found = trial.why_not
         return f"the model is such that {found}" if found else ""
 
-    def _changes(self, shown: Given, now: Plan) -> list[Change]:
-        """What can run with this model and as many samples."""
+    def _changes(self, shown: Given, now: Plan) -> tuple[list[Change], str]:
+        """What can run with this model and as many samples, and why what was named cannot."""
         subject = subject_of(
             shown.model,
             sample=shown.sample,
@@ -179,24 +194,30 @@ class Trier:
             device=roles.device(),
         )
         workers = roles.worker_num()
-        found = single_changes(
-            self.strategy, subject, workers, named=self.named, driven=self.batch.driven
-        )
+        given, driven = self.strategy, self.batch.driven
+        found = single_changes(given, subject, workers, named=self.named, driven=driven)
         followed = _can_be_followed(subject)
-        return [one for one in found if self._can_run(one, subject, now, followed=followed)]
+        refusals = [self._refusal(one, subject, now, followed=followed) for one in found]
+        reasons = {one.flag: why for one, why in zip(found, refusals, strict=True)}
+        legal = [one for one, why in zip(found, refusals, strict=True) if not why]
+        missing = [flag for flag in self.named if flag not in {one.flag for one in legal}]
+        for flag in (flag for flag in missing if flag not in reasons):
+            reasons[flag] = hindrance(flag, given, subject, workers, driven=driven)
+        return legal, "; ".join(f"{flag} ({reasons[flag].rstrip('.')})" for flag in missing)
 
-    def _can_run(self, change: Change, subject: Subject, now: Plan, *, followed: bool) -> bool:
+    def _refusal(self, change: Change, subject: Subject, now: Plan, *, followed: bool) -> str:
         """Found out without running it: a plan that one worker refuses leaves others waiting."""
         batch = self._batch(change.plan, now)
         if not batch:
-            return False
+            return "an update cannot have as many samples with it as now"
         if not followed:  # then nothing is known of how a layout would cut it
-            return change.plan.mesh == now.mesh
+            alike = change.plan.mesh == now.mesh
+            return "" if alike else "the forward of the model cannot be followed, to cut it"
         try:
             Accounts(change.plan, subject.with_samples(batch))[0]
-        except PlanError:
-            return False
-        return True
+        except PlanError as error:
+            return str(error)
+        return ""
 
     def _batch(self, plan: Plan, now: Plan) -> int:
         """Samples of a batch of one share, so that an update has as many as now; 0 if none does."""

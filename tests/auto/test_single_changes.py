@@ -8,7 +8,7 @@ from torch import nn
 
 import fleetx as fleet
 from fleetx.auto.choose import subject_of
-from fleetx.auto.single_changes import Change, single_changes
+from fleetx.auto.single_changes import Change, hindrance, single_changes
 from fleetx.plan.error import PlanError
 
 
@@ -49,6 +49,24 @@ def test_what_is_on_is_tried_without() -> None:
     ]
     assert not found[0].strategy.amp
     assert found[0].strategy.recompute
+
+
+@pytest.mark.parametrize(
+    ("flag", "workers", "reason"),
+    [
+        ("pipeline", 2, "train with model.train_batch"),
+        ("sharding", 1, "it spreads the model over workers, and there is one"),
+        ("fuse_grad_size_in_MB", 1, "one worker exchanges nothing"),
+        ("fuse_grad_size_in_MB", 2, "buckets would be the same"),
+        ("localsgd", 2, "dgc needs gradients in buckets"),
+    ],
+)
+def test_why_nothing_of_a_flag_can_be_tried(flag: str, workers: int, reason: str) -> None:
+    strategy = fleet.DistributedStrategy()
+    strategy.dgc = flag == "localsgd"
+    subject = subject_of(nn.Linear(8, 8), sample=torch.ones(8, 8), device=torch.device("cpu"))
+    assert not single_changes(strategy, subject, workers, named=[flag])
+    assert reason in hindrance(flag, strategy, subject, workers, driven=False)
 
 
 def test_others_only_if_they_are_named() -> None:

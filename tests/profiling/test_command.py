@@ -111,8 +111,12 @@ def test_checkpoints_stay_what_they_were(tmp_path: Path) -> None:
     for name in kept:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("of a long run")
-    done = profile(tmp_path, *QUICK, "--no-try", str(SCRIPTS / "saving.py"))
+    done = profile(tmp_path, *QUICK, "--try", "amp,sharding", str(SCRIPTS / "saving.py"))
     assert done.returncode == 0, done.stdout + done.stderr
+    # Once, though the script catches what ends it; and of what cannot be tried it is said why.
+    assert done.stdout.count("fleetx profile: trying 1 flag") == 1
+    why = "sharding (it spreads the model over workers, and there is one)"
+    assert f"Not all flags were tried: {why}." in done.stdout
     assert "torch.save() was not carried out: checkpoints stay what they were" in done.stdout
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
     own = {name for name in files if not name.startswith("profile")}
@@ -154,6 +158,29 @@ def test_ctrl_c_before_a_step_was_timed(tmp_path: Path) -> None:
     assert code == 130, out + err
     said = "SIGINT came before a step was timed, so there is nothing to show"
     assert f"fleetx profile: error: {said}" in err
+
+
+def test_ctrl_c_while_the_job_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is passed on as soon as there is somebody to pass it on to."""
+    begin = subprocess.Popen
+    waits = [python(), "-c", "import threading; threading.Event().wait()"]
+
+    def begun(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        signal.raise_signal(signal.SIGINT)
+        return begin(waits, preexec_fn=heed_signals, **options)
+
+    monkeypatch.setattr("fleetx.profiling.command.subprocess.Popen", begun)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = main(["profile", "--out", str(tmp_path / "found"), __file__])
+    except KeyboardInterrupt:
+        pytest.fail("nobody was told")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert code
+    assert "SIGINT came before a step was timed" in capfd.readouterr().err
 
 
 def test_a_script_without_fleetx(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import copy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -111,6 +112,31 @@ def refused(kind: str) -> str:
 def test_what_cannot_be_measured(kind: str, answer: str) -> None:
     (said,) = world(1).run(refused, kind)
     assert answer in said
+
+
+class Counted(torch.profiler.profile):
+    """torch's profiler, whose beginnings and ends are counted."""
+
+    changes: ClassVar[list[int]] = []
+
+    def start(self) -> None:
+        self.changes.append(1)
+        super().start()
+
+    def stop(self) -> None:
+        self.changes.append(-1)
+        super().stop()
+
+
+def failed_while_traced() -> tuple[str, list[int]]:
+    with patch("fleetx.profiling.tracing.profile", Counted):
+        return refused("once"), Counted.changes
+
+
+def test_a_failure_among_the_traced_steps_ends_the_profiler() -> None:
+    ((said, changes),) = world(1).run(failed_while_traced)
+    assert "too few batches" in said
+    assert changes == [1, -1]
 
 
 def on_a_card() -> tuple[bool, dict[str, float], float, bool]:

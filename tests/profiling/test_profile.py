@@ -5,6 +5,7 @@ import math
 import pytest
 
 from fleetx.profiling.phases import PHASES
+from fleetx.profiling.pictures import page
 from fleetx.profiling.profile import Profile
 from fleetx.profiling.shares import Worker
 from fleetx.profiling.tracing import Traced
@@ -118,6 +119,12 @@ def test_what_runs_of_the_same_differ_by_is_no_gain() -> None:
     assert tries(0.090, before=(0.100, 0.120)).best is None
     assert tries(0.090).best is not None
     assert "None of these flags helps" in str(Profile(workers=[worker()], tries=tries(0.098)))
+
+
+def test_what_cannot_run_has_no_time_on_the_page() -> None:
+    text = page(Profile(workers=[worker()], tries=tries(math.inf)))
+    assert '<td>strategy.flag0 = True</td><td class="number">cannot run</td>' in text
+    assert "inf%" not in text
 
 
 def test_tries_survive_the_way_through_a_file() -> None:
