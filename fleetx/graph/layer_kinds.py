@@ -27,6 +27,9 @@ PLANS = {"": (), "mlp": (MLP,), "transformer": (MLP, ATTENTION)}
 """Plan -> tables of the last names of layers that are cut where one module has both kinds."""
 PLANS_WITH_VOCABULARY = frozenset({"transformer"})
 
+ADAPTED = "base_layer"
+"""Under which name an adapter keeps the layer whose output it adds to; peft's."""
+
 ALONE = (NormBase, nn.RNNBase, nn.MultiheadAttention)
 """Layers that are computed completely on each rank, wherever they are."""
 
@@ -90,17 +93,25 @@ def planned(known: Layers, plan: str) -> Iterator[tuple[str, str]]:
     for path, module in known.items() if plan else ():
         prefix = f"{path}." if path else ""
         children = dict(module.named_children())
-        layers = {name for name, child in children.items() if isinstance(child, nn.Linear)}
+        layers = {name: path for name, child in children.items() if (path := _linear(name, child))}
         pairs = [
-            {kind: layers & set(names.split()) for kind, names in table.items()}
+            {kind: layers.keys() & names.split() for kind, names in table.items()}
             for table in PLANS[plan]
         ]
         for pair in filter(lambda pair: all(pair.values()), pairs):
-            yield from ((prefix + name, kind) for kind in pair for name in sorted(pair[kind]))
+            found = ((name, kind) for kind in pair for name in sorted(pair[kind]))
+            yield from ((prefix + layers[name], kind) for name, kind in found)
         if isinstance(module, nn.Sequential):
             yield from ((prefix + name, kind) for name, kind in _one_after_the_other(children))
     if plan in PLANS_WITH_VOCABULARY:
         yield from _words(known)
+
+
+def _linear(name: str, child: nn.Module) -> str:
+    """The path of a child that is a linear layer, or of the one that it adapts; else nothing."""
+    if isinstance(child, nn.Linear):
+        return name
+    return f"{name}.{ADAPTED}" if isinstance(getattr(child, ADAPTED, None), nn.Linear) else ""
 
 
 def _one_after_the_other(children: Layers) -> Iterator[tuple[str, str]]:
@@ -179,7 +190,8 @@ def _caller(model: nn.Module, path: str, opened: Collection[nn.Module]) -> nn.Mo
         path = path.rpartition(".")[0]
         module = model.get_submodule(path)
         called = calls is None or _is_called(path, calls)
-        if called and runs(module) and module not in opened:
+        adapts = hasattr(module, ADAPTED)  # what it returns goes where its layer's would
+        if called and runs(module) and module not in opened and not adapts:
             break
     return module
 

@@ -136,10 +136,10 @@ def _atoms(
     ``not_run`` are those of other ranks, and those that are never called themselves; ``kept`` are
     those that only a name inside opens.
     """
-    apart, opened = not_run
     if calls is not None:
-        yield from _called(model, calls, apart)
+        yield from _called(model, calls, not_run[0])
         return
+    apart, opened = not_run[0], not_run[1] | set(_wrapped(model)) - kept
     seen: set[nn.Module] = set()
 
     def walk(module: nn.Module, name: Path, replayed: bool) -> Iterator[Atom | None]:
@@ -160,6 +160,19 @@ def _atoms(
             yield from walk(submodule, f"{name}.{child}" if name else child, inside)
 
     yield from walk(model, "", False)
+
+
+def _wrapped(model: nn.Module) -> Iterator[nn.Module]:
+    """What is all that a model has, and what is all that this one has, and so on.
+
+    Wrappers reach through each other: the outermost of peft calls the innermost module.
+    """
+    while not any(True for _ in model.parameters(recurse=False)):
+        held = [child for child in model.children() if _size(child)]
+        if len(held) != 1 or is_compound(held[0]) or not any(map(_size, held[0].children())):
+            return
+        model = held[0]
+        yield model
 
 
 def _called(model: nn.Module, calls: Calls, apart: set[nn.Module]) -> Iterator[Atom | None]:

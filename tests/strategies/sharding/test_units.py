@@ -261,6 +261,27 @@ def test_what_is_left_of_a_unit_keeps_its_size() -> None:
     assert kept == [(["1"], 3 * KIB), (["2"], 4 * KIB)]
 
 
+class Wrapper(nn.Module):
+    """Has nothing but another module."""
+
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inside(x)
+        return found
+
+
+def test_wrappers_are_opened_because_they_reach_through_each_other() -> None:
+    model = Wrapper(Wrapper(Model()))
+    inside = [f"inside.inside.{name}" for name in ("table", *LAYERS, "head")]
+    assert names(by_size(model, EVERYTHING)) == [inside]
+    assert names(by_size(Wrapper(Wrapper(Line(2))), EVERYTHING)) == [["inside.inside"]]
+    attention = nn.MultiheadAttention(4, 2)
+    assert names(by_size(Wrapper(attention), EVERYTHING)) == [["inside"]], "never calls its layers"
+
+
 def test_frozen_parameters_travel_too() -> None:
     model = Model().requires_grad_(False)
     assert names(by_size(model, EVERYTHING)) == [["table", *LAYERS, "head"]]
