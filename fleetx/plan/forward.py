@@ -25,6 +25,16 @@ def is_replaced(forward: Any) -> bool:
     return isinstance(getattr(forward, "__self__", None), _StandIn)
 
 
+def has_own_forward(module: nn.Module) -> bool:
+    """Whether somebody has set a forward on the object itself, which a new one would leave out."""
+    found = vars(module).get("forward")
+    if found is None or is_replaced(found):
+        return False
+    if getattr(found, "__func__", None) is _called:  # a copy of a module that belonged to a job
+        found = found.__self__
+    return getattr(found, "__func__", None) is not type(module).forward
+
+
 def _called(stand_in: Forward, *args: Any, **kwargs: Any) -> Any:
     return stand_in(*args, **kwargs)
 

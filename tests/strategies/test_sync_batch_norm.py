@@ -238,6 +238,13 @@ def test_a_layer_with_its_own_forward_is_refused() -> None:
     start()
     with pytest.raises(PlanError, match="'1': Activated has a forward of its own"):
         fleet.distributed_model(nn.Sequential(nn.Linear(2, 2), Activated(2)))
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    again = copy.deepcopy(fleet.distributed_model(copy.deepcopy(model)))
+    assert fleet.distributed_model(again), "a copy has the forward of the class, as it says itself"
+    plain = model[1].forward
+    model[1].forward = lambda x: plain(x).relu()
+    with pytest.raises(PlanError, match="'1': BatchNorm1d has a forward of its own"):
+        fleet.distributed_model(model)
 
 
 def test_the_plan_tells_what_is_sent() -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from fleetx.plan import option
 from fleetx.plan.error import PlanError
+from fleetx.plan.forward import has_own_forward
 from fleetx.strategies.fp8.products import MULTIPLE
 from fleetx.torch_internals import parameters_of
 
@@ -41,7 +42,7 @@ class Chosen:
     def in_words(self) -> str:
         """How many there are of which kind."""
         every = len(self.taken) + sum(map(len, self.left.values()))
-        others = "; ".join(f"{_names(paths)}: {why}" for why, paths in self.left.items())
+        others = "; ".join(f"{names(paths)}: {why}" for why, paths in self.left.items())
         rest = f" As without it are {others}." if others else ""
         return f"{len(self.taken)} of {every} linear layers multiply in float8.{rest}"
 
@@ -115,7 +116,8 @@ def _left_out(
 def _why_not(layer: Layer, attention: set[nn.Module]) -> str | None:
     """Why a layer cannot multiply in float8."""
     module = layer.module
-    if not layer.by_columns and type(module).forward is not nn.Linear.forward:
+    own = not layer.by_columns and type(module).forward is not nn.Linear.forward
+    if own or has_own_forward(module):
         return f"{type(module).__name__} has a forward of its own"
     if module in attention:
         return "nn.MultiheadAttention never calls them"
@@ -139,14 +141,15 @@ def _nothing(found: Chosen) -> str:
             "strategy.fp8 = True cannot be in force: it is about linear layers (nn.Linear), and "
             "this model has none. Set strategy.fp8 = False."
         )
-    others = "; ".join(f"{_names(paths)}: {why}" for why, paths in found.left.items())
+    others = "; ".join(f"{names(paths)}: {why}" for why, paths in found.left.items())
     return (
         f"strategy.fp8 = True cannot be in force: no linear layer is left for it ({others}). Name "
         f"layers whose sizes are multiples of {MULTIPLE} in {LAYERS}, or set strategy.fp8 = False."
     )
 
 
-def _names(paths: list[str]) -> str:
+def names(paths: list[str]) -> str:
+    """The first few of them."""
     shown = ", ".join(path or "the model itself" for path in paths[:SHOWN])
     more = len(paths) - SHOWN
     return f"{shown} and {more} more" if more > 0 else shown

@@ -21,6 +21,7 @@ from fleetx.plan.share import Share
 from fleetx.plan.strategy import Strategy
 from fleetx.plan.subject import Subject
 from fleetx.strategies.fp8 import products
+from fleetx.strategies.fp8.calls import Calls
 from fleetx.strategies.fp8.costs import cast_bytes, in_float8
 from fleetx.strategies.fp8.layers import Chosen, Layer, chosen
 
@@ -58,9 +59,12 @@ class Fp8(Strategy, name="fp8"):
         logger.info("fp8: %s", found.in_words())
         elsewhere = with_descendants(job.elsewhere)
         product = self._product(spread=job.size("tp") > 1)
-        for layer in found.taken:
-            if layer.module not in elsewhere:
-                replace_forward(layer.module, _multiplying(layer, product, self._by_row))
+        here = [layer for layer in found.taken if layer.module not in elsewhere]
+        calls = Calls(here, job)
+        for layer in here:
+            replace_forward(layer.module, _multiplying(layer, product, calls, self._by_row))
+        if job.size("pp") == 1:  # else a batch runs the model in pieces
+            replace_forward(model, calls.around)
         return model
 
     @override
@@ -109,11 +113,14 @@ class Fp8(Strategy, name="fp8"):
         return parts.linear
 
 
-def _multiplying(layer: Layer, product: Product, by_row: bool) -> Callable[[Forward], Forward]:
+def _multiplying(
+    layer: Layer, product: Product, calls: Calls, by_row: bool
+) -> Callable[[Forward], Forward]:
     module: Any = layer.module
 
     def change(plain: Forward) -> Forward:
         def run(*args: Any, **kwargs: Any) -> Any:
+            calls.note(layer)
             (x,) = (*args, *kwargs.values())
             # As of now: whoever spreads or shards parameters exchanges them.
             weight = module.weight.t() if layer.by_columns else module.weight

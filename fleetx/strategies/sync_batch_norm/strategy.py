@@ -11,7 +11,7 @@ from typing_extensions import override
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange, ring_bytes
-from fleetx.plan.forward import Forward, replace_forward
+from fleetx.plan.forward import Forward, has_own_forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.share import Share
 from fleetx.plan.strategy import Strategy
@@ -110,7 +110,8 @@ def _of_layers(share: Share, ranks: int) -> tuple[Exchange, Exchange]:
 
 
 def _refuse_own_forward(name: str, layer: nn.Module) -> None:
-    if type(layer).forward not in {BatchNormBase.forward, nn.SyncBatchNorm.forward}:
+    own = type(layer).forward not in {BatchNormBase.forward, nn.SyncBatchNorm.forward}
+    if own or has_own_forward(layer):
         raise PlanError(
             f"strategy.sync_batch_norm = True cannot be in force for {name!r}: "
             f"{type(layer).__name__} has a forward of its own, which would be lost. Use a layer of "

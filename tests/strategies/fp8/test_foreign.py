@@ -50,26 +50,49 @@ MODELS = {"llama": (llama, 2 * 7), "bert": (bert, 2 * 6), "gpt2": (gpt2, 2 * 4)}
 """Each with its linear layers in blocks; the first of them and the head stay as they are."""
 
 
+def test_layers_whose_weights_the_model_takes_itself_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """BEiT of timm adds the biases of queries and values by itself, and calls no ``qkv``."""
+    from tests.libraries import timm
+
+    sizes = {"embed_dim": 32, "num_heads": 2, "depth": 2, "img_size": 32, "num_classes": 16}
+    model = timm.create_model("beit_base_patch16_224", **sizes)
+    running, images = engine(model, {"fp8": True}, F.cross_entropy), torch.randn(2, 3, 32, 32)
+    with multiplied() as products:
+        for _ in range(2):
+            running.train_batch((images, torch.tensor([0, 1])))
+    assert len(products) == 2 * 3 * 6
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    (found,) = [text for text in said if text.startswith("fp8:")]
+    assert "the first batch did not call blocks.1.attn.qkv." in found
+
+
 def criterion(outputs: Any, tokens: Tensor) -> Tensor:
     return F.cross_entropy(outputs.logits.flatten(0, 1), tokens.flatten())
 
 
-def trained(model: nn.Module, settings: dict[str, Any]) -> list[float]:
+def engine(model: nn.Module, settings: dict[str, Any], criterion: Any) -> Engine:
     strategy = DistributedStrategy()
     for name, value in settings.items():
         setattr(strategy, name, value)
     with device_is_allowed():
-        engine = Engine(
+        made = Engine(
             compose(strategy.request(), 1),
             model,
             device=torch.device("cpu"),
             mesh=LoneMesh(),
             criterion=criterion,
         )
-    engine.attach(torch.optim.AdamW(model.parameters(), lr=1e-2))
+    made.attach(torch.optim.AdamW(model.parameters(), lr=1e-2))
+    return made
+
+
+def trained(model: nn.Module, settings: dict[str, Any]) -> list[float]:
+    running = engine(model, settings, criterion)
     generator = torch.Generator().manual_seed(1)
     drawn = [torch.randint(0, WORDS, (4, LENGTH), generator=generator) for _ in range(8)]
-    return [float(engine.train_batch((tokens, tokens))) for tokens in drawn]
+    return [float(running.train_batch((tokens, tokens))) for tokens in drawn]
 
 
 @pytest.mark.parametrize("name", rotating([*MODELS], 12))

@@ -49,6 +49,16 @@ def test_what_is_left_out_is_told_with_the_reasons() -> None:
         assert said in line
 
 
+def test_a_forward_on_the_layer_itself_is_left_alone() -> None:
+    model = net()
+    layer = model.get_submodule("body.0")
+    plain = layer.forward
+    layer.forward = lambda x: 2 * plain(x)
+    line = told(model)
+    assert line.startswith("1 of 8")
+    assert "body.0: Linear has a forward of its own" in line
+
+
 def test_patterns_choose() -> None:
     line = told(net(), layers=["*"])
     assert line.startswith("4 of 8")
