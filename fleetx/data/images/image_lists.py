@@ -12,7 +12,7 @@ def is_there(folder: Path, split: str) -> bool:
 
 
 def read(folder: Path, split: str) -> LabelledFiles:
-    """The files of a list; their paths are relative to the folder of the split, or to the root."""
+    """The files of a list; paths are absolute, or from the folder of the split or the root."""
     lines = list(_lines(folder / f"{split}.txt"))
     paths, labels = [path for path, _ in lines], [label for _, label in lines]
     base = folder / split

@@ -20,7 +20,7 @@ class LabelledFiles:
 
     folder: Path
     paths: NDArray[np.bytes_]
-    """Relative to the folder."""
+    """Relative to the folder, or absolute."""
     labels: NDArray[np.int64]
 
     @classmethod
@@ -38,7 +38,8 @@ class LabelledFiles:
 
     def read(self, index: int) -> bytes:
         """The bytes of one image; several times as fast as through its path."""
-        with open(b"/".join((os.fsencode(self.folder), self.paths[index])), "rb", 0) as file:
+        place = os.path.join(os.fsencode(self.folder), bytes(self.paths[index]))
+        with open(place, "rb", 0) as file:
             return file.read()
 
     @property

@@ -40,6 +40,15 @@ def test_a_list_may_name_files_from_the_root(tmp_path: Path) -> None:
     assert found.path(0).is_file()
 
 
+def test_a_list_may_name_files_wherever_they_are(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.jpeg"
+    elsewhere.write_bytes(b"its bytes")
+    found = labelled_files(listed(tmp_path, f"{elsewhere} 1\nn1/a b.jpeg 0\n"), "train")
+    assert found.path(0) == elsewhere
+    assert found.read(0) == b"its bytes"
+    assert found.read(1) == b""
+
+
 @pytest.mark.parametrize(
     ("text", "match"),
     [
