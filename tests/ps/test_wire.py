@@ -37,6 +37,7 @@ from fleetx.ps.wire.frames import (
     Frame,
     Op,
     body_bytes,
+    done,
     unpacked,
 )
 from fleetx.ps.wire.handshake import Claim, RefusedError, greet
@@ -441,3 +442,7 @@ def test_header_size_is_part_of_the_protocol() -> None:
     assert HEADER.size == 56
     assert struct.calcsize("<I") == 4
     assert (Flag.UNIQUE | Flag.TRAIN | Flag.DELTA | Flag.COUNTS | Flag.INITIAL) == 31
+
+
+def test_replies_to_changes_are_frames_like_others() -> None:
+    assert done(7, 9) == Frame(Op.DONE, seq=7, step=9).packed()

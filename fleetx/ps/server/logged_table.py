@@ -89,7 +89,7 @@ class LoggedTable(ABC):
                 frame, body, change = self.without_not_finite(frame, change)
             parts: list[Bytes | Array] = []
             if self.journal is not None:
-                parts = [claim.packed(), frame.packed(), body]
+                parts = [claim.packed() + frame.packed(), body]
             self.log_and_apply(CHANGE, parts, lambda: self._accept(claim, frame, change))
             self.seen[claim.client] = frame.seq
             self.pushed += count

@@ -25,7 +25,17 @@ from fleetx.ps.server.shared_thread import Served, SharedThread
 from fleetx.ps.server.strangers import Strangers
 from fleetx.ps.wire.arrays import Array
 from fleetx.ps.wire.errors import PeerLostError
-from fleetx.ps.wire.frames import HEADER, LOOKING, SHORT, BadFrameError, Flag, Frame, Op
+from fleetx.ps.wire.frames import (
+    CHANGING,
+    HEADER,
+    LOOKING,
+    SHORT,
+    BadFrameError,
+    Flag,
+    Frame,
+    Op,
+    done,
+)
 from fleetx.ps.wire.handshake import ENCRYPTED, OBSERVER, Claim, RefusedError, receive
 from fleetx.ps.wire.messages import Message, from_json, to_json
 from fleetx.ps.wire.pipes import LARGE, Bytes, EndedError, Pipe, byte_view
@@ -311,14 +321,11 @@ class _RequestLoop:
         op = frame.op
         if op == Op.PULL:
             self._pull(frame, body)
-        elif op == Op.PUSH:
-            logged = self._handler.sparse(frame)
+        elif op in CHANGING:
+            find = self._handler.sparse if op == Op.PUSH else self._handler.dense
+            logged = find(frame)
             logged.change(self._claim, frame, body)
-            self._send(Frame(Op.DONE, seq=frame.seq, step=logged.version).packed())
-        elif op == Op.WRITE:
-            dense = self._handler.dense(frame)
-            dense.change(self._claim, frame, body)
-            self._send(Frame(Op.DONE, seq=frame.seq, step=dense.version).packed())
+            self._send(done(frame.seq, logged.version))
         elif op == Op.READ:
             dense = self._handler.dense(frame)
             values, version = dense.read(self._claim, frame, self._handler.patience)

@@ -112,6 +112,11 @@ class Frame(NamedTuple):
         HEADER.pack_into(target.data, at, MAGIC, VERSION, *self)
 
 
+def done(seq: int, step: int) -> bytes:
+    """The reply to a change: ``Frame(Op.DONE, seq=seq, step=step)`` in bytes."""
+    return HEADER.pack(MAGIC, VERSION, Op.DONE, 0, 0, seq, 0, 0, step, 0.0, 0)
+
+
 def unpacked(data: bytes | bytearray | memoryview, allowed: frozenset[int]) -> Frame:
     """The frame, or ``BadFrameError`` before a byte of its body is read or room made for it."""
     fields = HEADER.unpack(data)

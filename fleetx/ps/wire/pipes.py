@@ -21,6 +21,8 @@ Bytes = bytes | bytearray | memoryview
 
 def byte_view(part: Bytes | Array) -> memoryview:
     """The bytes of something, not copied."""
+    if isinstance(part, bytes):
+        return memoryview(part)
     return (part.data if isinstance(part, np.ndarray) else memoryview(part)).cast("B")
 
 

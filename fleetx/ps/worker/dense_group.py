@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,7 +90,7 @@ class DenseGroup:
 
     def arrays(self) -> list[Floats]:
         """Room for each server's share."""
-        return [torch.zeros(_size(held)).numpy() for held in self.blocks]
+        return [np.zeros(_size(held), np.float32) for held in self.blocks]
 
     def values(self) -> list[Floats]:
         """Copies of the parameters."""
@@ -101,28 +102,39 @@ class DenseGroup:
 
     def _flattened(self, tensors: Mapping[str, Tensor | None]) -> list[Floats]:
         arrays = self.arrays()
+        numbers = {name: None if t is None else _numbers(t) for name, t in tensors.items()}
         for array, held in zip(arrays, self.blocks, strict=True):
-            flat, at = torch.from_numpy(array), 0
+            at = 0
             for name, begin, end in held:
-                tensor = tensors[name]
-                if tensor is not None:
-                    flat[at : at + end - begin].copy_(tensor.reshape(-1)[begin:end])
+                given = numbers[name]
+                if given is not None:
+                    array[at : at + end - begin] = given[begin:end]
                 at += end - begin
         return arrays
 
     @torch.no_grad()
     def put(self, arrays: Sequence[Floats], *, add: bool = False) -> None:
         """Set the parameters to what came from the servers, or move them by it."""
+        # By torch, which counts that they changed: a backward through older ones must not pass.
+        targets = {name: p.detach().view(-1) for name, p in self._parameters.items()}
         for array, held in zip(arrays, self.blocks, strict=True):
             flat, at = torch.from_numpy(array), 0
             for name, begin, end in held:
-                target = self._parameters[name].detach().view(-1)[begin:end]
-                source = flat[at : at + end - begin].to(target.device, target.dtype)
+                source, target = flat[at : at + end - begin], targets[name][begin:end]
                 if add:
-                    target += source
+                    target += source.to(target.device, target.dtype)
                 else:
                     target.copy_(source)
                 at += end - begin
+
+
+def _numbers(tensor: Tensor) -> Floats:
+    """All numbers of a tensor in a row; a view where that can be."""
+    flat = tensor.detach().reshape(-1)
+    if not flat.is_cpu or flat.dtype != torch.float32:
+        flat = flat.to("cpu", torch.float32)
+    array: Floats = flat.numpy()
+    return array
 
 
 def _size(blocks: Sequence[Block]) -> int:
