@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Calls:
-    """Notices which layers the first batch calls.
+    """Notices which layers the first batch that trains calls.
 
     Args:
         layers: those that were to multiply in float8.
@@ -36,7 +36,8 @@ class Calls:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             found = plain(*args, **kwargs)
-            if not torch.compiler.is_compiling() and not self._told:
+            # Evaluation may take other ways, as that of torch's own transformer layers does.
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling() and not self._told:
                 self._tell()
             return found
 

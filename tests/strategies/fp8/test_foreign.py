@@ -68,6 +68,21 @@ def test_layers_whose_weights_the_model_takes_itself_are_named(
     assert "the first batch did not call blocks.1.attn.qkv." in found
 
 
+def test_evaluation_before_training_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """torch's own transformer layers call none of their parts then."""
+    inner = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    model = nn.Sequential(nn.Linear(32, 32), inner, nn.Linear(32, 16))
+    running, x = engine(model, {"fp8": True}, lambda found, _: found.sum()), torch.randn(2, 4, 32)
+    with torch.no_grad(), multiplied() as products:
+        model.eval()(x)
+    assert not products
+    model.train()
+    with multiplied() as products:
+        running.train_batch((x, torch.zeros(2)))
+    assert len(products) == 3 * 2
+    assert "did not call" not in caplog.text
+
+
 def criterion(outputs: Any, tokens: Tensor) -> Tensor:
     return F.cross_entropy(outputs.logits.flatten(0, 1), tokens.flatten())
 
