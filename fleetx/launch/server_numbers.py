@@ -10,9 +10,9 @@ from fleetx.launch.arguments import AUTO, Arguments
 WORKERS_OF_A_SERVER = 2
 """As measured by ``benchmarks/ps_scaling.py`` with batches of 512 examples.
 
-A worker's process takes 5.5 to 7 times the processor time of one server for a batch, whatever the
-number of servers, for each batch asks all of them. With as many servers as half of the workers all
-servers together take about a third of the processor time, and none is full up to eight workers.
+A worker's process takes five to six times the processor time of one server for a batch, with two
+servers as with four, for each batch asks all of them. With half as many servers as workers, all
+servers together take about a third of the processor time of a job.
 """
 CORES_OF_A_WORKER = 1.5
 """A worker computes on one core, and a thread of it talks to the servers meanwhile."""

@@ -314,7 +314,8 @@ class Ordered:
         return self.ours.fileno()
 
     def receive(self) -> bool:
-        self.ours.recv(1)
+        if not self.ours.recv(1):
+            raise EndedError("the connection was closed")
         return self.name == "look"
 
     def serve_next(self) -> Served:
@@ -344,3 +345,32 @@ def test_who_looks_is_answered_between_two_changes() -> None:
     assert done.wait(60)
     shared.close()
     assert order == ["first", "look", "look", "first", "second", "second"]
+
+
+def test_who_leaves_between_two_changes_is_served_no_more() -> None:
+    """Its own thread hears of it, and the others are served as before."""
+    shared, order, done = SharedThread(), list[str](), threading.Event()
+    first, second = (Ordered(name, 2, order) for name in ("first", "second"))
+    told: list[BaseException] = []
+
+    def stay() -> None:
+        try:
+            shared.serve(first)
+        except EndedError as error:
+            told.append(error)
+            second.theirs.send(b"x")
+
+    def leave() -> None:
+        first.theirs.close()
+
+    first.served = leave
+    second.served = lambda: done.set() if order[-2:] == ["second"] * 2 else None
+    threading.Thread(target=stay, daemon=True).start()
+    threading.Thread(target=shared.serve, args=(second,), daemon=True).start()
+    while len(shared._stays) < 2:
+        time.sleep(0.01)
+    first.theirs.send(b"x")
+    assert done.wait(60)
+    shared.close()
+    assert len(told) == 1
+    assert order == ["first", "second", "second"]

@@ -92,7 +92,10 @@ class SharedThread:
                         pass
                 elif not stay.over.is_set() and stay not in changes:
                     changes.append(stay)
-            if changes and self._served(changes[0]) is not Served.MORE:
+            # Who left meanwhile is not ours any more: its own thread reads the same bytes.
+            if changes and (
+                changes[0].over.is_set() or self._served(changes[0]) is not Served.MORE
+            ):
                 changes.popleft()
         for stay in [*self._stays.values()]:
             self._give_back(stay)
