@@ -16,6 +16,8 @@ from fleetx.plan.subject import Subject
 
 FOR_MEMORY = (Phase.MEMORY, Phase.CADENCE)
 """Strategies of these phases save memory, and no time."""
+ROUNDING = 1e-4
+"""How far weights may move otherwise where the same numbers are added up in another order."""
 BUCKETS = "fuse_grad_size_in_MB"
 TIMES = (0.25, 4)
 """Other sizes of buckets, in times of the one that is set."""
@@ -63,8 +65,9 @@ def single_changes(
         except PlanError:
             continue
         cls = REGISTRY.get(flag)
-        # What the planner may switch on by itself leaves the update as it is.
-        same = cls is None or bool(alternatives(flag, subject, workers, ())) or getattr(given, flag)
+        # What the planner may switch on by itself leaves the update as it is, too.
+        same = cls is None or _only_rounds(cls) or getattr(given, flag)
+        same = same or bool(alternatives(flag, subject, workers, ()))
         change = Change(flag=flag, words=words, strategy=made, plan=plan, same_update=same)
         found.append(change)
     return found
@@ -90,6 +93,11 @@ def hindrance(
         except PlanError as error:
             return str(error)
     return "nothing of it can be set for this model"
+
+
+def _only_rounds(cls: type[Strategy]) -> bool:
+    tolerance = cls.contract.tolerance
+    return tolerance is not None and tolerance <= ROUNDING
 
 
 def _with(given: DistributedStrategy, settings: Mapping[str, Any]) -> DistributedStrategy:

@@ -78,6 +78,15 @@ def test_others_only_if_they_are_named() -> None:
     assert not found[0].strategy.amp
 
 
+def test_what_the_planner_would_not_choose_here_may_leave_the_update_as_it_is() -> None:
+    for device in ("cpu", "cuda"):
+        found = changes(device=device, named=["compile", "cuda_graph"], driven=True)
+        assert {change.flag: change.same_update for change in found} == {
+            "compile": True,
+            "cuda_graph": True,
+        }
+
+
 def test_buckets_only_where_there_would_be_others() -> None:
     name = "fuse_grad_size_in_MB"
     assert name not in flags(2)
