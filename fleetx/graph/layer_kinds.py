@@ -108,9 +108,12 @@ def planned(known: Layers, plan: str) -> Iterator[tuple[str, str]]:
 
 
 def _linear(name: str, child: nn.Module) -> str:
-    """The path of a child that is a linear layer, or of the one that it adapts; else nothing."""
+    """The path of a child that is a linear layer, or of the only one that it adds to or holds."""
     if isinstance(child, nn.Linear):
         return name
+    if isinstance(child, nn.Sequential | nn.ModuleList):  # with a dropout, as in diffusers
+        inside = [at for at in child.named_children() if next(at[1].parameters(), None) is not None]
+        return f"{name}.{_linear(*inside[0])}" if len(inside) == 1 and _linear(*inside[0]) else ""
     return f"{name}.{ADAPTED}" if isinstance(getattr(child, ADAPTED, None), nn.Linear) else ""
 
 

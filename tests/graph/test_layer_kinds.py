@@ -64,6 +64,26 @@ def test_plans_find_pairs_and_vocabularies() -> None:
     assert found(Model(), "") == {}
 
 
+class Adapter(nn.Module):
+    """As peft wraps a layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.base_layer, self.lora_A = layer, nn.Linear(4, 2)
+
+
+def test_layers_inside_of_what_has_their_name_are_found() -> None:
+    model = nn.Module()
+    model.to_q, model.to_out = nn.Linear(4, 4), nn.ModuleList([nn.Linear(4, 4), nn.Dropout()])
+    assert found(model, "transformer") == {"to_q": "column", "to_out.0": "row"}
+    model.to_q = Adapter(model.to_q)
+    model.to_out[0] = Adapter(model.to_out[0])
+    cut = {"to_q.base_layer": "column", "to_out.0.base_layer": "row"}
+    assert found(model, "transformer") == cut
+    model.to_out = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    assert found(model, "transformer") == {}, "what follows it would be given a part"
+
+
 def test_layers_of_one_kind_alone_are_no_pair() -> None:
     model = nn.ModuleDict({"proj": nn.Linear(4, 4)})
     model["block"] = nn.ModuleDict({"fc1": nn.Linear(4, 4), "fc2": nn.Linear(4, 4)})

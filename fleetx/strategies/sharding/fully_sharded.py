@@ -19,6 +19,12 @@ from fleetx.strategies.sharding.failures import weights_read
 from fleetx.strategies.sharding.through_gloo import at_full_speed
 from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, without_shared
 
+_SCALAR = (
+    "strategy.sharding = True cuts parameters along their first dimension, and {} has none. Give "
+    "it one before fleet.distributed_model(): "
+    "model.{} = nn.Parameter(model.{}.detach().reshape(1)), which computes the same wherever it is "
+    "multiplied or added; or set strategy.sharding = False."
+)
 _UNGATHERED = (
     "the forward reads weights ({}) without calling the submodule that has them, and under "
     "sharding_configs['stage'] = 3 weights are gathered only while their submodule runs; call the "
@@ -62,6 +68,8 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
         job: says over which ranks.
         again: let go of weights after a forward and gather them again in backward.
     """
+    for name in (name for name, parameter in model.named_parameters() if not parameter.dim()):
+        raise PlanError(_SCALAR.format(repr(name), name, name))
     # Loaded here: FSDP takes a second that jobs without sharding do not pay.
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
