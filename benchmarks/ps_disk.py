@@ -1,7 +1,7 @@
 """Tables larger than memory against the same table in memory: rows pulled and pushed per second.
 
     python benchmarks/ps_disk.py --rows 2000000
-    python benchmarks/ps_disk.py --rows 50000000 --share 0.1   # 8 GB of memory, 15 GB of disk
+    python benchmarks/ps_disk.py --rows 50000000 --batches 400 --lines 3   # 10 GB, and 13 of disk
 
 Both tables hold the same rows, of Adagrad; one has memory for a share of them. Batches of ids come
 by chance, by Zipf's law (the n-th id as often as 1/n says) or all alike, each id of a batch once,
@@ -15,7 +15,7 @@ the share of rows that were in memory.
 import argparse
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ class Side:
     rows: int = 0
     processor: float = 0.0
     clock: float = 0.0
-    rates: list[float] = field(default_factory=list)
 
     def train(self, batch: Any) -> None:
         """One batch."""
@@ -54,24 +53,25 @@ class Side:
         self.rows += len(batch)
 
 
-def made(rows: int, dim: int, share: float, folder: Path | None) -> list[SparseTable]:
+def made(rows: int, dim: int, share: float, folder: Path | None) -> tuple[SparseTable, DiskTable]:
     """Both tables, full of rows."""
     rule = Adagrad(0.01)
     row = 4 * (dim + rule.state_width(dim))
     memory = int(share * rows * (row + fullness_for(row).most_bytes + 1))
     common: dict[str, Any] = {"name": "t", "dim": dim, "rule": rule}
-    tables = [
-        SparseTable(SparseSpec(**common)),
-        DiskTable(SparseSpec(**common, storage="disk", memory=memory), folder=folder),
-    ]
+    table = SparseTable(SparseSpec(**common))
+    disk = DiskTable(SparseSpec(**common, storage="disk", memory=memory), folder=folder)
     known, out = ids(rows), np.empty((1 << 16, dim), np.float32)
-    for table in tables:
-        began = time.process_time()
-        for begin in range(0, rows, 1 << 16):
-            piece = known[begin : begin + (1 << 16)]
-            table.pull(piece, out[: len(piece)], train=True)
-        print(f"{type(table).__name__}: {rows:,} rows in {time.process_time() - began:.1f} s")
-    return tables
+    began = time.process_time()
+    for begin in range(0, rows, 1 << 16):
+        piece = known[begin : begin + (1 << 16)]
+        table.pull(piece, out[: len(piece)], train=True)
+    print(f"{rows:,} rows made in memory in {time.process_time() - began:.1f} s")
+    began, bits = time.process_time(), (rows >> 16).bit_length()
+    for number in range(1 << bits):
+        disk.put(table.part(number, bits))
+    print(f"and put on the disk, as a save is loaded, in {time.process_time() - began:.1f} s")
+    return table, disk
 
 
 def drawn(kind: str, known: Any, draw: np.random.Generator) -> Any:
@@ -83,6 +83,19 @@ def drawn(kind: str, known: Any, draw: np.random.Generator) -> Any:
     return known[np.unique(place)]
 
 
+def measured(batches: list[Any], memory: SparseTable, disk: DiskTable) -> str:
+    """Both tables by turns: rates, ratios, and the share of rows that were met in memory."""
+    sides, met = [Side(memory), Side(disk)], 0
+    for turn, batch in enumerate(batches):
+        met += int((disk._index.find(batch)[0] >= 0).sum())
+        for side in sides[:: 1 if turn % 2 else -1]:
+            side.train(batch)
+    fast, slow = (side.rows / side.processor for side in sides)
+    clock = sides[0].clock / sides[1].clock
+    rates = f"{fast / 1e6:.2f} M | {slow / 1e6:.2f} M | {slow / fast:.2f} | {clock:.2f}"
+    return f"{rates} | {met / sides[0].rows:.2f}"
+
+
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -90,33 +103,24 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--share", type=float, default=0.1, help="of the rows that memory is for")
     parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--lines", type=int, default=1, help="for each kind, while memory fills")
+    parser.add_argument("--kinds", nargs="+", default=["zipf", "uniform"])
     parser.add_argument("--folder", type=Path, help="on the disk to use; else that of the system")
     given = parser.parse_args()
     memory, disk = made(given.rows, given.dim, given.share, given.folder)
-    assert isinstance(disk, DiskTable)
     known = np.random.default_rng(0).permutation(ids(given.rows))
     print(f"\n{given.rows:,} rows of width {given.dim}, memory for {given.share:.0%} of them\n")
-    print("| ids | rows/s of a core, memory | disk | ratio | by the clock | met |")
-    print("|---|---|---|---|---|---|")
-    for kind in ("zipf", "uniform"):
+    print("| ids | batches before | rows/s of a core, memory | disk | ratio | by the clock | met |")
+    print("|---|---|---|---|---|---|---|")
+    for kind in given.kinds:
         draw = np.random.default_rng(1)
-        for _ in range(given.batches // 2):  # until memory holds what it will
-            batch = drawn(kind, known, draw)
-            Side(memory).train(batch)
-            Side(disk).train(batch)
-        sides, met, count = [Side(memory), Side(disk)], 0, 0
-        for turn in range(given.batches):
-            batch = drawn(kind, known, draw)
-            met += int((disk._index.find(batch)[0] >= 0).sum())
-            count += len(batch)
-            for side in sides[:: 1 if turn % 2 else -1]:
-                side.train(batch)
-        fast, slow = (side.rows / side.processor for side in sides)
-        clock = sides[0].clock / sides[1].clock
-        print(
-            f"| {kind} | {fast / 1e6:.2f} M | {slow / 1e6:.2f} M | {slow / fast:.2f} "
-            f"| {clock:.2f} | {met / count:.2f} |"
-        )
+        for line in range(given.lines + 1):
+            before = given.batches // 2 + (line - 1) * given.batches
+            # Until memory holds what it will, batches are not counted.
+            count = given.batches if line else given.batches // 2
+            found = measured([drawn(kind, known, draw) for _ in range(count)], memory, disk)
+            if line:
+                print(f"| {kind} | {before:,} | {found} |", flush=True)
     print(f"\n{disk.describe()}")
 
 

@@ -166,6 +166,33 @@ def test_rows_that_are_asked_for_often_stay_in_memory() -> None:
     assert told["disk_bytes"] > 0
 
 
+def test_uses_are_remembered_on_the_disk_and_fade_there_as_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(disk_table, "MEMORY_OF_USES", 1000)
+    table, one = DiskTable(spec()), IDS[:1]
+
+    def uses() -> int:
+        slots, _ = table._index.find(one)
+        return int(table._uses.array[slots[0], 0]) // disk_table.ONE_USE
+
+    for _ in range(5):
+        pulled(table, one)
+    for ids in np.array_split(np.tile(IDS[1:], 9), 9 * 12):  # others are used as often
+        pulled(table, ids)
+    assert table._index.find(one)[1], "it is on the disk"
+    pulled(table, one)
+    assert uses() == 6
+    for ids in np.array_split(np.tile(IDS[1:], 9), 9 * 12):
+        pulled(table, ids)
+    assert table._index.find(one)[1], "it is on the disk"
+    monkeypatch.setattr(disk_table, "MEMORY_OF_USES", 0)
+    pulled(table, IDS[1:2])  # all fade
+    monkeypatch.setattr(disk_table, "MEMORY_OF_USES", 1000)
+    pulled(table, one)
+    assert uses() == 6 // 2 + 1
+
+
 def test_a_server_with_rows_on_the_disk_comes_back_after_its_death(tmp_path: Path) -> None:
     """The file of the dead is gone: the log, and the save before it, know every row."""
     form, draw = spec(rule=Adagrad(0.1)), np.random.default_rng(1)

@@ -40,6 +40,23 @@ def test_rows_are_gathered_and_those_that_are_not_there_are_zero(
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("engine", ENGINES, ids=["numpy", "numba"])
+def test_bytes_of_rows_are_copied_to_records_and_back(engine: ModuleType, width: int) -> None:
+    draw, chosen = np.random.default_rng(width), slots(40, 50)
+    rows, records = draw.integers(0, 256, (50, width + 5), np.uint8), np.zeros((40, 60), np.uint8)
+    engine.copy_out(rows, 3, chosen, records, 7, width)
+    np.testing.assert_array_equal(records[:, 7 : 7 + width], rows[chosen, 3 : 3 + width])
+    assert not records[:, :7].any()
+    assert not records[:, 7 + width :].any()
+    copy = np.zeros_like(rows)
+    records.flags.writeable = False  # as what a file gives
+    engine.copy_in(copy, 3, chosen, records, 7, width)
+    expected = np.zeros_like(rows)
+    expected[chosen, 3 : 3 + width] = rows[chosen, 3 : 3 + width]
+    np.testing.assert_array_equal(copy, expected)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("engine", ENGINES, ids=["numpy", "numba"])
 def test_rows_are_picked_as_often_as_wanted(engine: ModuleType, width: int) -> None:
     rows, places = floats(9, width), np.random.default_rng(0).integers(0, 9, 100)
     out = np.empty((100, width), np.float32)

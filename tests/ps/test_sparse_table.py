@@ -280,6 +280,27 @@ def test_ids_are_found_or_added_in_one_pass(
     assert pool.used == most, "rows that were given back are used again"
 
 
+@pytest.mark.parametrize("fullness", [ROOMY, DENSE])
+def test_ids_that_are_removed_leave_the_others_where_they_are_found(
+    engine: ModuleType, fullness: Fullness
+) -> None:
+    ids = np.unique(np.concatenate([random_ids(4000), EXTREMES]))  # EXTREMES hold the id 0
+    index, chance = Index(engine, fullness), np.random.default_rng(0)
+    index.insert(ids, np.arange(len(ids)))
+    here = np.ones(len(ids), bool)
+    for turn in range(6):
+        gone = np.flatnonzero(here & (chance.random(len(ids)) < 0.4))
+        index.remove(ids[gone])
+        here[gone] = False
+        slots, missing = index.find(ids)
+        assert (slots == np.where(here, np.arange(len(ids)), -1)).all()
+        assert (missing, index.size) == ((~here).sum(), here.sum())
+        back = np.flatnonzero(~here)[turn::2]
+        index.insert(ids[back], back)
+        here[back] = True
+    assert sorted(index.words()[0]) == sorted(ids[here])
+
+
 def test_both_engines_sort_ids_alike() -> None:
     ids = np.random.default_rng(0).integers(-50, 50, 1000)
     for servers in (1, 3):

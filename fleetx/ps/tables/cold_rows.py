@@ -91,8 +91,9 @@ class ColdRows:
         if not len(self):
             return np.empty(0, self._record)
         with self._errors(), self._begin() as transaction:
-            found = transaction.cursor().getmulti(_names(np.sort(_keys(ids))))
-            return np.frombuffer(b"".join([value for _, value in found]), self._record)
+            # One by one, for ``getmulti`` makes pairs with the keys, a quarter of its time.
+            found = map(transaction.get, _names(np.sort(_keys(ids))))
+            return np.frombuffer(b"".join(filter(None, found)), self._record)
 
     def part(self, number: int, bits: int) -> Array:
         """The records in one of ``2**bits`` equal parts of the hash range."""

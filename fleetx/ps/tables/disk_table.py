@@ -19,15 +19,18 @@ from fleetx.ps.wire.arrays import Array, Floats, Ids
 
 FEWEST = 1024
 """Rows that there is memory for in any case."""
-PART_ROWS = 1 << 14
+PART_ROWS = 1 << 13
 """Rows among which those that are used least are looked for at once."""
-LEAVING = 4
-"""One in so many of them leaves: fewer would be those used least, more share a page of the file."""
-MEMORY_OF_USES = 10
+LEAVING = 2
+"""One in so many of them leaves at most, those used least; the more, the more share a page."""
+MEMORY_OF_USES = 40
 """Uses for each row in memory after which all counts of uses are halved."""
-MOST_USES = 127
+ONE_USE, MOST_USES = 4, 127
+"""A use counts as more than one, so that it fades in steps."""
 STAYS = 128
 """Beside the uses of a row: it is in use now."""
+USES_BITS, FADED_BITS = 7, 16
+"""On the disk, uses are where a row in memory has its number, and how often they had faded."""
 
 
 class DiskTable(SparseTable):
@@ -36,7 +39,7 @@ class DiskTable(SparseTable):
     Uses are counted, and old ones fade. When memory is full, a hand goes on round the hash range,
     and of the rows that it comes by those that were used least are written to the disk; since they
     leave in the order of their hashes, which is that of the file, some share pages. They come back
-    when they are trained.
+    when they are trained, and their uses, which the disk remembers, with them.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class DiskTable(SparseTable):
         super().__init__(spec, engine)
         self._cold = ColdRows(folder, self._rows.record)
         self._uses = Arena(1, np.uint8)
-        self._total = self._hand = self._noted = 0
+        self._total = self._hand = self._noted = self._faded = 0
         self._chance = np.random.default_rng(0)
 
     @property
@@ -66,18 +69,19 @@ class DiskTable(SparseTable):
     @override
     def _note_use(self, slots: Ids) -> None:
         uses, slots = self._uses.array[:, 0], slots[slots >= 0]
-        uses[slots] = np.minimum(uses[slots] + 1, MOST_USES)
+        uses[slots] = np.minimum(uses[slots] + ONE_USE, MOST_USES)
         self._noted += len(slots)
         if self._noted > MEMORY_OF_USES * self._most:
             uses[: self._rows.used] >>= 1
-            self._noted = 0
+            self._noted, self._faded = 0, self._faded + 1
 
     @override
     def _found(self, ids: Ids, keep: int = -1, stamp: int = 0) -> tuple[Ids, int]:
         slots, missing = self._index.find(ids, keep, stamp)
         if missing:
-            self._make_room(missing, stay=slots[slots >= 0])
-            if self._recall(self._kernels.dedupe(ids[slots < 0], 1)[0]):
+            coming = self._kernels.dedupe(ids[slots < 0], 1)[0]
+            self._make_room(len(coming), stay=slots[slots >= 0])
+            if self._recall(coming):
                 slots, missing = self._index.find(ids, keep, stamp)
         return slots, missing
 
@@ -85,14 +89,24 @@ class DiskTable(SparseTable):
         """Bring rows back to memory; returns how many there were."""
         records = self._cold.find(ids)
         if len(records):
-            slots = self._rows.take_records(records)
-            self._begin_uses(slots)
-            self._index.insert(records["id"].copy(), records["stamps"] | slots)
+            slots, stamps = self._rows.take_records(self._kernels, records), records["stamps"]
+            self._begin_uses(slots, self._kept_uses(stamps))
+            self._index.insert(records["id"].copy(), (stamps & (DAY | MARK)) | slots)
         return len(records)
 
-    def _begin_uses(self, slots: Ids) -> None:
+    def _begin_uses(self, slots: Ids, uses: Ids | int = 0) -> None:
         self._uses.reserve(self._rows.used)
-        self._uses.array[slots, 0] = 0
+        self._uses.array[slots, 0] = uses
+
+    def _kept_uses(self, stamps: Ids) -> Ids:
+        """The uses that records tell of, as much faded as if they had been in memory."""
+        since = (self._faded - (stamps >> USES_BITS)) & ((1 << FADED_BITS) - 1)
+        uses: Ids = (stamps & MOST_USES) >> np.minimum(since, USES_BITS)
+        return uses
+
+    def _with_uses(self, stamps: Ids, uses: Array) -> Ids:
+        faded = (self._faded & ((1 << FADED_BITS) - 1)) << USES_BITS
+        return (stamps & (DAY | MARK)) | faded | uses
 
     @override
     def _met(self, ids: Ids, keep: int = -1, stamp: int = 0) -> tuple[Ids, Ids]:
@@ -131,14 +145,15 @@ class DiskTable(SparseTable):
         self._hand += 1
         ids, words = self._index.part(number, bits)
         slots = rows_of(words)
-        gone = _least(self._uses.array[slots, 0], -(-len(slots) // LEAVING), self._chance)
+        uses = self._uses.array[slots, 0]
+        gone = _least(uses, -(-len(slots) // LEAVING), self._chance)
         if gone.any():
             records = np.empty(int(gone.sum()), self._rows.record)
-            records["id"], records["stamps"] = ids[gone], words[gone] & (DAY | MARK)
-            self._rows.fill_records(slots[gone], records)
+            records["id"], records["stamps"] = ids[gone], self._with_uses(words[gone], uses[gone])
+            self._rows.fill_records(self._kernels, slots[gone], records)
             self._cold.put(records)
             self._rows.give_back(slots[gone])
-            self._index.prune(number, bits, gone)
+            self._index.remove(ids[gone])
 
     @override
     def _show_unknown(self, ids: Ids, slots: Ids, out: Floats) -> None:
@@ -259,7 +274,7 @@ class DiskTable(SparseTable):
 
 
 def _least(uses: Array, count: int, chance: np.random.Generator) -> Array:
-    """Whether each is among so many of the least, and not in use now.
+    """Whether each is among so many of the least, not used more than most, and not in use now.
 
     Among equal ones by chance: in their order, some ranges of hashes would be emptied and others
     would crowd the index.
@@ -268,7 +283,8 @@ def _least(uses: Array, count: int, chance: np.random.Generator) -> Array:
     if count:
         ranks = (uses.astype(np.uint32) << 16) | chance.integers(0, 1 << 16, len(uses), np.uint32)
         gone[np.argpartition(ranks, count - 1)[:count]] = True
-    gone &= uses < STAYS
+        # Where most rows are used all the time, fewer leave: the others.
+        gone &= uses <= (uses & MOST_USES).mean()
     return gone
 
 

@@ -179,6 +179,11 @@ class Index:
         assert fitted == len(kept_ids), "there was room for them before"
         self.size -= int(np.count_nonzero(gone))
 
+    def remove(self, ids: Ids) -> None:
+        """Forget some ids, all of them known and each once."""
+        self._kernels.remove(self._pairs, self._places, ids)
+        self.size -= len(ids)
+
     def _range(self, number: int, bits: int) -> tuple[int, int]:
         """The places of one part, up to a free one."""
         shift = np.uint64(64 - bits)

@@ -53,6 +53,16 @@ class Column:
         return self.arena.array.dtype
 
     @property
+    def bytes(self) -> Array:
+        """The rows of the arena as bytes."""
+        return _bytes(self.arena.array)
+
+    @property
+    def first_byte(self) -> int:
+        """Where it begins in such a row."""
+        return self.begin * self.dtype.itemsize
+
+    @property
     def row_bytes(self) -> int:
         """What it takes of a row."""
         return self.width * self.dtype.itemsize
@@ -122,17 +132,25 @@ class RowStore:
         columns = [(name, column.dtype, (column.width,)) for name, column in self.columns.items()]
         return np.dtype([("id", np.int64), ("stamps", np.int64), *columns])
 
-    def fill_records(self, slots: Ids, records: Array) -> None:
+    def fill_records(self, kernels: ModuleType, slots: Ids, records: Array) -> None:
         """Write rows, without their ids and stamps, to records."""
-        for name, column in self.columns.items():
-            records[name] = column.array[slots]
+        for column, at in self._in_records():
+            place = column.bytes, column.first_byte, slots, _bytes(records), at, column.row_bytes
+            kernels.copy_out(*place)
 
-    def take_records(self, records: Array) -> Ids:
+    def take_records(self, kernels: ModuleType, records: Array) -> Ids:
         """Give unused rows to records; returns their numbers."""
         slots = self.take(len(records))
-        for name, column in self.columns.items():
-            column.array[slots] = records[name]
+        for column, at in self._in_records():
+            place = column.bytes, column.first_byte, slots, _bytes(records), at, column.row_bytes
+            kernels.copy_in(*place)
         return slots
+
+    def _in_records(self) -> list[tuple[Column, int]]:
+        """All that belongs to a row, and at which byte of a record it begins."""
+        fields = self.record.fields
+        assert fields is not None
+        return [(each, fields[name][1]) for name, each in self.columns.items() if each.width]
 
     def put_weights(self, records: Array, weights: Floats) -> None:
         """Write weights to records."""
@@ -209,6 +227,12 @@ class RowStore:
     def give_back(self, slots: Ids) -> None:
         """These rows are not needed any more."""
         self.slots.give_back(slots)
+
+
+def _bytes(rows: Array) -> Array:
+    """The same memory, a row of bytes for each."""
+    found: Array = rows.reshape(-1).view(np.uint8).reshape(len(rows), -1)
+    return found
 
 
 def _fills_lines(width: int) -> bool:

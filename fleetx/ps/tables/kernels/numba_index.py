@@ -138,6 +138,22 @@ def meet(
 
 
 @compiled
+def remove(pairs: Ids, places: int, ids: Ids) -> None:
+    n, lines, one, two = ids.shape[0], np.uint64(places // PLACES), np.uint64(1), np.uint64(2)
+    for i in range(n):
+        if i + AHEAD < n:
+            prefetch(pairs, 2 * _home(ids[i + AHEAD], places))
+        hole = _sought(pairs, np.uint64(2 * PLACES) * _line(ids[i], lines), ids[i])
+        at = hole + two
+        while pairs[at + one] >= 0:
+            if np.uint64(2 * PLACES) * _line(pairs[at], lines) <= hole:
+                pairs[hole], pairs[hole + one] = pairs[at], pairs[at + one]
+                hole = at
+            at += two
+        pairs[hole], pairs[hole + one] = 0, -1
+
+
+@compiled
 def _take_out(pairs: Ids, begin: int, end: int, keys: Ids, words: Ids) -> int:
     """Free all places of a range; returns how many pairs there were."""
     count, one = np.uint64(0), np.uint64(1)

@@ -8,12 +8,21 @@ from fleetx.ps.tables.kernels.numba_dense import (
     dense_rmsprop,
     dense_sgd,
 )
-from fleetx.ps.tables.kernels.numba_index import BEARS_DENSE, expand, find, insert, meet
+from fleetx.ps.tables.kernels.numba_index import (
+    BEARS_DENSE,
+    expand,
+    find,
+    insert,
+    meet,
+    remove,
+)
 from fleetx.ps.tables.kernels.numba_rows import (
     adagrad,
     adam,
     add,
     clear,
+    copy_in,
+    copy_out,
     differences,
     fill_uniform,
     find_differing,
@@ -29,6 +38,8 @@ __all__ = [
     "add",
     "all_finite",
     "clear",
+    "copy_in",
+    "copy_out",
     "dedupe",
     "dense_adagrad",
     "dense_adam",
@@ -44,6 +55,7 @@ __all__ = [
     "meet",
     "pick",
     "pool_rows",
+    "remove",
     "renew",
     "sgd",
     "sum_rows",

@@ -74,6 +74,32 @@ def gather(rows: Floats, slots: Ids, out: Floats) -> None:
 
 
 @compiled
+def copy_out(rows: Array, begin: int, slots: Ids, out: Array, at: int, width: int) -> None:
+    n, source, target = slots.shape[0], rows.reshape(-1), out.reshape(-1)
+    wide, far = rows.shape[1], out.shape[1]
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, width, 4 * LINE):
+                prefetch(source, slots[i + AHEAD] * wide + begin + k)
+        s, t = np.uint64(slots[i] * wide + begin), np.uint64(i * far + at)
+        for j in range(np.uint64(width)):
+            target[t + j] = source[s + j]
+
+
+@compiled
+def copy_in(rows: Array, begin: int, slots: Ids, given: Array, at: int, width: int) -> None:
+    n, target, source = slots.shape[0], rows.reshape(-1), given.reshape(-1)
+    wide, far = rows.shape[1], given.shape[1]
+    for i in range(n):
+        if i + AHEAD < n:
+            for k in range(0, width, 4 * LINE):
+                prefetch(target, slots[i + AHEAD] * wide + begin + k)
+        t, s = np.uint64(slots[i] * wide + begin), np.uint64(i * far + at)
+        for j in range(np.uint64(width)):
+            target[t + j] = source[s + j]
+
+
+@compiled
 def fill_uniform(
     rows: Floats, slots: Ids, ids: Ids, columns: int, seed: int, low: float, high: float
 ) -> None:

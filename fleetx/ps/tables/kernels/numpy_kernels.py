@@ -132,6 +132,31 @@ def meet(
     return done, len(at)
 
 
+def remove(pairs: Ids, places: int, ids: Ids) -> None:
+    """Forget ids that are in the index: who was behind one of them comes nearer to its home."""
+    keys, words = pairs[0::2], pairs[1::2]
+    for hole, id_ in zip(homes(mixed(ids), places).tolist(), ids, strict=True):
+        while words[hole] < 0 or keys[hole] != id_:
+            hole += 1  # noqa: PLW2901
+        at = hole + 1
+        while words[at] >= 0:
+            if homes(mixed(keys[at : at + 1]), places)[0] <= hole:
+                keys[hole], words[hole] = keys[at], words[at]
+                hole = at  # noqa: PLW2901
+            at += 1
+        keys[hole], words[hole] = 0, -1
+
+
+def copy_out(rows: Array, begin: int, slots: Ids, out: Array, at: int, width: int) -> None:
+    """Copy bytes of rows, from one on, to those of others, from another on."""
+    out[:, at : at + width] = rows[slots, begin : begin + width]
+
+
+def copy_in(rows: Array, begin: int, slots: Ids, given: Array, at: int, width: int) -> None:
+    """Copy such bytes back."""
+    rows[slots, begin : begin + width] = given[:, at : at + width]
+
+
 def fill_uniform(
     rows: Floats, slots: Ids, ids: Ids, columns: int, seed: int, low: float, high: float
 ) -> None:
