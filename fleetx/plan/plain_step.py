@@ -74,10 +74,10 @@ def _cut_over(optimizer: Optimizer) -> str:
 def _cannot_update(optimizer: Optimizer, axes: str, error: Exception) -> str:
     """Rules of other libraries call operators that torch does not know for cut tensors."""
     name = type(optimizer).__name__
-    told = str(error).strip().partition("\n")[0] or "no reason"
+    told = str(error).strip().partition("\n")[0].rstrip(".!") or "no reason"
     return (
         f"{name} cannot update parameters that are cut over workers (here over the axis {axes} of "
-        f"the mesh): its step() ended with {type(error).__name__}: {told} Train with a rule that "
+        f"the mesh): its step() ended with {type(error).__name__}: {told}. Train with a rule that "
         "torch applies to cut tensors, as it does SGD, Adam, AdamW, NAdam, RAdam and RMSprop, or "
         f"turn off the strategy that cuts ({axes})."
     )

@@ -84,8 +84,8 @@ def _refusal(args: argparse.Namespace) -> str | None:
         return f"there is no script {args.script!r}"
     if args.steps < 1 or (args.workers is not None and args.workers < 1):
         return "--steps and --workers must be at least 1"
-    if args.warmup is not None and args.warmup < 0:
-        return "--warmup must be at least 0"
+    if (args.warmup or 0) < 0 or args.try_seconds < 0:
+        return "--warmup and --try-seconds must be at least 0"
     if args.no_try and args.named:
         return "--no-try tries nothing, and --try names flags to try; leave one out"
     if args.out.exists() and not args.out.is_dir():

@@ -223,11 +223,12 @@ class Run:
         try:
             return self.recorder.record(work)
         except RuntimeError as error:
+            told = str(error.__context__ or error).strip().rstrip(".")
             raise PlanError(
                 "strategy.cuda_graph = True could not capture the step, because something in it "
-                f"waits for the GPU or does what a graph cannot: {error.__context__ or error} Take "
-                "item(), print() and branches on tensors out of model and criterion, or set "
-                "strategy.cuda_graph = False."
+                f"waits for the GPU or does what a graph cannot: {told}. Take item(), print() and "
+                "branches on tensors out of model and criterion, or set strategy.cuda_graph = "
+                "False."
             ) from error
 
     def _replay(self, captured: _Captured, leaves: list[Any]) -> tuple[Tensor, Sequence[Any]]:
