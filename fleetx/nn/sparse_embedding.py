@@ -110,7 +110,7 @@ class SparseEmbedding(SparseModule):
         if isinstance(ids, FakeTensor):
             return self._recorded(ids, offsets)
         flat = (ids if ids.is_cpu else ids.cpu()).numpy().reshape(-1).astype(np.int64, copy=False)
-        train = self.training and torch.is_grad_enabled()
+        train = self.learns()
         batch, rows = self._rows(flat, train)
         if self.padding_idx is not None:
             rows = np.concatenate([rows, np.zeros((1, rows.shape[1]), np.float32)])

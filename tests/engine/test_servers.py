@@ -15,7 +15,7 @@ from typing_extensions import override
 import fleetx as fleet
 from fleetx import roles
 from fleetx.api import servers, session, table_saves
-from fleetx.nn import SparseEmbedding
+from fleetx.nn import SGD, SparseEmbedding
 from fleetx.ps.worker import table_setup
 from fleetx.ps.worker import worker as workers
 from fleetx.ps.worker.carrier import Carrier
@@ -71,6 +71,9 @@ def job(
     mode: str,
     make: Callable[[], Net] = made,
     began_with: Path | None = None,
+    rule: Callable[[Net], torch.optim.Optimizer] = lambda model: torch.optim.SGD(
+        model.parameters(), lr=0.2
+    ),
 ) -> Iterator[tuple[Net, Callable[[int], None], Team]]:
     """This process as the only worker of servers that know nothing yet, or a save."""
     monkeypatch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
@@ -86,7 +89,7 @@ def job(
             handler.preload(began_with, None)
         fleet.init(maker, strategy=strategy)
         model = fleet.distributed_model(make())
-        optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.2))
+        optimizer = fleet.distributed_optimizer(rule(model))
         fleet.init_worker()
 
         def steps(count: int) -> None:
@@ -146,10 +149,11 @@ def test_a_model_computes_with_a_save_before_it_learns(
     with job(monkeypatch, mode, HeadFirst, tmp_path) as (model, steps, _), torch.no_grad():
         model.eval()
         torch.testing.assert_close(model(IDS), learned, rtol=1e-5, atol=1e-7)
+        model.train()
         with torch.enable_grad():
             steps(2)
         fleet.settle_workers()
-        assert (model(IDS) != learned).all(), "training goes on"
+        assert (model.eval()(IDS) != learned).all(), "training goes on"
 
 
 def test_values_that_did_not_arrive_are_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,3 +431,143 @@ def test_a_worker_rests_before_it_meets_others_over_a_model_that_nobody_has_trai
         crew = Crew(here, monkeypatch)
         ended = together(lambda: work(0), lambda: work(1))
     assert same(*ended)
+
+
+def frozen_table() -> Net:
+    model = made()
+    model.words.requires_grad_(False)
+    return model
+
+
+def of_what_trains(model: Net) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.2)
+
+
+def of_head(model: Net) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.head.parameters(), lr=0.2)
+
+
+def decaying(model: Net) -> torch.optim.Optimizer:
+    dense: dict[str, Any] = {"params": [*model.head.parameters()], "weight_decay": 0.1}
+    rows: dict[str, Any] = {"params": [*model.words.parameters()]}
+    return torch.optim.SGD([dense, rows], lr=0.2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_frozen_table_stays_as_it_is(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with job(monkeypatch, mode, frozen_table) as (model, steps, _):
+        before = values(model)
+        steps(4)
+        fleet.settle_workers()
+        after = values(model)
+        assert torch.equal(after[2], before[2])
+        assert not torch.equal(after[0], before[0])
+        model.words.requires_grad_(True)  # the optimizer has it
+        steps(4)
+        fleet.settle_workers()
+        assert not torch.equal(values(model)[2], before[2])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_frozen_table_that_the_optimizer_does_not_have(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job(monkeypatch, mode, frozen_table, rule=of_what_trains) as (model, steps, _):
+        before = values(model)
+        steps(4)
+        fleet.settle_workers()
+        after = values(model)
+        assert torch.equal(after[2], before[2])
+        assert not torch.equal(after[0], before[0])
+        model.words.requires_grad_(True)
+        with pytest.raises(RuntimeError, match="'words' was frozen when the optimizer was made"):
+            steps(1)
+
+
+def test_a_table_that_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        pytest.raises(ValueError, match="does not have the parameters of table 'words'"),
+        job(monkeypatch, "sync", rule=of_head),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_table_with_a_rule_of_its_own_may_be_left_out(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ruled() -> Net:
+        model = made()
+        model.words = SparseEmbedding(4, name="words", pooling="sum", rule=SGD(0.2))
+        return model
+
+    with job(monkeypatch, mode, ruled, rule=of_head) as (model, steps, _):
+        before = values(model)
+        steps(4)
+        fleet.settle_workers()
+        assert not torch.equal(values(model)[2], before[2])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_in_evaluation_mode_are_not_left_untrained_silently(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job(monkeypatch, mode) as (model, steps, _):
+        steps(1)
+        model.eval()
+        model(IDS)  # evaluated with gradients, as many do
+        model.train()
+        steps(1)
+        model.eval()
+        with pytest.raises(RuntimeError, match="table 'words' is in evaluation mode"):
+            steps(1)
+        model.train()
+        steps(1)
+
+
+def frozen_head() -> Net:
+    model = made()
+    model.head.weight.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "half"])
+def test_a_frozen_parameter_that_servers_would_let_decay_is_named(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        job(monkeypatch, mode, frozen_head, rule=decaying) as (_, steps, _),
+        pytest.raises(ValueError, match=r"weight_decay=0.1 and 'head.weight', which is frozen"),
+    ):
+        steps(1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_frozen_parameter_stays_as_it_is(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = decaying if mode == "geo" else of_what_trains  # geo moves dense parameters here
+    with job(monkeypatch, mode, frozen_head, rule=rule) as (model, steps, _):
+        before = values(model)
+        steps(4)
+        fleet.settle_workers()
+        after = values(model)
+        assert torch.equal(after[0], before[0])
+        assert not torch.equal(after[1], before[1])
+
+
+def test_a_parameter_that_is_frozen_later_is_named_where_servers_would_move_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def adam(model: Net) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model.parameters(), lr=0.1)
+
+    with job(monkeypatch, "sync", rule=adam) as (model, steps, _):
+        steps(2)
+        model.head.weight.requires_grad_(False)
+        with pytest.raises(ValueError, match=r"'head.weight' was frozen after the servers made"):
+            steps(1)
+    with job(monkeypatch, "sync") as (model, steps, _):
+        steps(2)
+        model.head.weight.requires_grad_(False)
+        before = values(model)
+        steps(2)
+        assert torch.equal(values(model)[0], before[0])

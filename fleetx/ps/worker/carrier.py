@@ -90,6 +90,7 @@ class Carrier(TableSetup):
 
     def _dense(self) -> list[list[Floats]]:
         self.check_options()
+        self.refuse_frozen()
         return [group.gradients() for group, _ in self.groups]
 
     def _sparse(self) -> dict[str, RowGradients]:
@@ -167,6 +168,8 @@ class Carrier(TableSetup):
         versions: list[int] | None = None,
     ) -> Floats:
         """The rows that a forward needs; ``versions`` are those that a later batch waits for."""
+        if train:
+            self.refuse_thawed(table)
         worker = self.worker
         handle = worker.table(table)
         if versions is not None:
@@ -174,6 +177,15 @@ class Carrier(TableSetup):
         if not train or met is not None:
             return worker.client.pull(handle, batch, train=train, step=handle.versions, met=met)
         return self._look_up_together(worker, table, batch)
+
+    def refuse_thawed(self, table: TableOptions) -> None:
+        """Refuse to train a table that nobody moves, because it was frozen before."""
+        if table.name not in self.tables:
+            raise RuntimeError(
+                f"table {table.name!r} was frozen when the optimizer was made, which does not have "
+                "it, and is to be trained now; give the optimizer all of model.parameters(), also "
+                "what is thawed later"
+            )
 
     def _look_up_together(self, worker: Worker, table: TableOptions, batch: IdBatch) -> Floats:
         """Rows of a table, and of those that are asked for the same ids after it."""

@@ -95,6 +95,9 @@ class GeoCarrier(Carrier):
         for group in self.optimizer.param_groups:
             for module in self._modules_of(group):
                 self._open_copies(worker, module, self.rule(module, group))
+        for module in self.modules.values():
+            if module.options.rule is not None:  # the optimizer need not have it
+                self._open_copies(worker, module, module.options.rule)
 
     def _open_copies(self, worker: Worker, module: SparseModule, rule: Rule) -> None:
         name = module.options.name
@@ -124,6 +127,7 @@ class GeoCarrier(Carrier):
     ) -> Floats:
         if not train:
             return super().look_up(table, batch, met, train=train, versions=versions)
+        self.refuse_thawed(table)
         if not self.joined:
             self.join()
         rows, copies = self._rows[table.name], self._copies[table.name]

@@ -12,6 +12,12 @@ from fleetx.ps.tables.row_source import RowSource, TableOptions
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.worker.row_gradients import RowGradients, array_of, joined
 
+_EVALUATED = (
+    "an update was asked for, and the layer of table {} is in evaluation mode, in which rows are "
+    "looked up but not trained; call model.train() before, and eval() for layers alone that shall "
+    "keep their statistics, or freeze the table with requires_grad_(False)"
+)
+
 
 @dataclass(frozen=True)
 class Lookup:
@@ -49,6 +55,8 @@ class SparseModule(nn.Module):
         self.anchor = nn.Parameter(torch.empty(0, options.dim))
         self.lookups: list[Lookup] = []
         """What forwards have used since the last update."""
+        self._evaluated = False
+        """Whether there were some since then that would have had gradients in training mode."""
 
     @property
     def row_source(self) -> RowSource | None:
@@ -70,9 +78,17 @@ class SparseModule(nn.Module):
     def forget_ahead(self) -> None:
         """Let go of rows that were fetched for later batches."""
 
+    def learns(self) -> bool:
+        """Whether rows that are looked up now may be trained."""
+        could = self.anchor.requires_grad and torch.is_grad_enabled()
+        self._evaluated |= could and not self.training
+        return could and self.training
+
     def gather(self, servers: int) -> RowGradients:
         """The gradients of all lookups since the last time, each row once."""
-        each = []
+        if self._evaluated and not self.training and not self.lookups:
+            raise RuntimeError(_EVALUATED.format(repr(self.options.name)))
+        self._evaluated, each = False, []
         for look in self.lookups:
             if look.result.grad is not None:
                 # Behind them there may be one for ids that stand for nothing.
