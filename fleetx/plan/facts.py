@@ -4,12 +4,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fleetx.plan.strategy import Plan
 
 Facts = dict[str, str]
 """What it is, in the user's words -> its value."""
+UNTRAINED = "which the optimizer does not have"
 SHOWN = 4
 """Differences that a complaint names."""
 ADVICE = (
@@ -47,6 +49,16 @@ def of_groups(groups: Sequence[Mapping[str, Any]]) -> Facts:
 def of_names(groups: Sequence[Sequence[str]]) -> Facts:
     """Which parameters are in which group."""
     return {f"the parameters of group {at}": _digest(names) for at, names in enumerate(groups)}
+
+
+def of_values(parameters: Mapping[str, Tensor]) -> Facts:
+    """What is in parameters that nobody moves, and nobody makes equal."""
+    return {f"what is in {name!r}, {UNTRAINED},": _print(held) for name, held in parameters.items()}
+
+
+def _print(held: Tensor) -> str:
+    flat = held.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.blake2b(flat.numpy().data, digest_size=4).hexdigest()
 
 
 def short(value: Any) -> Any:

@@ -44,12 +44,15 @@ class Job:
         )
 
     def train(self, steps: int) -> None:
-        torch.manual_seed(0)
+        torch.manual_seed(self._settings.get("seed", 0))
         fleet.init_worker()
-        model = fleet.distributed_model(Net(**self._settings.get("table", {})))
+        plain = Net(**self._settings.get("table", {}))
+        plain.head.weight.requires_grad_(not self._settings.get("frozen", False))
+        model = fleet.distributed_model(plain)
         rule = self._settings.get("rule", torch.optim.SGD)
         options = {"lr": 0.1} | self._settings.get("options", {})
-        optimizer = fleet.distributed_optimizer(rule(model.parameters(), **options))
+        trained = [p for p in model.parameters() if p.requires_grad]
+        optimizer = fleet.distributed_optimizer(rule(trained, **options))
         schedule = self._settings.get("schedule", lambda optimizer: lambda: None)(optimizer)
         for _ in range(steps):
             optimizer.minimize(model(torch.arange(12).reshape(4, 3)).square().mean())
@@ -114,6 +117,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"strategy": ASYNC},
         {"strategy": ASYNC, "table": {"initializer": Uniform(-0.5, 0.5)}},
     ),
+    "frozen": ({"frozen": True}, {"frozen": True, "seed": 1}),
     "rule of a table": (OWN_RULE, OWN_RULE | {"table": {"rule": SGD(0.2)}}),
 }
 EXPECTED = {
@@ -130,6 +134,7 @@ EXPECTED = {
     "clip": "strategy.clip is",
     "width": "dim is",
     "first rows": "initializer.",
+    "frozen": "what is in 'head.weight', which the optimizer does not have, is ",
     "rule of a table": "rule.lr is",
 }
 
@@ -151,6 +156,8 @@ def test_a_worker_that_differs_is_refused_and_nobody_waits_for_it(kind: str) -> 
 SCHEDULED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "one schedule": ({"schedule": exponential}, {}),
     "one schedule, asynchronous": ({"strategy": ASYNC, "schedule": exponential},) * 2,
+    "seeds of what servers bring": ({}, {"seed": 1}),
+    "frozen alike": ({"frozen": True}, {"frozen": True}),
     "both schedules": ({"schedule": exponential}, {"schedule": exponential}),
     "started again from a save": (
         {"strategy": ASYNC, "schedule": exponential},
@@ -176,6 +183,12 @@ def test_an_update_of_all_workers_has_one_rate() -> None:
 
 def test_schedules_on_all_workers_and_of_each_worker_alone_where_nobody_waits() -> None:
     for kind in ("both schedules", "one schedule, asynchronous"):
+        with team(1, 2) as here:
+            assert world(2, timeout=120).run(heard, here.endpoints, kind) == ["", ""]
+
+
+def test_what_servers_bring_may_begin_otherwise_and_what_nobody_trains_alike() -> None:
+    for kind in ("seeds of what servers bring", "frozen alike"):
         with team(1, 2) as here:
             assert world(2, timeout=120).run(heard, here.endpoints, kind) == ["", ""]
 

@@ -14,7 +14,15 @@ from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
-from fleetx.plan.facts import ADVICE, differences, of_groups, of_names, of_plan
+from fleetx.plan.facts import (
+    ADVICE,
+    UNTRAINED,
+    differences,
+    of_groups,
+    of_names,
+    of_plan,
+    of_values,
+)
 from fleetx.plan.job import Job
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.option import AtLeast, OneOf
@@ -181,10 +189,12 @@ class ParameterServer(Strategy, name="parameter_server"):
         facts = of_plan(self._plan) | {"the optimizer": self._rule.__name__}
         facts |= of_groups([initial_options(group) for group in groups])
         facts |= of_names([[names[p] for p in group["params"]] for group in groups])
+        facts |= of_values(_untrained(optimizer, names))
         first, theirs = worker.first_facts(f"model {number}", facts)
         here = f"{worker.index}, started again" if first == worker.index else str(worker.index)
         if apart := differences({str(first): theirs, here: facts}):
-            raise PlanError(f"workers differ where they must agree: {apart}. {ADVICE}")
+            seeded = f" {_SEED}" if UNTRAINED in apart else ""
+            raise PlanError(f"workers differ where they must agree: {apart}. {ADVICE}{seeded}")
 
     def _say_unsplit(self, worker: Worker) -> None:
         """How parameters are spread, where there is one server; known when it is met."""
@@ -208,6 +218,18 @@ class ParameterServer(Strategy, name="parameter_server"):
             moved_bytes=size,
         )
         return (*known, sent)
+
+
+_SEED = (
+    "What nobody trains begins alike if all make the model after the same torch.manual_seed(), or "
+    "read it from the same file; servers bring what the optimizer has."
+)
+
+
+def _untrained(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
+    """The parameters that the optimizer does not have; those of tables are empty."""
+    given = {p for group in optimizer.param_groups for p in group["params"]}
+    return {name: p for p, name in names.items() if p not in given and p.numel()}
 
 
 def _tables(model: nn.Module) -> list[SparseModule]:
