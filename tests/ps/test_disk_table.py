@@ -166,6 +166,17 @@ def test_rows_that_are_asked_for_often_stay_in_memory() -> None:
     assert told["disk_bytes"] > 0
 
 
+def test_rows_of_the_batch_that_are_seldom_used_keep_no_others_from_leaving() -> None:
+    """Memory has its bound even if all that may leave was used more often than what must stay."""
+    table = DiskTable(spec())
+    often, seldom, new = np.split(np.arange(HOT + 20), [HOT - 30, HOT])
+    for _ in range(40):
+        pulled(table, often)
+    pulled(table, seldom)
+    pulled(table, np.concatenate([seldom, new]))
+    assert table.hot <= HOT
+
+
 def test_uses_are_remembered_on_the_disk_and_fade_there_as_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -279,12 +279,12 @@ def _least(uses: Array, count: int, chance: np.random.Generator) -> Array:
     Among equal ones by chance: in their order, some ranges of hashes would be emptied and others
     would crowd the index.
     """
-    gone = np.zeros(len(uses), bool)
-    if count:
+    gone, free = np.zeros(len(uses), bool), uses < STAYS
+    if free.any():
         ranks = (uses.astype(np.uint32) << 16) | chance.integers(0, 1 << 16, len(uses), np.uint32)
         gone[np.argpartition(ranks, count - 1)[:count]] = True
-        # Where most rows are used all the time, fewer leave: the others.
-        gone &= uses <= (uses & MOST_USES).mean()
+        # Where most rows are used all the time, fewer leave: the others. One leaves in any case.
+        gone &= free & (uses <= uses[free].mean())
     return gone
 
 
