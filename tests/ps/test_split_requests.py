@@ -115,7 +115,7 @@ def test_dense_parameters_that_no_message_carries_are_several_tables(
     with team(2) as here:
         whole, names = dense_job(here, kind, steps)
     assert names == ["dense-0"]
-    monkeypatch.setattr("fleetx.ps.wire.frames.MAX_BODY", 4000)
+    monkeypatch.setattr("fleetx.ps.wire.frames.MAX_BODY", 5000)
     with team(2) as here:
         found, names = dense_job(here, kind, steps)
     assert names == ["dense-0", "dense-0.1", "dense-0.2", "dense-0.3"]
@@ -125,7 +125,7 @@ def test_dense_parameters_that_no_message_carries_are_several_tables(
 def test_dense_tables_are_loaded_however_many_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetx.ps.wire.frames.MAX_BODY", 4000)
+    monkeypatch.setattr("fleetx.ps.wire.frames.MAX_BODY", 5000)
     with team(1) as here:
         trained, names = dense_job(here, Carrier, 3)
         assert len(names) == 4

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetx.ps.wire.arrays import Floats, Ids
+from fleetx.ps.wire.arrays import Array, Floats, Ids
 
 
 class Change(NamedTuple):
@@ -13,11 +13,13 @@ class Change(NamedTuple):
     ids: Ids
     values: Floats
     stats: Floats | None
+    present: Array | None = None
+    """Which blocks of a dense table have a gradient, in an array of its own; None: all."""
 
     def copied(self) -> "Change":
         """The same in arrays of its own: the next frame of a connection overwrites the buffer."""
         stats = None if self.stats is None else self.stats.copy()
-        return Change(self.ids.copy(), self.values.copy(), stats)
+        return Change(self.ids.copy(), self.values.copy(), stats, self.present)
 
 
 def joined(changes: list[Change]) -> Change:

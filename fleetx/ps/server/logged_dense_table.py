@@ -69,13 +69,24 @@ class LoggedDenseTable(LoggedTable):
                 f"{frame.count} numbers were pushed to table {self.spec.name!r}, which has "
                 f"{self.table.spec.size}"
             )
-        return Change(_NONE, np.frombuffer(body, np.float32, frame.count), None)
+        values, present = np.frombuffer(body, np.float32, frame.count), None
+        if frame.width:
+            if frame.width != (blocks := len(self.table.spec.blocks)):
+                raise BadFrameError(
+                    f"{frame.width} blocks of table {self.spec.name!r}, which has {blocks}, were "
+                    "said to have gradients or not"
+                )
+            present = np.frombuffer(body, np.uint8, frame.width, values.nbytes) != 0
+        return Change(_NONE, values, None, present)
 
     @override
     def without_not_finite(self, frame: Frame, change: Change) -> tuple[Frame, memoryview, Change]:
         """Numbers that are not finite do not move: their gradients are taken for 0."""
         values = np.where(np.isfinite(change.values), change.values, np.float32(0))
-        return frame, byte_view(values), change._replace(values=values)
+        body = byte_view(values)
+        if change.present is not None:
+            body = memoryview(b"".join((body, byte_view(change.present))))
+        return frame, body, change._replace(values=values)
 
     @override
     def apply(self, frame: Frame, change: Change) -> None:
@@ -84,11 +95,15 @@ class LoggedDenseTable(LoggedTable):
         elif frame.flags & Flag.DELTA:
             self.table.add(change.values)
         else:
-            self.table.push(change.values, None if frame.rate < 0 else frame.rate)
+            rate = None if frame.rate < 0 else frame.rate
+            self.table.push(change.values, rate, change.present)
 
     @override
     def merged(self, changes: list[Change]) -> Change:
         total = changes[0].values.copy()
         for change in changes[1:]:
             total += change.values
-        return Change(_NONE, total / np.float32(len(changes)), None)
+        marks = [change.present for change in changes if change.present is not None]
+        # Somebody's gradient is a gradient; of those who have none, it is 0.
+        present = np.any(marks, axis=0) if len(marks) == len(changes) else None
+        return Change(_NONE, total / np.float32(len(changes)), None, present)

@@ -13,7 +13,7 @@ from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.tables import save_folder, saves
 from fleetx.ps.tables.checksums import DamagedError
-from fleetx.ps.tables.dense_table import Block
+from fleetx.ps.tables.dense_table import COUNTS, Block, with_counts
 from fleetx.ps.tables.hashing import servers_of
 from fleetx.ps.tables.journal import Journal
 from fleetx.ps.tables.row_store import Rows
@@ -213,14 +213,11 @@ def _load(logged: LoggedSparseTable, rows: Rows, ours: Callable[[Ids], Array]) -
 def load_dense(logged: LoggedDenseTable, pieces: list[Piece]) -> None:
     """Take this server's share, however the parameters were cut when they were saved."""
     whole: dict[str, dict[str, Array]] = {}
-    for piece in pieces:
-        manifest = piece.manifest
-        if manifest["filled"]:
-            arrays = piece.read(manifest["files"][0])
-            if (rule := manifest["spec"]["optimizer"]) != logged.table.spec.optimizer:
-                logger.warning("%s holds state of %s, which is not taken", piece.folder, rule)
-                arrays = {"values": arrays["values"]}
-            _collect(whole, manifest["spec"]["blocks"], arrays)
+    saved = [_dense(logged, piece) for piece in pieces if piece.manifest["filled"]]
+    if any(COUNTS in arrays for _, arrays in saved):  # some servers may not have met the reason yet
+        saved = [(blocks, with_counts(arrays)) for blocks, arrays in saved]
+    for blocks, arrays in saved:
+        _collect(whole, blocks, arrays)
     wanted = logged.table.spec.blocks
     if missing := {name for name, _, _ in wanted} - whole.keys():
         raise ValueError(
@@ -230,6 +227,15 @@ def load_dense(logged: LoggedDenseTable, pieces: list[Piece]) -> None:
     keys = {key for arrays in whole.values() for key in arrays}
     cut = {key: _cut(whole, wanted, key) for key in keys}
     logged.replace(cut)
+
+
+def _dense(logged: LoggedDenseTable, piece: Piece) -> tuple[list[Block], dict[str, Array]]:
+    """What a server has saved of dense parameters, without the state of another rule."""
+    spec, arrays = piece.manifest["spec"], piece.read(piece.manifest["files"][0])
+    if (rule := spec["optimizer"]) != logged.table.spec.optimizer:
+        logger.warning("%s holds state of %s, which is not taken", piece.folder, rule)
+        arrays = {"values": arrays["values"]}
+    return spec["blocks"], arrays
 
 
 def _collect(
@@ -257,6 +263,13 @@ def _cut(whole: dict[str, dict[str, Array]], blocks: tuple[Block, ...], key: str
     example = next(arrays[key] for arrays in whole.values() if key in arrays)
     if example.ndim == 0:
         return example
-    pieces = [whole[name][key] for name, _, _ in blocks]
-    cut = [piece[begin:end] for piece, (_, begin, end) in zip(pieces, blocks, strict=True)]
+    cut = [_flat(whole[name], key)[begin:end] for name, begin, end in blocks]
     return np.concatenate(cut) if cut else np.empty(0, np.float32)
+
+
+def _flat(arrays: dict[str, Array], key: str) -> Array:
+    """An array of a whole parameter; zeros where nothing was moved yet and had no state."""
+    flat = np.zeros_like(arrays["values"])
+    held = arrays.get(key, flat)
+    flat[: len(held)] = held
+    return flat

@@ -1,8 +1,13 @@
-"""A dense table: parts of parameters in one flat array, moved as a torch optimizer moves them."""
+"""A dense table: parts of parameters in one flat array, moved as a torch optimizer moves them.
+
+A parameter without a gradient stays as it is, and so does its state, as in torch. Until one is met,
+all numbers have made the same updates; from then on each has a count of its own.
+"""
 
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +20,10 @@ from fleetx.ps.wire.plain_data import from_plain, to_plain
 
 Block = tuple[str, int, int]
 """The numbers from one place to another of a flattened parameter."""
+COUNTS = "counts"
+"""The array of the updates that each number has made, where they differ."""
+STEP = "state.step"
+"""The number of updates that all have made, in the state of rules that need it."""
 
 
 def part_name(group: str, number: int) -> str:
@@ -86,6 +95,11 @@ class DenseTable:
         self._rule = dense_rule(spec.optimizer, spec.options)
         self._rate = float(spec.options["lr"])
         self._state: State = self._rule.first_state(self.values)
+        self._counts: Floats | None = None
+        """Updates that each number has made, where they differ."""
+        ends = [*accumulate((end - begin for _, begin, end in spec.blocks), initial=0)]
+        self._places = [slice(*place) for place in pairwise(ends)]
+        """Where blocks lie in the array."""
 
     def fill(self, values: Floats) -> None:
         """Begin with these values, unless others came first."""
@@ -93,14 +107,46 @@ class DenseTable:
             self.values[:] = values
             self.filled = True
 
-    def push(self, gradients: Floats, rate: float | None = None) -> None:
-        """One update by the optimizer."""
+    def push(
+        self, gradients: Floats, rate: float | None = None, present: Array | None = None
+    ) -> None:
+        """One update by the optimizer; ``present`` says which blocks have a gradient."""
         base = self._rate if rate is None else rate
         if not gradients.flags.carray:  # loops are compiled for arrays like those of a frame
             gradients = np.array(gradients, np.float32)
         rate = self.spec.pace.rate(base, self.updates)
-        self._rule.move(kernels.active, self.values, gradients, self._state, rate)
+        if present is None and self._counts is None:
+            self._rule.move(kernels.active, self.values, gradients, self._state, rate)
+        else:
+            self._move_parts(gradients, rate, present)
         self.updates += 1
+
+    def _move_parts(self, gradients: Floats, rate: float, present: Array | None) -> None:
+        """Move the blocks that have a gradient, neighbours of the same age in one pass."""
+        if self._counts is None:
+            self._counts = with_counts(self._views())[COUNTS]
+            self._state.pop("step", None)
+        held = [at for at, place in enumerate(self._places) if place.start < place.stop]
+        ages = {at: float(self._counts[self._places[at].start]) for at in held}
+        marks = {at: present is None or bool(present[at]) for at in held}
+        for (age, moves), run in groupby(held, lambda at: (ages[at], marks[at])):
+            if moves:
+                places = [self._places[at] for at in run]
+                part = slice(places[0].start, places[-1].stop)
+                self._move_part(part, age, gradients[part], rate)
+                self._counts[part] = age + 1
+
+    def _move_part(self, part: slice, age: float, gradients: Floats, rate: float) -> None:
+        """One update of some numbers by their part of the state, which their first one begins."""
+        values = self.values[part]
+        state = self._rule.first_state(values)
+        if age:
+            state = {name: array[part] for name, array in self._state.items()}
+            state["step"] = np.array(age, np.float32)
+        self._rule.move(kernels.active, values, gradients, state, rate)
+        state.pop("step", None)
+        for name, array in state.items():
+            self._state.setdefault(name, np.zeros_like(self.values))[part] = array
 
     def add(self, delta: Floats) -> None:
         """``w += delta``, for workers that train copies of their own."""
@@ -127,17 +173,32 @@ class DenseTable:
         return {name: array.shape for name, array in self._views().items()}
 
     def _views(self) -> dict[str, Array]:
-        return {"values": self.values} | {f"state.{n}": a for n, a in self._state.items()}
+        counts = {} if self._counts is None else {COUNTS: self._counts}
+        state = {f"state.{name}": array for name, array in self._state.items()}
+        return {"values": self.values} | state | counts
 
     def put(self, arrays: Mapping[str, Array]) -> None:
         """Take what ``arrays`` gave; state that it does not have begins anew."""
         self.values[:] = arrays["values"]
         self.filled = True
-        self._state = self._rule.first_state(self.values)
+        self._state, self._counts = self._rule.first_state(self.values), None
         for name, array in arrays.items():
             if name.startswith("state."):
                 self._state[name.removeprefix("state.")] = np.array(array, np.float32)
+        if COUNTS in arrays:
+            self._counts = np.array(arrays[COUNTS], np.float32)
+            self._state.pop("step", None)
 
     def describe(self) -> dict[str, Any]:
         """What a person may want to know."""
         return {"numbers": self.spec.size, "updates": self.updates}
+
+
+def with_counts(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of a table in which all numbers may have made the same updates, with counts."""
+    if COUNTS in arrays:
+        return dict(arrays)
+    begun = any(name.startswith("state.") for name in arrays)
+    age = float(arrays[STEP]) if STEP in arrays else float(begun)
+    rest = {name: array for name, array in arrays.items() if name != STEP}
+    return rest | {COUNTS: np.full(len(arrays["values"]), age, np.float32)}

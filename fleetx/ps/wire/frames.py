@@ -157,7 +157,9 @@ def body_bytes(frame: Frame) -> int | None:
         return 8 * n + wide * n * frame.width + (8 * n if counted else 0)
     if op == Op.ROWS:
         return wide * n * frame.width
-    if op in (Op.WRITE, Op.VALUES):
+    if op == Op.WRITE:
+        return 4 * n + frame.width  # a mark for each block that may lack a gradient
+    if op == Op.VALUES:
         return 4 * n
     return _rare_body_bytes(frame)
 

@@ -13,6 +13,7 @@ from fleetx.ps.tables.row_source import TableOptions
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 from fleetx.ps.worker.client import Client, Exchange
 from fleetx.ps.worker.companions import Companions
+from fleetx.ps.worker.dense_group import DenseGradients
 from fleetx.ps.worker.row_gradients import RowGradients, joined
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.table_setup import TableSetup
@@ -88,9 +89,8 @@ class Carrier(TableSetup):
         self.step += 1
         worker.step += 1
 
-    def _dense(self) -> list[list[Floats]]:
+    def _dense(self) -> list[DenseGradients]:
         self.check_options()
-        self.refuse_frozen()
         return [group.gradients() for group, _ in self.groups]
 
     def _sparse(self) -> dict[str, RowGradients]:
@@ -107,7 +107,7 @@ class Carrier(TableSetup):
         }
 
     def push(
-        self, worker: Worker, dense: list[list[Floats]], sparse: Mapping[str, RowGradients]
+        self, worker: Worker, dense: list[DenseGradients], sparse: Mapping[str, RowGradients]
     ) -> None:
         """Send gradients to the servers."""
         worker.client.exchange(self.pushes(worker, worker.client, dense, sparse))
@@ -121,14 +121,15 @@ class Carrier(TableSetup):
         self,
         worker: Worker,
         client: Client,
-        dense: list[list[Floats]],
+        dense: list[DenseGradients],
         sparse: Mapping[str, RowGradients],
     ) -> list[Exchange]:
         """What a client asks servers for, to give them these gradients."""
         asked: list[Exchange] = []
-        for (group, options), values in zip(self.groups, dense, strict=True):
+        for (group, options), (values, present) in zip(self.groups, dense, strict=True):
             rate, handle = float(options["lr"]), group.table
-            asked += client.writing(handle, values, rate=rate, step=handle.versions)
+            step = handle.versions
+            asked += client.writing(handle, values, rate=rate, step=step, present=present)
         for name, gathered in sparse.items():
             handle = worker.table(self.tables[name].options)
             asked += client.pushing(

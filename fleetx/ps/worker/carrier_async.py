@@ -5,7 +5,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
@@ -13,10 +12,11 @@ from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.worker.carrier import Carrier
 from fleetx.ps.worker.client import Client
+from fleetx.ps.worker.dense_group import DenseGradients, mean
 from fleetx.ps.worker.row_gradients import RowGradients, joined
 from fleetx.ps.worker.worker import Worker
 
-Dense = list[list[Floats]]
+Dense = list[DenseGradients]
 Sparse = Mapping[str, RowGradients]
 
 
@@ -179,13 +179,7 @@ class AsyncCarrier(_UnsynchronizedCarrier):
 def merged(items: list[tuple[Dense, Sparse]], servers: int) -> tuple[Dense, Sparse]:
     """The mean of several batches."""
     share = 1 / len(items)
-    dense: Any = [
-        [
-            np.sum(arrays, axis=0, dtype=np.float32) * np.float32(share)
-            for arrays in zip(*groups, strict=True)
-        ]
-        for groups in zip(*(item[0] for item in items), strict=True)
-    ]
+    dense = [mean(group) for group in zip(*(item[0] for item in items), strict=True)]
     sparse = {}
     for name in items[0][1]:
         each = [item[1][name] for item in items]

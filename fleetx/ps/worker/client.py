@@ -346,20 +346,23 @@ class Client:
         rate: float = -1.0,
         step: Steps = 0,
         flag: int = Flag.NONE,
+        present: Sequence[Array] | None = None,
     ) -> list[Exchange]:
-        """What ``write`` asks for."""
+        """What ``write`` asks for; blocks that are not ``present`` have no gradient."""
         asked: list[Exchange] = []
         for server, array in enumerate(values):
+            parts = [array] if present is None else [array, present[server]]
             head = Frame(
                 Op.WRITE,
                 table.numbers[server],
                 flag,
                 count=len(array),
+                width=0 if present is None else len(present[server]),
                 step=_of(step, server),
                 rate=rate,
-                body=array.nbytes,
+                body=sum(part.nbytes for part in parts),
             )
-            asked.append(Exchange(server, Request(head, [array])))
+            asked.append(Exchange(server, Request(head, parts)))
         return asked
 
     def hang_up(self, server: int) -> None:

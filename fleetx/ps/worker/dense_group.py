@@ -6,7 +6,7 @@ which are no worse: the rules move each number by itself.
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from fleetx.ps.tables.dense_rules import OPTIMIZERS
 from fleetx.ps.tables.dense_table import Block, DenseSpec, part_name
 from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire import frames
-from fleetx.ps.wire.arrays import Floats
+from fleetx.ps.wire.arrays import Array, Floats
 from fleetx.ps.worker.client import Client, TableHandle
 from fleetx.ps.worker.parameter_split import ParameterSplit
 
@@ -35,7 +35,7 @@ def dense_groups(
 ) -> "list[DenseGroup]":
     """The parameters of a group of the optimizer, in one table or in as many as messages take."""
     shapes = {key: tuple(p.shape) for key, p in parameters.items()}
-    most = frames.MAX_BODY // 4
+    most = frames.MAX_BODY // 5  # a number is 4 bytes, and no block has less than one
     pieces = [_pieces(held, most) for held in split.over(shapes, servers)]
     return [
         DenseGroup(part_name(name, number), parameters, list(blocks))
@@ -59,6 +59,28 @@ def _pieces(held: Sequence[Block], most: int) -> list[tuple[Block, ...]]:
             pieces[-1].append((name, at, last))
             at, room = last, room - (last - at)
     return [tuple(piece) for piece in pieces]
+
+
+class DenseGradients(NamedTuple):
+    """The gradients of a group, as each server is to get them."""
+
+    values: list[Floats]
+    """Zero where there is none."""
+    present: list[Array] | None
+    """Of each server's blocks, whether they have a gradient; None: all do."""
+
+
+def mean(pushes: Sequence[DenseGradients]) -> DenseGradients:
+    """Of several batches; one without a gradient counts as 0 if another has one."""
+    share = np.float32(1 / len(pushes))
+    values: Any = [
+        np.sum(arrays, axis=0, dtype=np.float32) * share
+        for arrays in zip(*(push.values for push in pushes), strict=True)
+    ]
+    marks = [push.present for push in pushes if push.present is not None]
+    if len(marks) < len(pushes):
+        return DenseGradients(values, None)
+    return DenseGradients(values, [np.any(held, axis=0) for held in zip(*marks, strict=True)])
 
 
 class DenseGroup:
@@ -96,9 +118,12 @@ class DenseGroup:
         """Copies of the parameters."""
         return self._flattened({name: p.detach() for name, p in self._parameters.items()})
 
-    def gradients(self) -> list[Floats]:
-        """Copies of the gradients; zero where there is none."""
-        return self._flattened({name: p.grad for name, p in self._parameters.items()})
+    def gradients(self) -> DenseGradients:
+        """Copies of the gradients."""
+        found = {name: p.grad for name, p in self._parameters.items()}
+        lacking = {name for name, gradient in found.items() if gradient is None}
+        marks = [np.array([name not in lacking for name, _, _ in held]) for held in self.blocks]
+        return DenseGradients(self._flattened(found), marks if lacking else None)
 
     def _flattened(self, tensors: Mapping[str, Tensor | None]) -> list[Floats]:
         arrays = self.arrays()

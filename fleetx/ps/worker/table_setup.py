@@ -1,7 +1,7 @@
 """Before the first batch: servers make the tables, and all workers begin with the same values."""
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -46,8 +46,6 @@ class TableSetup:
         self._offered = False
         self._initial_options: list[dict[str, Any]] = []
         """The options of the groups with which tables were made."""
-        self._frozen = frozenset[str]()
-        """Dense parameters that were frozen when tables were made."""
         self._opening = threading.Lock()
         self._check_rules()
 
@@ -124,12 +122,11 @@ class TableSetup:
                 name = f"dense-{worker.dense_tables}"
                 worker.dense_tables += 1
                 rule, options = self.dense_rule(group)
-                _refuse_decay(dense, options)
                 for made in dense_groups(name, dense, self.options.split, worker.client.servers):
                     made.create(worker.client, rule, initial_options(options), worker.pace)
                     groups.append((made, group))
             self._open_sparse(worker, group)
-        self.groups, self._frozen = groups, frozenset(self._frozen_now())
+        self.groups = groups
         self._initial_options = [_fixed(group) for group in self.optimizer.param_groups]
         worker.carriers.append(self)
         self._number = len(worker.carriers)
@@ -148,24 +145,6 @@ class TableSetup:
                         f"the learning rate and nothing else; leave {name} as it is, in "
                         "schedulers that cycle it with cycle_momentum=False"
                     )
-
-    def refuse_frozen(self) -> None:
-        """Refuse what was frozen since the servers were told: what they remember would move it."""
-        if self._rule == "SGD" and not any(_moves(group) for _, group in self.groups):
-            return
-        for name in self._frozen_now():
-            if name not in self._frozen:
-                raise ValueError(
-                    f"{name!r} was frozen after the servers made their tables, and {self._rule} "
-                    "there would go on to move it by what it remembers; freeze it before "
-                    "fleet.distributed_model(), or train with SGD without momentum"
-                )
-
-    def _frozen_now(self) -> Iterator[str]:
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter not in self.modules and not parameter.requires_grad:
-                    yield self.names[parameter]
 
     def is_remote(self, group: Mapping[str, Any]) -> bool:
         """Whether servers run the rule of a group."""
@@ -219,21 +198,6 @@ def _is_moved(module: SparseModule, given: Collection[Tensor]) -> bool:
             "requires_grad_(False)"
         )
     return module.anchor.requires_grad
-
-
-def _moves(group: Mapping[str, Any]) -> bool:
-    """Whether a rule moves numbers whose gradients are 0."""
-    return bool(group.get("momentum", 0) or group.get("weight_decay", 0))
-
-
-def _refuse_decay(dense: Mapping[str, Tensor], options: Mapping[str, Any]) -> None:
-    frozen = [name for name, parameter in dense.items() if not parameter.requires_grad]
-    if frozen and options.get("weight_decay", 0):
-        raise ValueError(
-            f"the optimizer has weight_decay={options['weight_decay']!r} and {frozen[0]!r}, which "
-            "is frozen: servers would let it decay; give the optimizer what trains alone, "
-            "[p for p in model.parameters() if p.requires_grad]"
-        )
 
 
 def initial_options(group: Mapping[str, Any]) -> dict[str, Any]:
