@@ -221,3 +221,38 @@ def test_marks_for_other_blocks_are_refused() -> None:
     table = opened(server())
     with pytest.raises(BadFrameError, match="3 blocks of table 'd', which has 5"):
         change(table, 2, BEGIN.numpy(), np.array([True, False, True]))
+
+
+def test_the_pooler_of_a_bert_that_nothing_asks_for() -> None:
+    from tests.libraries import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+
+    def trained(here: Team | None) -> dict[str, torch.Tensor]:
+        torch.manual_seed(7)
+        model = transformers.BertModel(config)
+        ids = torch.randint(0, 40, (6, 5), generator=torch.Generator().manual_seed(3))
+        worker = None if here is None else here.worker()
+        rule: dict[str, Any] = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.3}
+        optimizer: Any = torch.optim.SGD(model.parameters(), **rule)
+        if worker is not None:
+            optimizer = carried(model, worker, **rule).optimizer
+        for row in ids:
+            model(row[None]).last_hidden_state[..., 0].pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if worker is not None:
+            worker.stop()
+        return {name: p.detach() for name, p in model.named_parameters()}
+
+    with team(2) as here:
+        found = trained(here)
+    torch.testing.assert_close(found, trained(None), rtol=1e-4, atol=1e-5)
