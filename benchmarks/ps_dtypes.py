@@ -47,7 +47,6 @@ def trained(dtype: str, data: tuple[Tensor, ...], fresh: tuple[Tensor, ...]) -> 
         for dense, ids, clicked in zip(*(each.split(BATCH) for each in data), strict=True):
             carrier.begin()
             binary_cross_entropy_with_logits(model(dense, ids), clicked).backward()
-            carrier.collect()
             carrier.optimizer.step()
             carrier.clear_gradients()
             carrier.optimizer.zero_grad()

@@ -234,6 +234,23 @@ def test_hooks_are_seen() -> None:
     assert internals.has_gradient_hooks(weight)
 
 
+def test_a_hook_knows_its_backward_and_the_end_of_it() -> None:
+    seen: list[Any] = []
+
+    def reach(leaf: torch.Tensor) -> None:
+        seen.append(internals.current_backward())
+        internals.after_backward(lambda: seen.append("end"))
+
+    leaves = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    for leaf in leaves:
+        leaf.register_post_accumulate_grad_hook(reach)
+    for _ in range(2):
+        (leaves[0] * leaves[1]).sum().backward()
+    first, _, _, _, second, *_ = seen
+    assert first != second
+    assert seen == [first, first, "end", "end", second, second, "end", "end"]
+
+
 def test_tensors_tell_of_writes_views_and_values() -> None:
     tensor = torch.zeros(4)
     before = internals.version_of(tensor)

@@ -44,7 +44,8 @@ class LaidOut:
         }
         own: list[tuple[str, Tensor]] = [(path, held) for _, held, path in self._records]
         own += [(path, p) for path, p in model.named_parameters() if id(p) not in spread]
-        self._formats = [(path, p, p.dtype, p.shape) for path, p in own]
+        # One without numbers stands for something elsewhere, and may show gradients of that.
+        self._formats = [(path, p, p.dtype, p.shape if p.numel() else None) for path, p in own]
         self._names = dict(model.named_parameters(remove_duplicate=False)).keys()
         self._look()
 
@@ -69,7 +70,7 @@ class LaidOut:
         for path, parameter, dtype, shape in self._formats:
             if parameter.dtype is not dtype:
                 raise RuntimeError(_converted(path, dtype, parameter))
-            if parameter.shape != shape:
+            if shape is not None and parameter.shape != shape:
                 raise RuntimeError(_resized(path, shape, parameter))
 
     def _differs(self) -> bool:

@@ -120,7 +120,7 @@ class SparseEmbedding(SparseModule):
         if not train:
             return leaf.view(shape)
         leaf.requires_grad_()
-        self.lookups.append(Lookup(batch, leaf, output.backward, self._stats(batch, show, click)))
+        self.follow(leaf, Lookup(batch, output.backward, self._stats(batch, show, click)))
         # No view, for torch lets nobody write to views of a leaf; nor a copy, for nobody reads it.
         return unsafe_view(leaf, shape)
 

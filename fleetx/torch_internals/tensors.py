@@ -1,11 +1,14 @@
 """Tensors: their memory, their versions, what autograd knows of them."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "after_backward",
+    "current_backward",
     "has_gradient_hooks",
     "is_view",
     "mark_parameter",
@@ -17,6 +20,16 @@ __all__ = [
     "version_of",
     "wrapper_subclass",
 ]
+
+
+def current_backward() -> int:
+    """The number of the backward that calls a hook; one inside of another has its own."""
+    return torch._C._current_graph_task_id()
+
+
+def after_backward(call: Callable[[], None]) -> None:
+    """Have something called when the backward that calls a hook is through, unless it fails."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def has_gradient_hooks(parameter: Tensor) -> bool:

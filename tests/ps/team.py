@@ -144,7 +144,6 @@ def train(model: nn.Module, carrier: Carrier, inputs: Any, targets: Any) -> floa
     carrier.begin()
     loss = ((model(inputs).squeeze(-1) - targets) ** 2).mean()
     loss.backward()
-    carrier.collect()
     carrier.optimizer.step()
     carrier.clear_gradients()
     carrier.optimizer.zero_grad()

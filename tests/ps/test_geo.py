@@ -119,14 +119,12 @@ def climb(model: Rows, carrier: GeoCarrier, *ids: int, by: float = 1.0) -> None:
     """Let rows grow by so much."""
     carrier.begin()
     (-by * model.words(torch.tensor(ids))).sum().backward()
-    carrier.collect()
     carrier.optimizer.step()
     carrier.clear_gradients()
 
 
 def held(model: Rows, *ids: int) -> list[float]:
     found = model.words(torch.tensor(ids)).detach()[:, 0].tolist()
-    model.words.lookups.clear()
     return [float(value) for value in found]
 
 

@@ -490,7 +490,6 @@ def test_prefetched_rows_are_those_of_the_update_before(early: bool) -> None:
                     if not early:
                         model.words.prefetch(ids[step + 1, 0])
                     loss.backward()
-                    carrier.collect()
                     carrier.optimizer.step()
                     carrier.clear_gradients()
                     carrier.optimizer.zero_grad()
@@ -519,7 +518,7 @@ def test_looked_up_rows_may_be_written_to(servers: int, pooling: str | None) -> 
             found = layer(ids)
             found = found.mul_(2).add_(1) if written else found * 2 + 1
             (found.square() * weights).sum().backward()
-            gathered = layer.gather(servers)
+            gathered = layer.take(servers)
             worker.stop()
         order = np.argsort(gathered.batch.ids)
         return torch.from_numpy(gathered.gradients[order])
@@ -539,13 +538,11 @@ def test_gradients_of_ids_that_come_once_are_not_added_up(
         worker, model = here.worker(), net()
         carried(model, worker, lr=0.1)
         before = model.words(torch.arange(4)).detach()
-        model.words.lookups.clear()
         (model.words(ids) * weights).sum().backward()
-        (lookup,) = model.words.lookups
-        gathered = model.words.gather(servers)
-        assert gathered.batch is lookup.batch
+        gathered = model.words.take(servers)
+        assert gathered.batch is worker.sort_ids(ids.flatten().numpy())
         gradients = torch.from_numpy(gathered.gradients)
-        found = {int(i): g for i, g in zip(lookup.batch.ids, gradients, strict=True)}
+        found = {int(i): g for i, g in zip(gathered.batch.ids, gradients, strict=True)}
         worker.stop()
     table = before.clone().requires_grad_()
     (F.embedding(ids, table) * weights).sum().backward()
@@ -584,7 +581,6 @@ def test_a_batch_never_waits_for_the_update_that_it_is_part_of(merged: int) -> N
                     if ahead:
                         model.words.prefetch(ids[part, 0])
                     ((model(ids[part, 0]).squeeze(-1) - targets[part, 0]) ** 2).mean().backward()
-                carrier.collect()
                 carrier.optimizer.step()
                 carrier.clear_gradients()
                 carrier.optimizer.zero_grad()
@@ -622,7 +618,6 @@ def test_bags_padding_shared_tables_and_other_widths() -> None:
         carrier = carried(model, worker, lr=1.0)
         carrier.begin()
         before = model.wide(torch.tensor([[9]])).detach().clone()
-        model.wide.lookups.clear()
         user = model.user(torch.tensor([[5, 0], [5, 6]]))
         assert (user[0, 1] == 0).all()
         bag = model.bag(torch.tensor([5, 6, 7]), torch.tensor([0, 2, 3]))
@@ -630,7 +625,6 @@ def test_bags_padding_shared_tables_and_other_widths() -> None:
         assert (bag[2] == 0).all()
         wide = model.wide(torch.tensor([[9, 9], [9, 9]]))
         (user.sum() + bag.sum() + wide.sum()).backward()
-        carrier.collect()
         carrier.optimizer.step()
         carrier.clear_gradients()
         model.eval()
@@ -696,7 +690,6 @@ def step(carrier: Carrier, forward: Callable[[], torch.Tensor]) -> None:
     """An update by a gradient of one for each number."""
     carrier.begin()
     forward().sum().backward()
-    carrier.collect()
     carrier.optimizer.step()
     carrier.clear_gradients()
 
@@ -789,7 +782,6 @@ def test_bags_with_padding_are_those_of_torch(pooling: str, *, flat: bool) -> No
         torch.testing.assert_close(ours, theirs(*given))
         (ours * scale).sum().backward()
         (theirs(*given) * scale).sum().backward()
-        carrier.collect()
         carrier.optimizer.step()
         carrier.clear_gradients()
         model.eval()

@@ -97,7 +97,6 @@ SPLIT = CarrierOptions(split=ParameterSplit(min_block_size=16))
 def update(model: Heads, carrier: Carrier, x: torch.Tensor, tasks: list[int]) -> None:
     carrier.begin()
     model.loss(x, tasks).backward()
-    carrier.collect()
     carrier.optimizer.step()
     carrier.optimizer.zero_grad()
 

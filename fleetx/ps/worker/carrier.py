@@ -15,7 +15,6 @@ from fleetx.ps.worker.client import Client, Exchange
 from fleetx.ps.worker.companions import Companions
 from fleetx.ps.worker.dense_group import DenseGradients
 from fleetx.ps.worker.row_gradients import RowGradients, joined
-from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.table_setup import TableSetup
 from fleetx.ps.worker.worker import Worker
 
@@ -30,10 +29,6 @@ class Carrier(TableSetup):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.gathered: dict[SparseModule, RowGradients] = {}
-        """What layers show of their rows' gradients."""
-        self._earlier: dict[SparseModule, RowGradients] = {}
-        """What they showed before another backward of the same batch."""
         self.step = 0
         """Updates of this model."""
         self._companions = Companions()
@@ -51,30 +46,47 @@ class Carrier(TableSetup):
         """Batches whose gradients the servers do not have yet."""
         return 0
 
-    def collect(self) -> None:
-        """After the backward: show the gradients of rows to whoever looks at gradients."""
-        servers = self.worker.client.servers
-        for module in self.modules.values():
-            gathered = module.gather(servers)
-            if (earlier := self._earlier.pop(module, None)) is not None:
-                gathered = joined([earlier, gathered], servers, module.options.dim)
-            self.gathered[module] = gathered
-            module.lend(gathered)
+    def set_aside(self) -> None:
+        """After a batch that ends in no update: its gradients wait for the one that does."""
+        for module in self.tables.values():
+            module.set_aside()
 
-    def keep_gradients(self) -> None:
-        """Before another backward of the same batch: what was shown will be shown with the rest."""
-        for module, gathered in self.gathered.items():
-            if module.anchor.grad is not None:  # it was not cleared
-                shown = RowGradients(gathered.batch, module.take_back(), gathered.stats)
-                self._earlier[module] = shown
-        self.gathered.clear()
+    def gather(self) -> None:
+        """Before an update: show the gradients of all its batches to whoever looks at gradients."""
+        for module in self.tables.values():
+            module.bring_back()
+        for module in self.modules.values():
+            module.refuse_evaluated()
+
+    def waiting(self) -> dict[str, dict[str, Tensor]]:
+        """Table -> what was set aside, as plain data."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, module in self.tables.items():
+            if module.waiting:
+                total = joined(module.waiting, self.worker.client.servers, module.options.dim)
+                arrays = {"ids": total.batch.ids, "gradients": total.gradients}
+                arrays |= {} if total.stats is None else {"stats": total.stats}
+                found[name] = {k: torch.tensor(v) for k, v in arrays.items()}
+        return found
+
+    def wait_again(self, waiting: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Set aside what ``waiting`` told, and nothing else."""
+        for name, module in self.tables.items():
+            module.clear()
+            kept = waiting.get(name)
+            module.waiting = [] if kept is None else [self._sorted(kept)]
+
+    def _sorted(self, kept: Mapping[str, Tensor]) -> RowGradients:
+        """Rows in the order of these servers, which may be more or fewer than then."""
+        batch = IdBatch.of(kept["ids"].numpy(), self._connected().client.servers)
+        order = np.argsort(batch.place)
+        stats = kept["stats"].numpy()[order] if "stats" in kept else None
+        return RowGradients(batch, kept["gradients"].numpy()[order], stats)
 
     def clear_gradients(self) -> None:
         """After an update that may have been skipped: rows have no gradients any more."""
-        for module in self.gathered:
-            if module.anchor.grad is not None:
-                module.take_back()
-        self.gathered.clear()
+        for module in self.modules.values():
+            module.clear()
 
     def deliver(self) -> None:
         """Hand over the gradients of one update and fetch what it led to."""
@@ -95,16 +107,8 @@ class Carrier(TableSetup):
 
     def _sparse(self) -> dict[str, RowGradients]:
         """Table -> its gradients; layers of one table are one."""
-        taken: dict[str, list[RowGradients]] = {}
-        for module, gathered in self.gathered.items():
-            changed = RowGradients(gathered.batch, module.take_back(), gathered.stats)
-            taken.setdefault(module.options.name, []).append(changed)
-        self.gathered.clear()
         servers = self.worker.client.servers
-        return {
-            name: joined(each, servers, self.tables[name].options.dim)
-            for name, each in taken.items()
-        }
+        return {name: module.take(servers) for name, module in self.tables.items()}
 
     def push(
         self, worker: Worker, dense: list[DenseGradients], sparse: Mapping[str, RowGradients]

@@ -1,7 +1,8 @@
 """The base of layers over sparse tables: it hands gradients of rows to the carrier."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,37 +12,57 @@ from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.row_source import RowSource, TableOptions
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.worker.row_gradients import RowGradients, array_of, joined
+from fleetx.torch_internals import after_backward, current_backward
 
 _EVALUATED = (
     "an update was asked for, and the layer of table {} is in evaluation mode, in which rows are "
     "looked up but not trained; call model.train() before, and eval() for layers alone that shall "
     "keep their statistics, or freeze the table with requires_grad_(False)"
 )
+_PENALISED = (
+    "the loss depends on the parameter of table {} itself, as a penalty over model.parameters() "
+    "does, and that is empty here: the rows are on the servers, and would not be penalised. Leave "
+    "it out, [p for name, p in model.named_parameters() if not name.endswith('anchor')], and "
+    "penalise the rows that were looked up, as in loss + 1e-4 * model.words(ids).pow(2).sum()"
+)
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """One use of a table in a forward: which rows, and what became of them."""
+    """One use of a table in a forward: which rows, and the way back to them."""
 
     batch: IdBatch
-    result: Tensor
     backward: Callable[[Tensor], Floats]
     """From the gradient of the result to those of the rows."""
     stats: Floats | None
 
 
 @dataclass
-class _SharedSource:
-    """Where rows come from; one object for all shallow copies of a layer that programs make."""
+class _Shared:
+    """One object for all shallow copies of a layer that programs make."""
 
     source: RowSource | None = None
+    """Where rows come from."""
+    bearer: "SparseModule | None" = None
+    """Another layer of the same table, whose anchor bears the gradients of this one, too."""
+    shown: RowGradients | None = None
+    """Whose gradients the anchor bears, as long as it has any."""
+    reached: dict[int, list[RowGradients]] = field(default_factory=dict)
+    """Backward -> what it has brought to lookups of this layer so far."""
+    aside: list[RowGradients] = field(default_factory=list)
+    """Of earlier batches of the same update."""
+    followed: bool = False
+    """Whether rows were looked up since the last update to be trained."""
+    evaluated: bool = False
+    """Whether there were some since then that training mode would have trained."""
 
 
 class SparseModule(nn.Module):
     """A layer whose rows live on servers.
 
-    ``anchor`` stands for the rows among the model's parameters: it is empty, but while an update is
-    made it bears their gradients, so that whatever scales or limits gradients reaches them too.
+    ``anchor`` stands for the rows among the model's parameters: it is empty, but between a backward
+    and the update it bears their gradients, so that whatever scales, limits or clears gradients
+    reaches them too.
     """
 
     options: TableOptions
@@ -51,12 +72,8 @@ class SparseModule(nn.Module):
     def __init__(self, options: TableOptions) -> None:
         super().__init__()
         self.options = options
-        self._shared = _SharedSource()
+        self._shared = _Shared()
         self.anchor = nn.Parameter(torch.empty(0, options.dim))
-        self.lookups: list[Lookup] = []
-        """What forwards have used since the last update."""
-        self._evaluated = False
-        """Whether there were some since then that would have had gradients in training mode."""
 
     @property
     def row_source(self) -> RowSource | None:
@@ -66,6 +83,13 @@ class SparseModule(nn.Module):
     @row_source.setter
     def row_source(self, source: RowSource | None) -> None:
         self._shared.source = source
+
+    def bears_with(self, first: "SparseModule") -> None:
+        """Let the first layer of the same table bear the gradients of this one, too.
+
+        So a limit of gradients sees those of a row as one, as it does where layers share a weight.
+        """
+        self._shared.bearer = None if first is self else first
 
     @property
     def counts_sightings(self) -> bool:
@@ -80,25 +104,69 @@ class SparseModule(nn.Module):
 
     def learns(self) -> bool:
         """Whether rows that are looked up now may be trained."""
+        if self.anchor.grad is None:  # it was cleared, and not used
+            self._empty()
         could = self.anchor.requires_grad and torch.is_grad_enabled()
-        self._evaluated |= could and not self.training
+        self._shared.evaluated |= could and not self.training
         return could and self.training
 
-    def gather(self, servers: int) -> RowGradients:
-        """The gradients of all lookups since the last time, each row once."""
-        if self._evaluated and not self.training and not self.lookups:
-            raise RuntimeError(_EVALUATED.format(repr(self.options.name)))
-        self._evaluated, each = False, []
-        for look in self.lookups:
-            if look.result.grad is not None:
-                # Behind them there may be one for ids that stand for nothing.
-                gradients = look.backward(look.result.grad)[: len(look.batch.ids)]
-                each.append(RowGradients(look.batch, gradients, look.stats))
-        self.lookups.clear()
-        return joined(each, servers, self.options.dim)
+    def follow(self, result: Tensor, lookup: Lookup) -> None:
+        """Let an anchor bear what backwards bring to the result of a lookup, a leaf of autograd.
 
-    def lend(self, gathered: RowGradients) -> None:
-        """Let the anchor bear gradients, for those that look at parameters."""
+        The leaf alone holds the lookup, so a forward that nobody differentiates leaves nothing.
+        """
+        self._shared.followed = True
+        bearer = self._shared.bearer or self
+
+        def reach(leaf: Tensor) -> None:
+            assert leaf.grad is not None
+            # Behind them there may be one for ids that stand for nothing.
+            gradients = lookup.backward(leaf.grad)[: len(lookup.batch.ids)]
+            leaf.grad = None  # another backward through it counts by itself
+            brought = RowGradients(lookup.batch, gradients, lookup.stats)
+            backward = current_backward()
+            bearer._shared.reached.setdefault(backward, []).append(brought)
+            after_backward(partial(bearer._show, backward))
+
+        result.register_post_accumulate_grad_hook(reach)
+
+    def _show(self, backward: int) -> None:
+        """Add what a backward brought to what the anchor bears; each row once."""
+        if each := self._shared.reached.pop(backward, []):  # else another lookup has seen to that
+            self._lend(each)
+
+    def set_aside(self) -> None:
+        """Keep what the anchor bears for an update that is not due yet."""
+        if (shown := self._borne()) is not None:
+            self._shared.aside.append(shown)
+            self.anchor.grad = None
+
+    def bring_back(self) -> None:
+        """Let the anchor bear also what was set aside."""
+        self._shared.aside, aside = [], self._shared.aside
+        if aside:
+            self._lend(aside)
+
+    @property
+    def waiting(self) -> list[RowGradients]:
+        """What was set aside."""
+        return self._shared.aside
+
+    @waiting.setter
+    def waiting(self, aside: list[RowGradients]) -> None:
+        self._shared.aside = aside
+
+    def _borne(self) -> RowGradients | None:
+        """What the anchor bears, and what became of it there."""
+        shown, gradients = self._shared.shown, self.anchor.grad
+        if shown is None or gradients is None:
+            return None
+        return replace(shown, gradients=array_of(gradients))
+
+    def _lend(self, more: list[RowGradients]) -> None:
+        """Let the anchor bear more than it does; each row once."""
+        each = more if (borne := self._borne()) is None else [borne, *more]
+        gathered = joined(each, len(each[0].batch.begins) - 1, self.options.dim)
         anchor, gradients = self.anchor, torch.from_numpy(gathered.gradients)
         if not anchor.is_cpu:
             gradients = gradients.to(anchor.device)
@@ -106,11 +174,36 @@ class SparseModule(nn.Module):
         anchor.grad = None
         anchor.data = anchor.new_zeros(1, 1).expand(gradients.shape)
         anchor.grad = gradients
+        self._shared.shown = gathered
 
-    def take_back(self) -> Floats:
-        """What has become of the gradients; the anchor is empty again."""
-        anchor = self.anchor
-        gradients = array_of(anchor.grad)
-        anchor.grad = None
-        anchor.data = anchor.new_empty(0, self.options.dim)
-        return gradients
+    def refuse_own_gradient(self) -> None:
+        """From now on, refuse a loss that depends on the anchor and not on rows."""
+
+        def refuse(gradient: Tensor) -> None:
+            raise RuntimeError(_PENALISED.format(repr(self.options.name)))
+
+        if self.anchor.requires_grad:
+            self.anchor.register_hook(refuse)
+
+    def refuse_evaluated(self) -> None:
+        """Refuse an update of rows that were looked up in evaluation mode alone."""
+        if self._shared.evaluated and not self.training and not self._shared.followed:
+            raise RuntimeError(_EVALUATED.format(repr(self.options.name)))
+
+    def take(self, servers: int) -> RowGradients:
+        """What has become of the gradients since the last time; the anchor is empty again."""
+        borne = self._borne()
+        self.clear()
+        return joined([], servers, self.options.dim) if borne is None else borne
+
+    def clear(self) -> None:
+        """Let go of gradients."""
+        self._shared.shown = None
+        self._shared.followed = self._shared.evaluated = False
+        self._shared.reached.clear()  # of backwards that failed
+        self.anchor.grad = None
+        self._empty()
+
+    def _empty(self) -> None:
+        if self.anchor.numel():
+            self.anchor.data = self.anchor.new_empty(0, self.options.dim)

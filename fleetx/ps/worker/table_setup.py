@@ -39,6 +39,9 @@ class TableSetup:
         self.modules = {module.anchor: module for module in moved}
         self.tables = {module.options.name: module for module in reversed(moved)}
         """Table -> the first layer over it."""
+        for module in moved:
+            module.bears_with(self.tables[module.options.name])
+            module.refuse_own_gradient()
         self.groups: list[tuple[DenseGroup, dict[str, Any]]] = []
         self._worker: Worker | None = None
         self._number = 0

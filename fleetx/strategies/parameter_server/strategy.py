@@ -56,7 +56,7 @@ class ParameterServer(Strategy, name="parameter_server"):
     drifts = True
     contract = Contract(
         phase=Phase.CARRIER,
-        touches=frozenset({"model", "optimizer", "sync", "ready", "resume", "agree", "update"}),
+        touches=frozenset({"model", "optimizer", "sync", "ready", "agree", "update"}),
         provides=frozenset({"carrier"}),
         conflicts={
             "lamb": _ELSEWHERE,
@@ -159,12 +159,10 @@ class ParameterServer(Strategy, name="parameter_server"):
 
         def ready(due: bool) -> bool:
             if due:
-                carrier.collect()
+                carrier.gather()
+            else:
+                carrier.set_aside()
             return step.ready(due)
-
-        def resume() -> None:
-            step.resume()
-            carrier.keep_gradients()
 
         def update() -> bool:
             try:
@@ -172,9 +170,18 @@ class ParameterServer(Strategy, name="parameter_server"):
             finally:
                 carrier.clear_gradients()
 
-        return replace(
-            step, sync=sync, ready=ready, resume=resume, agree=carrier.agree, update=update
-        )
+        return replace(step, sync=sync, ready=ready, agree=carrier.agree, update=update)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Gradients of rows that wait for the batch that ends in an update."""
+        rows = {} if self.carrier is None else self.carrier.waiting()
+        return {"rows": rows} if rows else {}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        assert self.carrier is not None, "there is an optimizer, whose state this is a part of"
+        self.carrier.wait_again(state.get("rows", {}))
 
     def _before_setup(
         self, optimizer: Optimizer, names: Mapping[Tensor, str], worker: Worker, number: int

@@ -1,0 +1,215 @@
+"""Loops of scripts for one process, over tables on servers: they do what they did before."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+import fleetx as fleet
+from fleetx import roles
+from fleetx.nn import Normal, SparseEmbedding
+from tests.ps.team import TOKEN, team
+
+IDS, WIDTH, STEPS = 12, 4, 4
+TABLES = ("user", "item")
+
+
+class Factors(nn.Module):
+    """Users and items, as embeddings of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user: nn.Module = nn.Embedding(IDS, WIDTH)
+        self.item: nn.Module = nn.Embedding(IDS, WIDTH)
+        self.head = nn.Linear(WIDTH, 1)
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.user(users) * self.item(items))
+        return scores.squeeze(-1)
+
+
+class Shared(Factors):
+    """Both are rows of one table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.item.weight = self.user.weight
+
+
+def moved_to_servers(model: Factors) -> Factors:
+    for name in TABLES:
+        table = "user" if isinstance(model, Shared) else name
+        setattr(model, name, SparseEmbedding(WIDTH, name=table, initializer=Normal(0.5)))
+    return model
+
+
+@contextmanager
+def job(
+    monkeypatch: pytest.MonkeyPatch, servers: int = 2, **flags: dict[str, Any]
+) -> Iterator[None]:
+    """This process as the only worker."""
+    monkeypatch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
+    strategy = fleet.DistributedStrategy()
+    for name, configs in flags.items():
+        setattr(strategy, name, True)
+        setattr(strategy, f"{name}_configs", configs)
+    with team(servers) as here:
+        maker = fleet.UserDefinedRoleMaker(
+            current_id=0, role=fleet.Role.WORKER, worker_num=1, server_endpoints=here.endpoints
+        )
+        fleet.init(maker, strategy=strategy)
+        try:
+            yield
+        finally:
+            fleet.stop_worker()
+            roles.stop()
+
+
+def batches() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(STEPS):
+        users, items = torch.randint(0, IDS, (2, 8), generator=generator)
+        yield users, items, torch.rand(8, generator=generator)
+
+
+def values(model: Factors) -> dict[str, Tensor]:
+    """All parameters, and the rows of all ids that the plain model has."""
+    found = {name: p.detach().clone() for name, p in model.head.named_parameters()}
+    with torch.no_grad():
+        model.eval()
+        found |= {name: model.get_submodule(name)(torch.arange(IDS)) for name in TABLES}
+        model.train()
+    return found
+
+
+def loss_of(model: Factors, users: Tensor, items: Tensor, wanted: Tensor) -> Tensor:
+    return ((model(users, items) - wanted) ** 2).mean()
+
+
+Loop = Callable[[Factors, Any], None]
+
+
+def norm_limited(model: Factors, optimizer: Any) -> None:
+    for batch in batches():
+        optimizer.zero_grad()
+        loss_of(model, *batch).backward()
+        clip_grad_norm_(model.parameters(), 0.02)
+        optimizer.step()
+
+
+def values_limited(model: Factors, optimizer: Any) -> None:
+    for batch in batches():
+        optimizer.zero_grad()
+        loss_of(model, *batch).backward()
+        clip_grad_value_(model.parameters(), 0.003)
+        optimizer.step()
+
+
+def changed_by_hand(model: Factors, optimizer: Any) -> None:
+    for batch in batches():
+        loss_of(model, *batch).backward()
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad / 2
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def thrown_away(model: Factors, optimizer: Any) -> None:
+    """A step is left out, as scripts do where a loss is not finite."""
+    for number, batch in enumerate(batches()):
+        loss_of(model, *batch).backward()
+        if number != 1:
+            optimizer.step()
+        (model if number == 1 else optimizer).zero_grad()
+
+
+def differentiated_twice(model: Factors, optimizer: Any) -> None:
+    """Tasks one by one, with a look at the gradients of the first."""
+    for users, items, wanted in batches():
+        optimizer.zero_grad()
+        scores = model(users, items)
+        (scores - wanted).square().mean().backward(retain_graph=True)
+        clip_grad_norm_(model.parameters(), 0.02)
+        scores.abs().mean().backward()
+        optimizer.step()
+
+
+def added_up(model: Factors, optimizer: Any) -> None:
+    """Two batches make an update, whose gradients are limited."""
+    for number, batch in enumerate(batches()):
+        loss_of(model, *batch).backward()
+        if number % 2:
+            clip_grad_norm_(model.parameters(), 0.02)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+LOOPS = [norm_limited, values_limited, changed_by_hand, thrown_away, differentiated_twice, added_up]
+
+
+@pytest.mark.parametrize("made", [Factors, Shared])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_gradients_of_rows_are_where_loops_of_torch_look_for_them(
+    loop: Loop, made: type[Factors], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    plain = made()
+    served = moved_to_servers(copy.deepcopy(plain))
+    with job(monkeypatch):
+        served = fleet.distributed_model(served)
+        optimizer = fleet.distributed_optimizer(torch.optim.SGD(served.parameters(), lr=0.5))
+        fleet.init_worker()
+        first = values(served)
+        with torch.no_grad():
+            for name in TABLES:
+                plain.get_parameter(f"{name}.weight").copy_(first[name])
+        loop(served, optimizer)
+        found = values(served)
+    loop(plain, torch.optim.SGD(plain.parameters(), lr=0.5))
+    wanted = values(plain)
+    for name in wanted:
+        assert not torch.equal(wanted[name], first[name])
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-7)
+
+
+def test_a_penalty_over_parameters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with job(monkeypatch):
+        model = fleet.distributed_model(moved_to_servers(Factors()))
+        fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+        fleet.init_worker()
+        loss = loss_of(model, *next(batches()))
+        loss = loss + 0.01 * sum(p.square().sum() for p in model.parameters())
+        with pytest.raises(RuntimeError, match=r"'(user|item)' itself.*not be penalised.*anchor"):
+            loss.backward()
+
+
+def test_a_save_in_the_middle_of_an_update_has_the_gradients_of_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where other servers go on with it."""
+    merge = {"k_steps": 2, "avg": False}
+
+    def run(saved: Any, servers: int, share: slice) -> tuple[Any, dict[str, Tensor]]:
+        torch.manual_seed(0)
+        with job(monkeypatch, servers, gradient_merge=merge):
+            model = fleet.distributed_model(moved_to_servers(Factors()))
+            optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+            fleet.init_worker()
+            if saved is not None:
+                optimizer.load_state_dict(saved)
+            for batch in [*batches()][share]:
+                optimizer.minimize(loss_of(model, *batch))
+            return copy.deepcopy(optimizer.state_dict()), values(model)
+
+    _, wanted = run(None, 2, slice(2))
+    begun, first = run(None, 2, slice(1))
+    _, found = run(begun, 3, slice(1, 2))
+    for name in wanted:
+        assert not torch.equal(first[name], wanted[name])
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-7)
