@@ -7,6 +7,9 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
+
+from fleetx.ps.worker.sparse_module import SparseModule
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,30 @@ def tell_of_parts(state: Mapping[str, Any], whole: Collection[str], frame: Frame
         "fleet.full_state_dict(model) on all workers and save what worker 0 gets, or use "
         "fleet.CheckpointManager; parts are of use only where every worker saves and loads its own",
         *(line, len(whole), len(cut), _such_as(cut), len(absent), _such_as(absent)),
+    )
+    return True
+
+
+def tell_of_rows(model: nn.Module, frame: FrameType) -> bool:
+    """Warn a script that asked for a state, if the model has rows on servers.
+
+    Args:
+        model: whose state it is.
+        frame: of the call, as above.
+
+    Returns:
+        Whether there was something to warn of.
+    """
+    tables = {m.options.name: None for m in model.modules() if isinstance(m, SparseModule)}
+    line = _script_line(frame)
+    if line is None or not tables:
+        return False
+    logger.warning(
+        "%s asks for model.state_dict(), which holds no rows: those of %d tables%s are on the "
+        "servers. fleet.save_persistables(folder) writes all that is trained, and "
+        "fleet.load_persistables(folder) or fleet.init_server(folder) brings it back; "
+        "fleet.save_inference_model(folder) is for serving",
+        *(line, len(tables), _such_as([*tables])),
     )
     return True
 

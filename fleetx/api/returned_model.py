@@ -3,12 +3,12 @@
 import copyreg
 import sys
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from torch import nn
 from typing_extensions import override
 
-from fleetx.api.parts_of_state import tell_of_parts
+from fleetx.api.parts_of_state import tell_of_parts, tell_of_rows
 from fleetx.api.wrappers import of_fsdp
 
 _NEW: Any = vars(copyreg)["__newobj__"]
@@ -48,8 +48,10 @@ class Returned:
         """What the module itself gives, and once a word where that is a part of the model."""
         state = super().state_dict(*args, **kwargs)  # type: ignore[misc]
         own = type(self)
-        if own._names_of_all and tell_of_parts(state, own._names_of_all, sys._getframe(1)):
-            own._names_of_all = ()
+        if own._names_of_all:
+            plain, frame = cast(nn.Module, self), sys._getframe(1)
+            if tell_of_parts(state, own._names_of_all, frame) or tell_of_rows(plain, frame):
+                own._names_of_all = ()
         return state
 
     def __getattr__(self, name: str) -> Any:

@@ -105,6 +105,10 @@ class SparseEmbedding(SparseModule):
             show: how often each id was shown, for a table with a ``ShowClickEntry``.
             click: how often it was clicked.
         """
+        if not isinstance(ids, Tensor):
+            raise TypeError(
+                f"ids must be a tensor, got {type(ids).__name__}; use torch.as_tensor(ids)"
+            )
         if ids.dtype.is_floating_point or ids.dtype == torch.bool:
             raise TypeError(f"ids must be whole numbers, got {ids.dtype}; use ids.long()")
         if isinstance(ids, FakeTensor):
@@ -117,12 +121,13 @@ class SparseEmbedding(SparseModule):
         output = self._output(batch, ids, offsets)
         leaf = output.forward(rows)
         shape = leaf.shape if self.pooling else (*ids.shape, self.options.dim)
+        dtype = self.anchor.dtype
         if not train:
-            return leaf.view(shape)
+            return leaf.view(shape).to(dtype)
         leaf.requires_grad_()
         self.follow(leaf, Lookup(batch, output.backward, self._stats(batch, show, click)))
         # No view, for torch lets nobody write to views of a leaf; nor a copy, for nobody reads it.
-        return unsafe_view(leaf, shape)
+        return unsafe_view(leaf, shape).to(dtype)
 
     def _recorded(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
         """What a program is told of the result: its shape, and that it depends on the rows."""

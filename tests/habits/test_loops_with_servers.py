@@ -1,14 +1,19 @@
-"""Loops of scripts for one process, over tables on servers: they do what they did before."""
+"""Scripts for one process, over tables on servers: they do what they did before, or say why not."""
 
 import copy
+import logging
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.utils.data import DataLoader, Dataset
+from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
@@ -48,6 +53,9 @@ def moved_to_servers(model: Factors) -> Factors:
     return model
 
 
+Trained = tuple[Factors, Any]
+
+
 @contextmanager
 def job(
     monkeypatch: pytest.MonkeyPatch, servers: int = 2, **flags: dict[str, Any]
@@ -68,6 +76,17 @@ def job(
         finally:
             fleet.stop_worker()
             roles.stop()
+
+
+def trained(model: Factors | None = None, count: int = 1) -> Trained:
+    """A model of this job, after so many batches."""
+    torch.manual_seed(0)
+    made = fleet.distributed_model(moved_to_servers(Factors()) if model is None else model)
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(made.parameters(), lr=0.5))
+    fleet.init_worker()
+    for batch in [*batches()][:count]:
+        optimizer.minimize(loss_of(made, *batch))
+    return made, optimizer
 
 
 def batches() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -180,9 +199,7 @@ def test_gradients_of_rows_are_where_loops_of_torch_look_for_them(
 
 def test_a_penalty_over_parameters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with job(monkeypatch):
-        model = fleet.distributed_model(moved_to_servers(Factors()))
-        fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.5))
-        fleet.init_worker()
+        model, _ = trained()
         loss = loss_of(model, *next(batches()))
         loss = loss + 0.01 * sum(p.square().sum() for p in model.parameters())
         with pytest.raises(RuntimeError, match=r"'(user|item)' itself.*not be penalised.*anchor"):
@@ -196,11 +213,8 @@ def test_a_save_in_the_middle_of_an_update_has_the_gradients_of_rows(
     merge = {"k_steps": 2, "avg": False}
 
     def run(saved: Any, servers: int, share: slice) -> tuple[Any, dict[str, Tensor]]:
-        torch.manual_seed(0)
         with job(monkeypatch, servers, gradient_merge=merge):
-            model = fleet.distributed_model(moved_to_servers(Factors()))
-            optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.5))
-            fleet.init_worker()
+            model, optimizer = trained(count=0)
             if saved is not None:
                 optimizer.load_state_dict(saved)
             for batch in [*batches()][share]:
@@ -213,3 +227,123 @@ def test_a_save_in_the_middle_of_an_update_has_the_gradients_of_rows(
     for name in wanted:
         assert not torch.equal(first[name], wanted[name])
         torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-7)
+
+
+def test_weights_of_earlier_are_brought_back_by_the_servers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Early stopping would mix dense parameters of then with rows of now."""
+    with job(monkeypatch):
+        model, optimizer = trained()
+        with caplog.at_level(logging.WARNING):
+            best = copy.deepcopy(model.state_dict())
+        assert "holds no rows: those of 2 tables (user, …) are on the servers" in caplog.text
+        fleet.save_persistables(str(tmp_path))
+        wanted = values(model)
+        optimizer.minimize(loss_of(model, *next(batches())))
+        with pytest.raises(RuntimeError, match=r"holds no rows.*'user'.*load_persistables"):
+            model.load_state_dict(best)
+        fleet.load_persistables(str(tmp_path))
+        torch.testing.assert_close(values(model), wanted)
+    model.load_state_dict(best)  # nobody brings others any more
+
+
+@pytest.mark.parametrize("mode", [None, {"k_steps": 0}, {"k_steps": 0, "half_async": True}])
+def test_what_is_written_to_parameters_between_updates_is_refused(
+    mode: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job(monkeypatch, 2, **({} if mode is None else {"a_sync": mode})):
+        model, optimizer = trained(count=2)
+        fleet.settle_workers()
+        loss_of(model, *next(batches())).backward()
+        with torch.no_grad():
+            model.head.weight.clamp_(-0.01, 0.01)
+        with pytest.raises(RuntimeError, match=r"'head.weight' was written to.*load_persistables"):
+            optimizer.step()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_a_model_of_a_running_job_is_not_copied(
+    copied: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job(monkeypatch):
+        model, _ = trained()
+        with pytest.raises(TypeError, match=r"the rows are not in it.*save_inference_model"):
+            copied(model)
+
+
+def test_a_state_has_no_gradients_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with job(monkeypatch):
+        model, optimizer = trained()
+        loss_of(model, *next(batches())).backward()
+        shown = [p.shape for p in model.user.parameters()]
+        states = [model.state_dict()]
+        optimizer.zero_grad()
+        states.append(model.state_dict())
+    assert shown[0][0] > 0
+    assert [state["user.anchor"].shape for state in states] == [(0, WIDTH), (0, WIDTH)]
+
+
+class Asking(Dataset[Tensor]):
+    """Looks rows up where samples are made."""
+
+    def __init__(self, table: nn.Module) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return 4
+
+    @override
+    def __getitem__(self, place: int) -> Tensor:
+        rows: Tensor = self._table(torch.tensor([place]))
+        return rows.detach()
+
+
+def test_processes_of_a_loader_do_not_ask_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the worker's connections, on which answers would get mixed up."""
+    with job(monkeypatch):
+        model, optimizer = trained()
+        loader = DataLoader(Asking(model.user), num_workers=1, multiprocessing_context="fork")
+        with pytest.raises(RuntimeError, match=r"forked from the worker.*in the training loop"):
+            list(loader)
+        optimizer.minimize(loss_of(model, *next(batches())))
+
+
+def test_names_of_embeddings_that_tables_lack_are_explained() -> None:
+    table = SparseEmbedding(WIDTH, name="words")
+    assert table.embedding_dim == WIDTH
+    for name, words in {"weight": "arange", "num_embeddings": "no size"}.items():
+        assert not hasattr(table, name)
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'.*{words}"):
+            getattr(table, name)
+    with pytest.raises(TypeError, match="as_tensor"):
+        table([1, 2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_rows_have_the_format_of_the_model(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(model: Factors, optimizer: Any) -> None:
+        for users, items, wanted in batches():
+            loss_of(model, users, items, wanted.to(dtype)).backward()
+            clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    torch.manual_seed(0)
+    plain = Factors()
+    with job(monkeypatch):
+        served, optimizer = trained(moved_to_servers(copy.deepcopy(plain)).to(dtype), 0)
+        with torch.no_grad():
+            for name in TABLES:
+                plain.get_parameter(f"{name}.weight").copy_(values(served)[name])
+        train(served, optimizer)
+        found = values(served)
+    plain = plain.to(dtype)
+    train(plain, torch.optim.SGD(plain.parameters(), lr=0.5))
+    wanted = values(plain)
+    exact = 1e-5 if dtype == torch.float64 else 0.03
+    for name in wanted:
+        assert found[name].dtype == dtype
+        torch.testing.assert_close(found[name], wanted[name], rtol=exact, atol=exact)

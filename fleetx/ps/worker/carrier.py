@@ -103,6 +103,7 @@ class Carrier(TableSetup):
 
     def _dense(self) -> list[DenseGradients]:
         self.check_options()
+        self.refuse_written()
         return [group.gradients() for group, _ in self.groups]
 
     def _sparse(self) -> dict[str, RowGradients]:
@@ -253,3 +254,4 @@ class Carrier(TableSetup):
         if self._worker is not None:
             self.flush()
         self._worker, self._number, self._offered = None, 0, False
+        self.allow_states()

@@ -107,8 +107,7 @@ class AsyncCarrier(_UnsynchronizedCarrier):
         """Take over what the sender fetched; between batches, so that a batch sees one version."""
         fresh, self._fresh = self._fresh, None
         if fresh is not None:
-            for (group, _), arrays in zip(self.groups, fresh, strict=True):
-                group.put(arrays)
+            self.put(fresh)
 
     @override
     def deliver(self) -> None:

@@ -1,9 +1,11 @@
 """What a worker asks of its servers: rows, values, changes and a few rare things."""
 
+import os
 import secrets
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from typing import Any, NamedTuple
@@ -78,6 +80,7 @@ class Client:
             Channel(endpoint, named, answer_timeout=answer_timeout) for endpoint in endpoints
         ]
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._calls = count(1)
 
     @property
@@ -87,13 +90,13 @@ class Client:
 
     def call(self, message: Message, server: int = 0) -> Message:
         """One of the rare requests to one server."""
-        with self._lock:
+        with self._turn():
             self._ask(server, self._numbered(message))
             return self._answer(server)
 
     def call_all(self, messages: Message | Sequence[Message]) -> list[Message]:
         """The same to all servers at once, or to each its own."""
-        with self._lock:
+        with self._turn():
             if isinstance(messages, dict):
                 each = [self._numbered(messages)] * self.servers
             else:
@@ -101,6 +104,21 @@ class Client:
             for server, message in enumerate(each):
                 self._ask(server, message)
             return [self._answer(server) for server in range(self.servers)]
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Be the only thread that asks; a process that was forked from ours has no turn.
+
+        It has our connections: each would read answers to the other.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "servers were asked for rows or values by a process that was forked from the "
+                "worker, such as that of a DataLoader with num_workers, and a worker alone may ask "
+                "them; look rows up in the training loop and not in the data set"
+            )
+        with self._lock:
+            yield
 
     def _numbered(self, message: Message) -> Message:
         """A request that must not be done twice bears a number: it may have to be sent twice."""
@@ -201,7 +219,7 @@ class Client:
         for each in asked:
             waiting[each.server].append(each)
         answers: list[Frame] = []
-        with self._lock:
+        with self._turn():
             while any(waiting):
                 together = [*map(_together, waiting)]
                 for channel, pieces in zip(self.channels, together, strict=True):
@@ -297,7 +315,7 @@ class Client:
             reader: what it calls itself in the ``step`` of its pushes.
         """
         found: list[Ids] = []
-        with self._lock:
+        with self._turn():
             for server, channel in enumerate(self.channels):
                 number, last = table.numbers[server], since[server]
                 channel.send(Frame(Op.CHANGED_IDS, number, seq=reader, step=last))

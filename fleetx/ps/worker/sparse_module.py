@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fleetx.ps.tables.entries import CountFilterEntry, ProbabilityEntry
 from fleetx.ps.tables.id_batch import IdBatch
@@ -25,6 +27,14 @@ _PENALISED = (
     "it out, [p for name, p in model.named_parameters() if not name.endswith('anchor')], and "
     "penalise the rows that were looked up, as in loss + 1e-4 * model.words(ids).pow(2).sum()"
 )
+_OF_EMBEDDINGS = {
+    "weight": (
+        "the rows are on the servers, and only those that are asked for come here: "
+        "layer(torch.arange(n)) gives those of the ids from 0 to n - 1, and trains them"
+    ),
+    "num_embeddings": "a table has no size: any 64-bit number is an id",
+}
+"""What scripts ask a layer of torch for -> why there is none here."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,24 @@ class SparseModule(nn.Module):
         self.options = options
         self._shared = _Shared()
         self.anchor = nn.Parameter(torch.empty(0, options.dim))
+        register: Any = self.register_state_dict_post_hook
+        register(_without_gradients)
+
+    @override
+    def __getattr__(self, name: str) -> Any:
+        """What the module has; a word where a layer of torch has more."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if name not in _OF_EMBEDDINGS:
+                raise
+            words = f"{error}; {_OF_EMBEDDINGS[name]}"
+            raise AttributeError(words, name=name, obj=self) from None
+
+    @property
+    def embedding_dim(self) -> int:
+        """Numbers in a row, by the name that layers of torch have for it."""
+        return self.options.dim
 
     @property
     def row_source(self) -> RowSource | None:
@@ -167,9 +195,8 @@ class SparseModule(nn.Module):
         """Let the anchor bear more than it does; each row once."""
         each = more if (borne := self._borne()) is None else [borne, *more]
         gathered = joined(each, len(each[0].batch.begins) - 1, self.options.dim)
-        anchor, gradients = self.anchor, torch.from_numpy(gathered.gradients)
-        if not anchor.is_cpu:
-            gradients = gradients.to(anchor.device)
+        anchor = self.anchor
+        gradients = torch.from_numpy(gathered.gradients).to(anchor.device, anchor.dtype)
         # One number seen many times: only the shape is wanted.
         anchor.grad = None
         anchor.data = anchor.new_zeros(1, 1).expand(gradients.shape)
@@ -207,3 +234,10 @@ class SparseModule(nn.Module):
     def _empty(self) -> None:
         if self.anchor.numel():
             self.anchor.data = self.anchor.new_empty(0, self.options.dim)
+
+
+def _without_gradients(module: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Let a state hold the anchor as it is between updates, whatever it bears now."""
+    name = f"{prefix}anchor"
+    if state[name] is not module.anchor:  # which stands for itself
+        state[name] = state[name][:0]

@@ -1,14 +1,17 @@
 """Before the first batch: servers make the tables, and all workers begin with the same values."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NoReturn
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+from typing_extensions import override
 
 from fleetx.ps.tables.rules import Rule
 from fleetx.ps.tables.sparse_spec import Pace
+from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.wire.frames import Flag
 from fleetx.ps.worker.carrier_options import CarrierOptions
 from fleetx.ps.worker.client import Exchange
@@ -16,6 +19,7 @@ from fleetx.ps.worker.dense_group import DenseGroup, dense_groups
 from fleetx.ps.worker.remote_optimizer import sparse_rule
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker, running
+from fleetx.torch_internals import version_of
 
 
 class TableSetup:
@@ -49,6 +53,10 @@ class TableSetup:
         self._offered = False
         self._initial_options: list[dict[str, Any]] = []
         """The options of the groups with which tables were made."""
+        self._brought: list[tuple[Tensor, int]] = []
+        """Dense parameters, and how often they had been written to when they were brought."""
+        self._refusing: list[RemovableHandle] = []
+        """Who refuses states that are loaded past the servers."""
         self._opening = threading.Lock()
         self._check_rules()
 
@@ -131,6 +139,7 @@ class TableSetup:
             self._open_sparse(worker, group)
         self.groups = groups
         self._initial_options = [_fixed(group) for group in self.optimizer.param_groups]
+        self.refuse_states()
         worker.carriers.append(self)
         self._number = len(worker.carriers)
 
@@ -185,8 +194,56 @@ class TableSetup:
             least = group.table.versions if step is None else step
             asked += worker.client.reading(group.table, arrays, step=least)
         worker.client.exchange(asked)
+        self.put(fetched)
+
+    def put(self, fetched: Sequence[Sequence[Floats]]) -> None:
+        """Set the dense parameters to what came from the servers."""
         for (group, _), arrays in zip(self.groups, fetched, strict=True):
             group.put(arrays)
+        given = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self._brought = [(p, version_of(p)) for p in given if p not in self.modules]
+
+    def refuse_written(self) -> None:
+        """Refuse what was written to parameters since servers brought them: it would be lost."""
+        for parameter, version in self._brought:
+            if version_of(parameter) != version:
+                raise RuntimeError(
+                    f"{self.names[parameter]!r} was written to since the servers brought it, and "
+                    "they do not hear of that: the update would go on from what they hold. Write "
+                    "before the first batch, and load weights with fleet.load_persistables()"
+                )
+
+    def refuse_states(self) -> None:
+        """From now on, refuse states of a model whose rows are elsewhere."""
+        for module in self.modules.values():
+            register: Any = module.register_load_state_dict_pre_hook
+            self._refusing.append(register(_refuse_state))
+
+    def allow_states(self) -> None:
+        """The job is over."""
+        while self._refusing:
+            self._refusing.pop().remove()
+
+    @override
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Copies and pickles of a model come here for where its rows come from."""
+        raise TypeError(
+            "a model whose tables are on servers cannot be copied or pickled while its job runs: "
+            "the rows are not in it. fleet.save_persistables(folder) writes everything, to go on "
+            "with; fleet.save_inference_model(folder) writes it for load_inference_model(folder, "
+            "Net()), which needs no job"
+        )
+
+
+def _refuse_state(module: nn.Module, *_: Any) -> None:
+    assert isinstance(module, SparseModule)
+    raise RuntimeError(
+        f"load_state_dict() was called, and a state holds no rows: those of table "
+        f"{module.options.name!r} are on the servers, and would stay as they are, while the next "
+        "update would bring back the dense parameters of the servers. To return to earlier "
+        "weights, as early stopping does, call fleet.save_persistables(folder) instead of "
+        "model.state_dict(), and fleet.load_persistables(folder) on all workers"
+    )
 
 
 def _is_moved(module: SparseModule, given: Collection[Tensor]) -> bool:
