@@ -143,6 +143,13 @@ def test_switches_are_put_back() -> None:
     with internals.without_mkldnn():
         assert not torch._C._get_mkldnn_enabled()
     assert torch._C._get_mkldnn_enabled() or not torch.backends.mkldnn.is_available()
+    first, second = internals.without_mkldnn(), internals.without_mkldnn()  # of two threads
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not torch._C._get_mkldnn_enabled()
+    second.__exit__(None, None, None)
+    assert torch._C._get_mkldnn_enabled() or not torch.backends.mkldnn.is_available()
     token = internals.enter_autocast("cpu", torch.bfloat16, True, True)
     assert torch.is_autocast_enabled("cpu")
     internals.exit_autocast(token)

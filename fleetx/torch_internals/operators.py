@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -76,15 +77,33 @@ OpOverload = torch._ops.OpOverload
 """One operator of torch for one kind of arguments, such as ``torch.ops.aten.add.Tensor``."""
 
 
-@contextmanager
-def without_mkldnn() -> Iterator[None]:
-    """Leave oneDNN out; torch's public switch for it warns about devices of others."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
+class _WithoutMkldnn:
+    """One switch for all threads: the first that comes turns it off, the last puts it back.
+
+    Each for itself, two threads that overlap would leave it off for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = Lock(), 0, True
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._inside:
+                self._before = torch._C._get_mkldnn_enabled()
+                torch._C._set_mkldnn_enabled(False)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    torch._C._set_mkldnn_enabled(self._before)
+
+
+without_mkldnn = _WithoutMkldnn()
+"""Leave oneDNN out; torch's public switch for it warns about devices of others."""
 
 
 def is_mutable(operator: Any) -> bool:

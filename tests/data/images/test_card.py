@@ -168,10 +168,12 @@ def test_files_that_the_card_alone_does_not_like_come_from_the_host(files: Label
     found, labels = CardDecoder(source, HERE, picky).work(source.__getitems__(every))
     expected, _ = on_host(images, every)
     assert labels.tolist() == [*every]
-    apart = (levels(found) - expected).abs().flatten(1).mean(1)
-    assert apart.max() < LEVELS
-    assert apart[1] < 1e-3, "the host's pixels"
-    assert apart[3] < 1e-3
+    apart = (levels(found) - expected).abs().flatten(1)
+    assert apart.mean(1).max() < LEVELS
+    # OpenCV for ARM rounds otherwise where it enlarges one colour after the other.
+    assert apart[1].max() < 1.01, "the host's pixels"
+    assert apart[3].max() < 1.01
+    assert apart[5].max() > 1.01, "those of others are further off"
 
 
 def test_memory_that_does_not_suffice_is_no_broken_file(files: LabelledFiles) -> None:

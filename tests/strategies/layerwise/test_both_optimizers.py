@@ -98,32 +98,37 @@ def test_layers_are_sorted_once_though_gradients_move(
     assert sorting.call_count == 2
 
 
+WHOLE = """
+import sys, torch
+from tests.strategies.layerwise.rules import advance, job
+params, optimizer = job(sys.argv[2], getattr(torch, sys.argv[3]))
+advance(params, optimizer, range(3))
+torch.save({"params": params, "optimizer": optimizer.state_dict()}, sys.argv[1] + "/half.pt")
+advance(params, optimizer, range(3, 6))
+torch.save(params, sys.argv[1] + "/whole.pt")
+"""
+
 RESUME = """
 import sys, torch
 from tests.strategies.layerwise.rules import advance, job
-saved = torch.load(sys.argv[1])
-torch.set_num_threads(saved["threads"])  # in which sums are added up
-params, optimizer = job(sys.argv[2], saved["params"][0].dtype)
+saved = torch.load(sys.argv[1] + "/half.pt")
+params, optimizer = job(sys.argv[2], getattr(torch, sys.argv[3]))
 for param, value in zip(params, saved["params"]):
     param.data.copy_(value)
 optimizer.load_state_dict(saved["optimizer"])
 advance(params, optimizer, range(3, 6))
-torch.save(params, sys.argv[1])
+torch.save(params, sys.argv[1] + "/resumed.pt")
 """
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", RULES)
-def test_a_new_process_goes_on_bit_for_bit(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
-    params, optimizer = job(name, dtype)
-    advance(params, optimizer, range(3))
-    file = tmp_path / "state.pt"
-    saved = {"params": params, "optimizer": optimizer.state_dict()}
-    torch.save(saved | {"threads": torch.get_num_threads()}, file)
-    subprocess.run([python(), "-c", RESUME, str(file), name], check=True)
-    advance(params, optimizer, range(3, 6))
-    resumed = torch.load(file)
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(params, resumed, strict=True))
+def test_a_new_process_goes_on_bit_for_bit(tmp_path: Path, name: str, dtype: str) -> None:
+    # Both are programs: sums are added up in as many threads as a process began with.
+    for program in (WHOLE, RESUME):
+        subprocess.run([python(), "-c", program, str(tmp_path), name, dtype], check=True)
+    whole, resumed = (torch.load(tmp_path / f"{half}.pt") for half in ("whole", "resumed"))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(whole, resumed, strict=True))
 
 
 @pytest.mark.parametrize("name", RULES)
