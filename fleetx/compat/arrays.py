@@ -7,7 +7,7 @@ from typing_extensions import override
 
 
 class Array(np.ndarray[Any, Any]):
-    """An array whose ``float()``, ``int()`` and ``"%f" %`` work while it has one element.
+    """An array whose ``float()``, ``int()``, ``"%f" %`` and ``{:f}`` work while it has one element.
 
     numpy itself dropped that for arrays with dimensions, and Paddle's losses have the shape [1].
     """
@@ -19,6 +19,10 @@ class Array(np.ndarray[Any, Any]):
     @override
     def __int__(self) -> int:
         return int(self.item())
+
+    @override
+    def __format__(self, spec: str, /) -> str:
+        return format(self.item(), spec) if spec and self.size == 1 else super().__format__(spec)
 
     @override
     def __repr__(self) -> str:

@@ -1,8 +1,10 @@
 """``DistributedStrategy`` of both generations of Fleet, in the words of fleetx."""
 
 import copy
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
@@ -80,8 +82,9 @@ class DistributedStrategy(NativeStrategy):
     @override
     def __setattr__(self, name: str, value: Any) -> None:
         name = _UNDERSCORED.get(name, name)
-        if name == "auto" and value:
-            vars(self)["_auto"] = True
+        if name == "auto" and isinstance(value, bool):
+            self._writable()
+            vars(self)["_auto"] = value
             return
         if name in _OTHER_BLOCKS:
             note(f"strategy.{name}", _OTHER_BLOCKS[name])
@@ -109,6 +112,14 @@ class DistributedStrategy(NativeStrategy):
     def __getstate__(self) -> dict[str, Any]:
         kept: dict[str, Any] = _native.__getstate__(self)
         return {**kept, "_auto": self.auto}
+
+    @override
+    def save_to_prototxt(self, output: str | os.PathLike[str]) -> None:
+        """Write what was set by hand, ``auto`` of Paddle's meaning among it."""
+        super().save_to_prototxt(output)
+        if self.auto:
+            with Path(output).open("a", encoding="utf-8") as file:
+                file.write("auto: true\n")
 
     @override
     def request(self) -> Request:

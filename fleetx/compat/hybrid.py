@@ -1,6 +1,8 @@
 """Workers along the axes of a hybrid job: data, pipeline, sharding and model."""
 
-from collections.abc import Mapping
+import math
+from collections import namedtuple
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -35,48 +37,64 @@ def degrees(strategy: Any = None) -> dict[str, int]:
 
 
 class Topology:
-    """Where each worker is along the axes."""
+    """Where each worker is along the axes; those of the last axis are next to each other."""
 
-    def __init__(self, axes: Mapping[str, int]) -> None:
-        self._axes = dict(axes)
+    def __init__(
+        self,
+        hybrid_group_names: Sequence[str] = tuple(AXES),
+        dims: Sequence[int] = (1, 1, 1, 1),
+    ) -> None:
+        self._parallel_names, self._dims = list(hybrid_group_names), [int(size) for size in dims]
+        self._axes = dict(zip(self._parallel_names, self._dims, strict=True))
+        self.coordinate: Any = namedtuple("Coordinate", self._parallel_names)  # type: ignore[misc]
 
     def get_hybrid_group_names(self) -> list[str]:
         """The axes."""
-        return list(AXES)
+        return self._parallel_names
 
     def get_dim(self, axis_name: str) -> int:
         """How many workers an axis has."""
-        return self._axes[AXES[axis_name]]
+        return self._axes[axis_name]
 
     get_dim_size = get_dim
 
     def world_size(self) -> int:
-        """How many workers there are."""
-        return roles.worker_num()
+        """How many workers all axes have."""
+        return math.prod(self._dims)
 
-    def get_coord(self, rank: int) -> dict[str, int]:
+    def get_coord(self, rank: int) -> Any:
         """The place of a worker along each axis."""
         place: dict[str, int] = {}
-        for axis in reversed(list(self._axes)):
+        for axis in reversed(self._parallel_names):
             rank, place[axis] = divmod(rank, self._axes[axis])
-        return {name: place[axis] for name, axis in AXES.items()}
+        return self.coordinate(**place)
 
     def get_rank(self, **place: int) -> int:
         """The worker at a place."""
-        ranks = range(self.world_size())
-        return next(r for r in ranks if self.get_coord(r) == place)
+        wanted = self.coordinate(**place)
+        return next(r for r in range(self.world_size()) if self.get_coord(r) == wanted)
+
+    def get_rank_from_stage(self, global_rank: int, **place: int) -> int:
+        """The worker that is where another is, but for some axes."""
+        return self.get_rank(**self.get_coord(global_rank)._replace(**place)._asdict())
 
     def get_axis_list(self, axis_name: str, index: int) -> list[int]:
         """The workers at one place along an axis."""
-        return [r for r in range(self.world_size()) if self.get_coord(r)[axis_name] == index]
+        at = self._parallel_names.index(axis_name)
+        return [r for r in range(self.world_size()) if self.get_coord(r)[at] == index]
 
     def get_comm_list(self, axis_name: str) -> list[list[int]]:
         """The groups of workers along an axis."""
-        rows: dict[tuple[tuple[str, int], ...], list[int]] = {}
+        rows: dict[Any, list[int]] = {}
         for rank in range(self.world_size()):
-            rest = {n: at for n, at in self.get_coord(rank).items() if n != axis_name}
-            rows.setdefault(tuple(rest.items()), []).append(rank)
+            rest = self.get_coord(rank)._replace(**{axis_name: 0})
+            rows.setdefault(rest, []).append(rank)
         return list(rows.values())
+
+
+def _of_job(made: Mapping[str, int]) -> Topology:
+    names = {ours: name for name, ours in AXES.items()}
+    return Topology([names[axis] for axis in made], list(made.values()))
 
 
 class HybridCommunicateGroup:
@@ -84,10 +102,19 @@ class HybridCommunicateGroup:
 
     def __init__(self, topology: Topology | None = None) -> None:
         self._degrees = degrees()
-        self._topo = topology or Topology(self._degrees)
+        self._topo = _of_job(self._degrees)
+        self._check(topology)
         self.global_rank = roles.worker_index()
-        self._place = self._topo.get_coord(self.global_rank)
+        self._place: dict[str, int] = self._topo.get_coord(self.global_rank)._asdict()
         self._groups: dict[str, Group] = {}
+
+    def _check(self, given: Topology | None) -> None:
+        sizes = {} if given is None else given._axes
+        if any(size != self._degrees[AXES[name]] for name, size in sizes.items()):
+            raise ValueError(
+                f"HybridCommunicateGroup() was given the sizes {sizes}, and the job has "
+                f"{self._topo._axes}; set strategy.hybrid_configs before fleet.init()."
+            )
 
     def _group(self, axis: str) -> Group:
         if axis not in self._groups:
@@ -97,6 +124,10 @@ class HybridCommunicateGroup:
                 mesh = roles.mesh(self._degrees)
                 self._groups[axis] = of_torch(mesh[AXES[axis]].get_group())
         return self._groups[axis]
+
+    def _set_comm_group(self, parallel_method: str = "data") -> tuple[list[int], Group]:
+        found = self._group(parallel_method)
+        return list(found.ranks), found
 
     def topology(self) -> Topology:
         """Where everybody is."""
@@ -115,6 +146,8 @@ class HybridCommunicateGroup:
         """Its place along the axis of data."""
         return self._place["data"]
 
+    _get_data_parallel_id = get_data_parallel_rank
+
     def get_data_parallel_world_size(self) -> int:
         """The length of that axis."""
         return self._degrees["dp"]
@@ -130,6 +163,8 @@ class HybridCommunicateGroup:
     def get_model_parallel_rank(self) -> int:
         """Its place along the axis of cut layers."""
         return self._place["model"]
+
+    _get_model_parallel_id = get_model_parallel_rank
 
     def get_model_parallel_world_size(self) -> int:
         """The length of that axis."""

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from fleetx.compat import old_names
 from fleetx.compat.fleetx_1 import names as fleetx_1
-from fleetx.compat.moved_modules import MOVED, has_moved_below
+from fleetx.compat.moved_modules import MOVED, has_moved_below, resolved
 from fleetx.compat.tables import HERE, closed, serving
 from fleetx.near_names import near_names
 
@@ -78,8 +78,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         top = fullname.partition(".")[0]
         if (top not in SERVED and top != BESIDE) or f"{fullname}.".startswith(HERE):
             return None
-        named = MOVED.get(fullname, fullname)
-        inner = HERE + (named if top in SERVED else f"fleetx_1.{fullname.partition('.')[2]}")
+        inner = HERE + (
+            resolved(fullname) if top in SERVED else f"fleetx_1.{fullname.partition('.')[2]}"
+        )
         if not _exists(inner):
             if top == BESIDE:
                 return None

@@ -72,6 +72,21 @@ a function or an object there.
 """
 
 
+def resolved(module: str) -> str:
+    """The module that a name stands for, where it or one above it has moved."""
+    above, _, last = module.rpartition(".")
+    return MOVED.get(module) or (f"{resolved(above)}.{last}" if above else module)
+
+
+def elsewhere(package: str, name: str) -> str | None:
+    """Where a module is that scripts import from a package, under any name of the package."""
+    for other, module in MOVED.items():
+        above, _, last = other.rpartition(".")
+        if last == name and resolved(above) == package:
+            return module
+    return None
+
+
 def has_moved_below(module: str) -> bool:
     """Whether modules are imported from below one that is a file here."""
     return any(name.startswith(f"{module}.") for name in MOVED)

@@ -213,6 +213,8 @@ class Executor(_AtJob):
 def _reach_servers(program: Any) -> None:
     """Let a program that is tested before the first batch find its tables, which training does."""
     plain = program.program if isinstance(program, CompiledProgram) else program
+    if plain.objective is not None and not plain.initial:
+        transpiled.meet_at_a_batch()
     if plain.objective is None and not plain.initial and roles.started() and session.begun():
         layers = plain.state.root.modules()
         if any(isinstance(layer, SparseModule) and layer.row_source is None for layer in layers):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from fleetx.compat.moved_modules import elsewhere
 from fleetx.near_names import near_names
 
 HERE = "fleetx.compat."
@@ -50,7 +51,10 @@ def spelled(module: str) -> str:
 
 
 def table(
-    package: str, names: Mapping[str, Sequence[str] | str], modules: Sequence[str] = ()
+    package: str,
+    names: Mapping[str, Sequence[str] | str],
+    modules: Sequence[str] = (),
+    starred: Sequence[str] = (),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package.
 
@@ -59,13 +63,18 @@ def table(
         names: module below ``fleetx.compat`` -> the names that it gives to the package, each as
             ``"name"``, or ``"name = its name there"``; a string has several, between spaces.
         modules: modules below the package, which are imported when they are asked for.
+        starred: those of them that ``from package import *`` brings.
     """
     known = {name: (module, there) for module, name, there in _lines(names)}
 
     def look_up(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
+        if name == "__all__":  # what ``from package import *`` brings
+            return [*(n for n in known if not n.startswith("_")), *starred]
         if name not in known:
+            if moved := _moved(package, name):
+                return moved
             raise unknown(package, name, [*known, *modules])
         module, there = known[name]
         found = getattr(importlib.import_module(HERE + module), there)
@@ -74,6 +83,15 @@ def table(
         return found
 
     return look_up, lambda: sorted([*known, *modules])
+
+
+def _moved(package: str, name: str) -> ModuleType | None:
+    """A module below a package that has a place elsewhere by now.
+
+    ``from package import name`` looks below ``package.__name__``, and so past the import hook.
+    """
+    found = elsewhere(spelled(package), name)
+    return importlib.import_module(HERE + found) if found else None
 
 
 def _lines(names: Mapping[str, Sequence[str] | str]) -> list[tuple[str, str, str]]:
@@ -106,6 +124,8 @@ def closed(module: ModuleType) -> None:
     """Let a module that is no table say which name it has that is near to one it has not."""
 
     def look_up(name: str) -> Any:
+        if moved := _moved(module.__name__, name):
+            return moved
         raise unknown(module.__name__, name, list(vars(module)))
 
     vars(module).setdefault("__getattr__", look_up)

@@ -252,6 +252,11 @@ def _place(self: torch.Tensor) -> Any:
     return importlib.import_module("fleetx.compat.paddle.device").place_of(self.device)
 
 
+def _block(self: torch.Tensor) -> Any:
+    """What scripts hand to an initializer with a parameter: it needs none here."""
+    return importlib.import_module(f"{HERE}programs").default_main_program().global_block()
+
+
 def _numpy(self: torch.Tensor, *, force: bool = False) -> Any:
     if isinstance(self, Variable) or (isinstance(self, Tensor) and _by_torch(self)):
         return _torch_numpy(self, force=force)
@@ -279,6 +284,7 @@ ATTACHED: dict[str, Any] = {
     "retain_grads": lambda self: self.retain_grad(),
     "value": lambda self: self,
     "place": property(_place),
+    "block": property(_block),
 }
 """Of every tensor."""
 

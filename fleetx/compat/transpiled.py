@@ -9,9 +9,10 @@ from fleetx import roles
 from fleetx.compat.programs import Program
 from fleetx.compat.role_makers import UserDefinedRoleMaker
 from fleetx.near_names import near_names
+from fleetx.ps.worker.worker import running
 
-_workers: list["ServerJob"] = []
-"""Those that this process has begun as a worker."""
+_met: list[str] = []
+"""What let this process meet servers, where the script did not say so itself."""
 
 
 class ServerProgram(Program):
@@ -35,12 +36,10 @@ class ServerJob:
 
     def begin_worker(self) -> None:
         """Be a worker, and meet the servers."""
-        if _workers:
+        if _met:
             return
         self._begin(self.worker, roles.Role.WORKER)
-        fleetx.init_worker()
-        _workers.append(self)
-        atexit.register(stop)
+        _meet("get_trainer_program()")
 
     def begin_server(self, endpoint: str) -> ServerProgram:
         """Be the server of this address."""
@@ -72,9 +71,24 @@ class ServerJob:
         self.spread()
 
 
+def meet_at_a_batch() -> None:
+    """Let a worker of servers meet them now, if it has not: Paddle's could train without a word."""
+    if not roles.started() or running() is not None:
+        return
+    found = roles.identity()
+    if found.is_worker and not found.is_collective and found.server_endpoints:
+        _meet("a batch")
+
+
+def _meet(why: str) -> None:
+    fleetx.init_worker()
+    _met.append(why)
+    atexit.register(stop)
+
+
 def stop() -> None:
     """Part from the servers, if this process met them so."""
-    if _workers:
-        _workers.clear()
+    if _met:
+        _met.clear()
         atexit.unregister(stop)
         fleetx.stop_worker()

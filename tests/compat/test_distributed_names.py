@@ -100,7 +100,7 @@ def test_questions_of_one_worker(tmp_path: Path) -> None:
     assert fleet.metrics.sum(np.array([1.0, 2.0])).tolist() == [1.0, 2.0]
     group = fleet.get_hybrid_communicate_group()
     assert group.get_model_parallel_world_size() == 1
-    assert group._topo.get_coord(0) == {"data": 0, "pipe": 0, "sharding": 0, "model": 0}
+    assert group._topo.get_coord(0)._asdict() == dict.fromkeys(group._topo._axes, 0)
     value = paddle.to_tensor([[1.0, 2.0]])
     kept = dist.collective._c_identity(value, group=group.get_model_parallel_group())
     assert kept.numpy().tolist() == [[1.0, 2.0]]

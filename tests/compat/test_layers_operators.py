@@ -299,6 +299,7 @@ def exchanged() -> dict[str, list[Any]]:
     values = fluid.Executor(fluid.CPUPlace()).run(main, feed=feed, fetch_list=list(found.values()))
     imports.uninstall()
     static.reset()
+    modes.forget()  # the process goes on to other tests
     return {name: np.asarray(v).tolist() for name, v in zip(found, values, strict=True)}
 
 

@@ -85,6 +85,11 @@ def test_servers_by_the_transpiler(tmp_path: Path) -> None:
 
 
 @pytest.mark.rare
+def test_workers_meet_their_servers_at_the_first_batch(tmp_path: Path) -> None:
+    falls(job(tmp_path, SERVERS, "first_batch.py"))
+
+
+@pytest.mark.rare
 def test_clicks_by_days_and_passes(tmp_path: Path) -> None:
     falls(job(tmp_path, SERVERS, "clicks_pslib.py", str(tmp_path)))
     assert any((tmp_path / "saved" / "20200101" / "1").iterdir())

@@ -12,6 +12,7 @@ from typing_extensions import override
 from fleetx import roles
 from fleetx.compat import worlds
 from fleetx.compat.groups import Group, everybody, joined
+from fleetx.compat.paddle.fluid.dygraph import parallel_helper  # noqa: F401 (asked for here)
 from fleetx.compat.paddle.nn.layer.layers import Layer
 from fleetx.compat.plain import plain
 
@@ -120,13 +121,20 @@ class DataParallel(Layer):
                 process_group=among.process_group,
                 bucket_cap_mb=comm_buffer_size,
                 find_unused_parameters=find_unused_parameters,
+                # As in Paddle, running statistics are each worker's own after the start. Copies in
+                # a forward would also spoil the backward of another one before it, as GANs have.
+                forward_sync_buffers=False,
             )
         vars(self)["_wrapped"] = wrapped
+        vars(self)["_is_exchanging"] = False
 
     @override
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """That of the layer."""
-        return vars(self)["_wrapped"](*inputs, **kwargs)
+        wrapped = vars(self)["_wrapped"]
+        if torch.is_grad_enabled() and getattr(wrapped, "require_backward_grad_sync", True):
+            vars(self)["_is_exchanging"] = True
+        return wrapped(*inputs, **kwargs)
 
     @override
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -145,7 +153,18 @@ class DataParallel(Layer):
         return loss
 
     def apply_collective_grads(self) -> None:
-        """Nothing to do: gradients travel while they are computed."""
+        """Make gradients their mean, unless they travelled while they were computed.
+
+        They did if this forward was called; scripts of Paddle 1 may have called the layer's own.
+        """
+        wrapped, done = vars(self)["_wrapped"], vars(self)["_is_exchanging"]
+        vars(self)["_is_exchanging"] = False
+        if done or not isinstance(wrapped, nn.parallel.DistributedDataParallel):
+            return
+        for parameter in self._layers.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad, group=wrapped.process_group)
+                parameter.grad.div_(dist.get_world_size(wrapped.process_group))
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

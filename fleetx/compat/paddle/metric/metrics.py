@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
+from fleetx.compat.labels import check_labels
 from fleetx.compat.recorded import rebind
 from fleetx.compat.tensors import op
 
@@ -23,6 +24,7 @@ def accuracy(
     name: str | None = None,
 ) -> Any:
     """The share of samples whose label is among the k highest scores."""
+    check_labels(input, label)
     labels = label if label.dim() == input.dim() else torch.unsqueeze(label, -1)
     best = torch.topk(input, k, dim=-1)[1]
     hits = torch.any(torch.eq(best, labels), -1).to(torch.float32)

@@ -31,5 +31,6 @@ __getattr__, __dir__ = table(
     modules=[
         *["base", "checkpoint", "container", "layers", "learning_rate_scheduler", "nn"],
         "parallel",
+        "parallel_helper",
     ],
 )

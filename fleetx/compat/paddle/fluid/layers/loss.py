@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from fleetx.compat import unique_names
 from fleetx.compat.fills import XavierFill
+from fleetx.compat.labels import check_alike, check_labels
 from fleetx.compat.paddle.fluid.layers.common import named
 from fleetx.compat.parameters import ParamAttr, create
 from fleetx.compat.recorded import agreed, settle
@@ -27,6 +28,7 @@ def cross_entropy(
 
 
 def _picked(logs: Any, label: Any, soft: bool, ignore: int, axis: int) -> Any:
+    check_labels(logs, label, axis, soft=soft)
     label = _of_rows(logs, label)
     if soft:
         return -torch.sum(logs * label, axis, keepdim=True)
@@ -35,7 +37,8 @@ def _picked(logs: Any, label: Any, soft: bool, ignore: int, axis: int) -> Any:
     at = torch.Tensor.to(at, torch.int64)
     ignored = torch.eq(at, ignore)
     found = -torch.gather(logs, axis, torch.where(ignored, torch.zeros_like(at), at))
-    found = torch.where(ignored, torch.zeros_like(found), found)
+    # Zeros of the predictions' sizes: a run with fewer labels than rows fails here.
+    found = torch.where(ignored, torch.zeros_like(torch.narrow(logs, axis, 0, 1)), found)
     return torch.squeeze(found, axis) if flat else found
 
 
@@ -88,6 +91,7 @@ def mse_loss(input: Any, label: Any) -> Any:
 
 def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = None) -> Any:
     """The cross entropy of probabilities of class 1."""
+    check_alike(input, label)
     label = agreed(input, label)
     found = -label * torch.log(input + epsilon) - (1 - label) * torch.log(1 - input + epsilon)
     return named(found, name)
@@ -95,6 +99,7 @@ def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = N
 
 def huber_loss(input: Any, label: Any, delta: float) -> Any:
     """Squared near zero, in a line farther away."""
+    check_alike(input, label)
     return F.huber_loss(input, label, reduction="none", delta=delta)
 
 
@@ -141,6 +146,7 @@ def margin_rank_loss(
 
 def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
     """How the score of the label stands against all others: [N, 1]."""
+    check_labels(input, label)
     classes = input.shape[-1]
     chosen = torch.gather(input, -1, label)
     each = F.softplus(input - chosen)

@@ -6,6 +6,7 @@ import torch
 
 from fleetx.compat import unique_names
 from fleetx.compat.fills import Number
+from fleetx.compat.labels import check_labels
 from fleetx.compat.parameters import ParamAttr, create
 from fleetx.compat.recorded import agreed, rebind, settle
 from fleetx.record.variable import Variable
@@ -13,6 +14,7 @@ from fleetx.record.variable import Variable
 
 def accuracy(input: Any, label: Any, k: int = 1, correct: Any = None, total: Any = None) -> Any:
     """The share of samples whose label is among the ``k`` highest scores, of shape [1]."""
+    check_labels(input, label)
     label = label if label.dim() == input.dim() else torch.unsqueeze(label, -1)
     label = agreed(input, label)
     with torch.no_grad():

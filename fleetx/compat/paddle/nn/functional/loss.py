@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from fleetx.compat.labels import check_alike, check_labels
 from fleetx.compat.paddle.nn.functional.comparisons import (
     cosine_embedding_loss,
     hinge_embedding_loss,
@@ -53,13 +54,16 @@ __all__ = [
 
 def _hard(logits: Any, label: Any, axis: int, ignore_index: int) -> tuple[Any, Any, Any]:
     """Losses of labels, shaped as labels with the axis kept; which count; the labels."""
+    check_labels(logits, label, axis)
     whole = label.dim() == logits.dim()
     index = (label if whole else torch.unsqueeze(label, axis)).to(torch.int64)
     index = agreed(logits, index, behind=1 if axis in {-1, logits.dim() - 1} else 0)
     counts = torch.ne(index, ignore_index)
     safe = torch.where(counts, index, torch.zeros_like(index))
     loss = -torch.gather(logits, axis, safe)
-    return torch.where(counts, loss, torch.zeros_like(loss)), counts, safe
+    # Zeros of the logits' sizes: a run of a program with fewer labels than rows fails here.
+    zeros = torch.zeros_like(torch.narrow(logits, axis, 0, 1))
+    return torch.where(counts, loss, zeros), counts, safe
 
 
 @op
@@ -75,6 +79,7 @@ def softmax_with_cross_entropy(
     """Losses of logits, with the axis of classes kept at size 1; and the probabilities."""
     logs = torch.log_softmax(logits, axis)
     if soft_label:
+        check_labels(logits, label, axis, soft=True)
         loss = -torch.sum(logs * label, axis, keepdim=True)
     else:
         loss = _hard(logs, label, axis, ignore_index)[0]
@@ -96,8 +101,8 @@ def cross_entropy(
 ) -> Any:
     """The loss of logits, or of probabilities (``use_softmax=False``), by labels."""
     logs = torch.log_softmax(input, axis) if use_softmax else torch.log(input)
-    if input.dim() == label.dim() and 1 < input.size(axis) == label.size(axis):
-        soft_label = True
+    if label.is_floating_point() and input.dim() == label.dim():
+        soft_label = soft_label or 1 < input.size(axis) == label.size(axis)
     if label_smoothing:
         label, soft_label = _smooth(input, label, label_smoothing, soft_label, axis), True
     if soft_label:
@@ -120,12 +125,14 @@ def _smooth(input: Any, label: Any, amount: float, soft: bool, axis: int) -> Any
     """Labels that give a share to every class."""
     classes = input.size(axis)
     if not soft:
+        check_labels(input, label, axis)
         flat = torch.squeeze(label, axis) if label.dim() == input.dim() else label
         label = torch.movedim(F.one_hot(flat.to(torch.int64), classes), -1, axis)
     return label.to(input.dtype) * (1 - amount) + amount / classes
 
 
 def _soft(logs: Any, label: Any, weight: Any, reduction: str, axis: int) -> Any:
+    check_labels(logs, label, axis, soft=True)
     loss = -torch.sum(logs * label, axis, keepdim=True)
     if weight is None:
         return reduced(loss, reduction)
@@ -181,12 +188,14 @@ def smooth_l1_loss(
     input: Any, label: Any, reduction: str = "mean", delta: float = 1.0, name: str | None = None
 ) -> Any:
     """Squares of small differences, sizes of large ones."""
+    check_alike(input, label)
     return reduced(F.huber_loss(input, label, reduction="none", delta=delta), reduction)
 
 
 @op
 def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = None) -> Any:
     """The loss of a probability by 0 or 1, each."""
+    check_alike(input, label)
     return -label * torch.log(input + epsilon) - (1 - label) * torch.log(1 - input + epsilon)
 
 

@@ -9,6 +9,38 @@ from fleetx.compat.paddle.nn.functional import activation as F
 from fleetx.compat.paddle.nn.layer.called import Called
 from fleetx.compat.paddle.nn.layer.layers import Layer
 
+__all__ = [
+    "CELU",
+    "ELU",
+    "GELU",
+    "GLU",
+    "SELU",
+    "Hardshrink",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "LeakyReLU",
+    "LogSigmoid",
+    "LogSoftmax",
+    "Maxout",
+    "Mish",
+    "PReLU",
+    "RReLU",
+    "ReLU",
+    "ReLU6",
+    "Sigmoid",
+    "Silu",
+    "Softmax",
+    "Softmax2D",
+    "Softplus",
+    "Softshrink",
+    "Softsign",
+    "Swish",
+    "Tanh",
+    "Tanhshrink",
+    "ThresholdedReLU",
+]
+
 
 class ReLU(Called):
     """0 below 0."""
