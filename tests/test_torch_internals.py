@@ -363,7 +363,7 @@ def test_groups_meshes_and_spread_parameters() -> None:
     assert internals.flattened(mesh["a", "b"], "both").size() == 2
     internals.seed_spread_tensors(0, mesh["b"])
     internals.forget_sharding_plans()
-    model = nn.Sequential(nn.Linear(4, 4))
+    model: Any = nn.Sequential(nn.Linear(4, 4))
     assert not internals.is_fsdp(model)
     fully_shard(model, mesh=mesh["b"])
     assert internals.is_fsdp(model)
@@ -376,6 +376,31 @@ def test_groups_meshes_and_spread_parameters() -> None:
     assert whole is not None
     assert whole.shape == (4, 4)
     assert records[0].unsharded_accumulated_grad is None
+    model.unshard()
+    found = model[0](torch.ones(2, 4))  # FSDP does not see what the layer alone returns
+    model.reshard()
+    internals.fsdp_gathers_before(model, [found])
+    before = [record.sharded_param.grad.to_local().clone() for record in records]
+    found.sum().backward()
+    assert all(
+        (record.sharded_param.grad.to_local() != old).any()
+        for record, old in zip(records, before, strict=True)
+    )
+
+
+def test_a_replay_that_has_all_is_ended_by_an_exception() -> None:
+    ended = []
+
+    def replayed(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x.sin().exp() + 1
+        except internals.ReplayIsDone as error:
+            ended.append(error)
+            raise
+
+    x = torch.ones(2, requires_grad=True)
+    checkpoint(replayed, x, use_reentrant=False).sum().backward()
+    assert len(ended) == 1
 
 
 @world(2)

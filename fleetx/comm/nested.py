@@ -1,11 +1,13 @@
 """Tensors inside of whatever models take and return: tuples, dicts, dataclasses and the like."""
 
 import copy
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Set
 from dataclasses import fields, is_dataclass
+from types import FunctionType, ModuleType
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from fleetx.torch_internals import SUPPORTED_NODES, tree_flatten, tree_unflatten
 
@@ -27,6 +29,48 @@ def mapped(change: Callable[[Tensor], Any], values: Any) -> Any:
 
 
 _KINDS = (Mapping, tuple, list)
+_CLOSED = (
+    *(str, bytes, int, float, complex, type, type(None), torch.dtype, torch.device),
+    *(FunctionType, ModuleType, nn.Module),
+)
+"""What holds no tensors, or holds others than those that were computed."""
+
+
+def tensors(values: Any) -> list[Tensor]:
+    """Every tensor in a structure, those in attributes of any object included.
+
+    A distribution of torch, or a graph of torch_geometric, is one leaf to torch itself.
+    """
+    found: list[Tensor] = []
+    met: dict[int, Any] = {}  # held, so that nothing new takes the place of something met
+    left = [values]
+    while left:
+        value = left.pop()
+        if id(value) in met or isinstance(value, _CLOSED):
+            continue
+        met[id(value)] = value
+        if isinstance(value, Tensor):
+            found.append(value)
+        else:
+            left += _inside(value)
+    return found
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, (tuple, list, Set)):
+        return value
+    if type(value) in SUPPORTED_NODES:
+        return list(SUPPORTED_NODES[type(value)].flatten_fn(value)[0])
+    held = [*getattr(value, "__dict__", {}).values()]
+    slots = {name for cls in type(value).__mro__ for name in _slots(cls)}
+    held += [getattr(value, name) for name in slots if hasattr(value, name)]
+    return [*held, *value.values()] if isinstance(value, Mapping) else held
+
+
+def _slots(cls: type) -> Iterable[str]:
+    names = vars(cls).get("__slots__", ())
+    every = (names,) if isinstance(names, str) else names
+    return (name for name in every if not name.startswith("__"))
 
 
 def _has_fields(values: Any) -> bool:

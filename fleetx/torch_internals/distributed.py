@@ -18,6 +18,7 @@ __all__ = [
     "exposed_exchange",
     "flattened",
     "forget_sharding_plans",
+    "fsdp_gathers_before",
     "fsdp_owner",
     "fsdp_records",
     "fsdp_whole",
@@ -120,6 +121,11 @@ def fsdp_records(module: Any) -> list[FsdpRecord]:
     """The records of the parameters that an FSDP module spreads as one unit."""
     group = module._get_fsdp_state()._fsdp_param_group
     return [] if group is None else list(group.fsdp_params)
+
+
+def fsdp_gathers_before(module: Any, outputs: list[Tensor]) -> None:
+    """Let an FSDP module gather its unit as soon as one of these has a gradient."""
+    module._get_fsdp_state()._register_pre_backward_hook(outputs)
 
 
 def fsdp_owner(record: FsdpRecord) -> tuple[nn.Module, str]:

@@ -13,6 +13,7 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
+    "ReplayIsDone",
     "TorchDispatchMode",
     "as_if_compiling",
     "checkpoint_generator",
@@ -67,6 +68,10 @@ def replace_functional_call(function: Any) -> None:
 
 checkpoint_generator: Any = checkpoint._checkpoint_without_reentrant_generator
 """What ``torch.utils.checkpoint.checkpoint(use_reentrant=False)`` comes down to."""
+
+
+ReplayIsDone: type[Exception] = checkpoint._StopRecomputationError
+"""Raised inside of a replayed forward as soon as all that backward needs was computed again."""
 
 
 def replace_checkpoint_generator(function: Any) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributions import Normal
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from fleetx.comm.nested import mapped
+from fleetx.comm.nested import mapped, tensors
 
 Pair = namedtuple("Pair", "first second")
 
@@ -102,3 +103,23 @@ def test_packed_sequences_keep_their_sizes() -> None:
     assert isinstance(made, PackedSequence)
     assert made.data.dtype is torch.float16
     assert torch.equal(made.batch_sizes, packed.batch_sizes)
+
+
+class Slotted:
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+
+def test_tensors_are_found_in_any_object() -> None:
+    kept = [torch.full((), float(at)) for at in range(5)]
+    values: dict[str, Any] = {
+        "distribution": Normal(kept[0], kept[1], validate_args=False),
+        "slots": Slotted([Plain(kept[2]), {kept[3]}]),
+        "layer": nn.Linear(2, 2),
+        "text": "none",
+    }
+    values["itself"] = values
+    values["again"] = kept[4], kept[4]
+    assert sorted(map(float, tensors(values))) == [0, 1, 2, 3, 4]

@@ -34,6 +34,7 @@ from fleetx.plan.step import Step
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.plan.subject import Subject
 from fleetx.strategies.amp.loss_scaling import Growth, LossScale, advance_, multiply_, unscale_
+from fleetx.strategies.amp.made_weights import make_weights_in_float32
 from fleetx.torch_internals import ConvBase
 
 logger = logging.getLogger(__name__)
@@ -147,6 +148,7 @@ class Amp(Strategy, name="amp"):
         self._warn(model, job)
         if self.config.pure:
             job.wire = self.config.low
+            make_weights_in_float32(model, self.config.low)
         if self.config.low == torch.float16:
             self._state = LossScale.starting_at(self.config.init_loss_scaling, job.device)
             self._skipped = torch.zeros((), device=job.device)

@@ -14,6 +14,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
+from fleetx.comm.nested import tensors
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward
 from fleetx.plan.job import Job
@@ -40,12 +41,18 @@ class _Shell(nn.Module):
 
     The model is shown to DDP but is no child: it would else be its own ancestor, which confuses
     tools that follow the tree of modules.
+
+    Args:
+        model: the user's.
+        shows: whether DDP looks for what a batch does not reach, from tensors that it finds in
+            outputs; those in objects of other libraries are then shown to it beside them.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, shows: bool) -> None:
         super().__init__()
         vars(self)["_model"] = model
         self._forward: Forward = model.forward
+        self.shows = shows
 
     @override
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
@@ -54,18 +61,20 @@ class _Shell(nn.Module):
 
     @override
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._forward(*args, **kwargs)
+        outputs = self._forward(*args, **kwargs)
+        return (outputs, tensors(outputs)) if self.shows else outputs
 
 
 def replicate(model: nn.Module, job: Job) -> DistributedDataParallel:
     """DDP around the model's own forward, with buckets as the job's options say."""
     fuse = job.option("fuse_all_reduce_ops", bool)
     megabytes = job.option("fuse_grad_size_in_MB", int) if fuse else ONE_TENSOR_PER_BUCKET
+    find = job.option("find_unused_parameters", bool)
     replica = DistributedDataParallel(
-        _Shell(model),
+        _Shell(model, shows=find),
         process_group=job.mesh["dp"].get_group(),
         bucket_cap_mb=megabytes,
-        find_unused_parameters=job.option("find_unused_parameters", bool),
+        find_unused_parameters=find,
         gradient_as_bucket_view=True,
     )
     figures.source("exchange", _Exposed(replica))
@@ -100,7 +109,8 @@ def with_gradients(
         _check_repeated(backwards)
         backwards.forget(armed=replica.require_backward_grad_sync)
         try:
-            return replica(*args, **kwargs)
+            outputs = replica(*args, **kwargs)
+            return outputs[0] if replica.module.shows else outputs
         except RuntimeError as error:
             if "find_unused_parameters" in str(error):
                 raise PlanError(UNUSED) from error

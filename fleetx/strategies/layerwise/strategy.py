@@ -50,6 +50,7 @@ class LayerwiseStrategy(Strategy, name=None):
         from fleetx.strategies.layerwise.exclusion import excluded_positions
 
         self.refuse(spec)
+        self._refuse_complex(spec, job)
         names = [group.names for group in spec.groups]
         positions = excluded_positions(
             self.config.exclude_from_weight_decay,
@@ -67,6 +68,17 @@ class LayerwiseStrategy(Strategy, name=None):
         del numbers["exclude_from_weight_decay"]
         defaults = self._adopted(spec.defaults) | numbers
         return replace(spec, cls=self.rule(), defaults=defaults, groups=groups)
+
+    def _refuse_complex(self, spec: OptimizerSpec, job: Job) -> None:
+        held = dict(job.model.named_parameters(remove_duplicate=False))
+        for name in chain.from_iterable(group.names for group in spec.groups):
+            if name in held and held[name].is_complex():
+                raise PlanError(
+                    f"strategy.{self.name} = True gives each layer a rate by norms of real "
+                    f"numbers, and {name!r} is complex; keep it as "
+                    "nn.Parameter(torch.view_as_real(...)), which the forward reads by "
+                    f"torch.view_as_complex, or set strategy.{self.name} = False."
+                )
 
     def _adopted(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a group, those of other code (such as schedulers) included.

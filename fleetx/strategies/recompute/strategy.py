@@ -1,8 +1,8 @@
 """Recompute: activations inside named submodules are not kept but computed again in backward."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -32,7 +32,13 @@ from fleetx.strategies.recompute.costs import kept_inputs, let_go
 from fleetx.strategies.recompute.host_copies import Bundle, HostCopies
 from fleetx.strategies.recompute.random_draws import Draws, States
 from fleetx.strategies.recompute.replayed_buffers import Buffers, as_before, buffers
-from fleetx.torch_internals import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from fleetx.torch_internals import (
+    ReplayIsDone,
+    TreeSpec,
+    tree_flatten,
+    tree_leaves,
+    tree_unflatten,
+)
 
 logger = logging.getLogger(__name__)
 Contexts = Sequence[Callable[[], AbstractContextManager[Any]]]
@@ -350,4 +356,19 @@ class _Call:
             if self._states is not None:
                 stack.enter_context(self._draws.again(self._states))
             stack.enter_context(as_before(self._buffers))
+            stack.enter_context(_stopping())
             return self._forward(*args, **kwargs)
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Let torch end a replay where it has all it needs, through libraries that wrap exceptions."""
+    try:
+        yield
+    except Exception as error:
+        within: BaseException | None = error
+        while within is not None and not isinstance(within, ReplayIsDone):
+            within = within.__cause__ or within.__context__
+        if within is None or within is error:
+            raise
+        raise within from None

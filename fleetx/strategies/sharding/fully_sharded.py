@@ -9,21 +9,36 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from fleetx.comm.complex_numbers import update_cut_complex_numbers
 from fleetx.comm.pairwise import is_gloo
 from fleetx.graph.meta import said
 from fleetx.plan import option
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
+from fleetx.strategies.sharding.entered_backward import gather_where_entered
 from fleetx.strategies.sharding.failures import weights_read
 from fleetx.strategies.sharding.through_gloo import at_full_speed
-from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, without_shared
+from fleetx.strategies.sharding.units import (
+    Unit,
+    by_anchors,
+    by_size,
+    of_one_format,
+    without_shared,
+)
 
 _SCALAR = (
     "strategy.sharding = True cuts parameters along their first dimension, and {} has none. Give "
     "it one before fleet.distributed_model(): "
     "model.{} = nn.Parameter(model.{}.detach().reshape(1)), which computes the same wherever it is "
     "multiplied or added; or set strategy.sharding = False."
+)
+_FORMATS = (
+    "strategy.sharding = True reduces gradients that travel together in one format, and {} has "
+    "parameters of several: {}. Give those of one format a submodule of their own, which the "
+    "forward calls, or bring all to one format (complex numbers as nn.Parameter("
+    "torch.view_as_real(...)), which the forward reads by torch.view_as_complex); or set "
+    "strategy.sharding = False."
 )
 _UNGATHERED = (
     "the forward reads weights ({}) without calling the submodule that has them, and under "
@@ -56,7 +71,7 @@ def units_of(
         found = by_anchors(model, anchors, elsewhere, opened, calls, whole=whole)
     else:
         found = by_size(model, megabytes * 2**20, elsewhere, opened, calls, whole=whole)
-    return without_shared(found)
+    return of_one_format(without_shared(found))
 
 
 def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> None:
@@ -70,6 +85,9 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
     """
     for name in (name for name, parameter in model.named_parameters() if not parameter.dim()):
         raise PlanError(_SCALAR.format(repr(name), name, name))
+    _check_formats(model, units)
+    if any(parameter.is_complex() for parameter in model.parameters()):
+        update_cut_complex_numbers()
     # Loaded here: FSDP takes a second that jobs without sharding do not pay.
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -90,8 +108,24 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
     assert not left, f"{left} would be neither spread nor exchanged"
     if is_gloo(job.device, job.mesh["sharding"].get_group()):
         at_full_speed(model)
+    gather_where_entered(model, units)
     if again:
         replace_forward(model, partial(_explained, model))
+
+
+def _check_formats(model: nn.Module, units: Sequence[Unit]) -> None:
+    done = {p for unit in units for module in unit.modules for p in module.parameters()}
+    groups = {
+        f"the submodule {name!r}": dict(module.named_parameters(name))
+        for unit in units
+        for name, module in zip(unit.names, unit.modules, strict=True)
+    }
+    left = {name: p for name, p in model.named_parameters() if p not in done}
+    for owner, held in (groups | {"what travels with the model itself": left}).items():
+        by_format = {p.dtype: name for name, p in held.items() if p.requires_grad}
+        if len(by_format) > 1:
+            said = ", ".join(f"{name!r} in {dtype}" for dtype, name in by_format.items())
+            raise PlanError(_FORMATS.format(owner, said.replace("torch.", "")))
 
 
 def _is_spread(parameter: Any) -> bool:

@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 
+import torch
 from torch import nn
 
 Path = str
@@ -104,6 +106,23 @@ def without_shared(units: Collection[Unit]) -> list[Unit]:
     return [unit for unit in kept if unit.modules]
 
 
+def of_one_format(units: Collection[Unit]) -> list[Unit]:
+    """The units, cut where a module has parameters of another format than the one before it."""
+    cut = []
+    for unit in units:
+        pairs = zip(unit.modules, unit.names, strict=True)
+        for _, alike in groupby(pairs, key=lambda pair: formats(pair[0])):
+            cut.append(Unit())
+            for module, name in alike:
+                _add(cut[-1], Atom(name, module, _size(module), replayed=False))
+    return cut
+
+
+def formats(module: nn.Module) -> frozenset[torch.dtype]:
+    """Those of the parameters that are trained, which FSDP reduces in one piece."""
+    return frozenset(p.dtype for p in module.parameters() if p.requires_grad)
+
+
 def _add(unit: Unit, atom: Atom) -> None:
     unit.modules.append(atom.module)
     unit.names.append(atom.name)
@@ -152,6 +171,7 @@ def _atoms(
         size = _size(module)
         most = float("inf") if module in kept else limit
         whole = module not in opened and not _opened(module, name, size, most, anchors)
+        whole = whole and (module in kept or not _separable(module))
         if name and size and whole:
             yield Atom(name, module, size, replayed)
             return
@@ -204,6 +224,12 @@ def _opened(
     if any(anchor.startswith(f"{name}.") for anchor in anchors):
         return True
     return size > limit
+
+
+def _separable(module: nn.Module) -> bool:
+    """Whether it has parameters of several formats, which units of its children might not have."""
+    inside = any(map(_size, module.children()))
+    return len(formats(module)) > 1 and inside and not is_compound(module)
 
 
 def is_compound(module: nn.Module) -> bool:

@@ -254,18 +254,22 @@ def _lacks_gradient(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     return not isinstance(first, Tensor) and any(isinstance(index, Tensor) for index in others)
 
 
+_CANNOT_RESHAPE = ("Attempted to flatten multiple dimensions", "unevenly sharded")
+
+
 def _flattening(
     mesh: DeviceMesh, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call it, with complete tensors where torch cannot flatten a dimension that is cut.
+    """Call it, with complete tensors where torch cannot reshape a dimension that is cut.
 
-    2.11 cannot where a dimension lies before it, as that of samples before positions, and so a
-    linear layer cannot, either.
+    2.11 cannot flatten one where a dimension lies before it, as that of samples before positions,
+    and so a linear layer cannot, either. And no release splits one into a number of parts that the
+    ranks do not divide, as a packed layer into queries, keys and values.
     """
     try:
         return func(*args, **kwargs)
     except RuntimeError as error:
-        if "Attempted to flatten multiple dimensions" not in str(error):
+        if not any(reason in str(error) for reason in _CANNOT_RESHAPE):
             raise
     args, kwargs = tree_map_only(
         DTensor, lambda tensor: placed(tensor, mesh, Replicate()), (args, kwargs)
