@@ -9,13 +9,9 @@ from torch import Tensor, nn
 
 from fleetx.comm.transfer import to_device
 from fleetx.engine.engine import Engine
+from fleetx.engine.saved_names import is_extra
 from fleetx.roles.messages import broadcast_json, broadcast_tree
 from fleetx.torch_internals import tree_flatten, treespec_dumps, treespec_loads
-
-
-def is_extra(name: str) -> bool:
-    """Whether an entry of a state is the extra state of a module."""
-    return name.rpartition(".")[2] == "_extra_state"
 
 
 def extra_states(engine: Engine, state: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The whole weights of a model that is spread over ranks, and back again."""
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -7,8 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fleetx.api.extra_state import extra_states, is_extra, load_extra_states
+from fleetx.api.extra_state import extra_states, load_extra_states
 from fleetx.engine.engine import Engine
+from fleetx.engine.saved_names import is_added, is_extra
 from fleetx.roles.messages import broadcast_json, describe, described
 
 
@@ -23,14 +25,20 @@ def whole_state(engine: Engine, *, everywhere: bool = False) -> dict[str, Any]:
     wanted = everywhere or not dist.is_initialized() or dist.get_rank() == 0
     state = engine.job.model.state_dict()
     found = extra_states(engine, state)
-    tensors = {name: value for name, value in state.items() if not is_extra(name)}
+    tensors = {
+        name: value
+        for name, value in state.items()
+        if not is_extra(name) and not is_added(name, value)
+    }
     for name, value in whole(engine, tensors):
         if wanted and name not in found:
             found[name] = value.detach().cpu().clone()
     if not wanted:
         return {}
     assert (missing := set(engine.saved_names) - found.keys()) == set(), f"{missing} live nowhere"
-    return {name: found[name] for name in engine.saved_names}
+    # What a model itself has added to its state is the same on every rank.
+    added = {name: copy.deepcopy(state[name]) for name in state if is_added(name, state[name])}
+    return {name: found[name] for name in engine.saved_names} | added
 
 
 def whole(engine: Engine, own: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
@@ -72,7 +80,9 @@ def load_whole_state(engine: Engine, state: Mapping[str, Any]) -> None:
     All ranks must call it with the same state.
     """
     missing = sorted(set(engine.saved_names) - state.keys())
-    strange = sorted(state.keys() - set(engine.saved_names))
+    held = engine.job.model.state_dict()
+    added = {name for name, value in held.items() if is_added(name, value)}
+    strange = sorted(state.keys() - set(engine.saved_names) - added)
     if missing or strange:
         raise ValueError(
             f"the state does not belong to this model: it lacks {missing[:3]} and has unknown "
@@ -80,8 +90,8 @@ def load_whole_state(engine: Engine, state: Mapping[str, Any]) -> None:
             "fleet.full_state_dict() returned."
         )
     load_extra_states(engine, state)
-    for name, value in engine.job.model.state_dict().items():
-        if is_extra(name):
+    for name, value in held.items():
+        if is_extra(name) or name in added:
             continue
         if value.shape != state[name].shape:
             raise ValueError(

@@ -14,6 +14,7 @@ from fleetx.comm.reached import Reached
 from fleetx.engine.laid_out import LaidOut
 from fleetx.engine.parameter_names import ParameterNames
 from fleetx.engine.running_optimizer import running_optimizer
+from fleetx.engine.saved_names import saved_names
 from fleetx.engine.strangers import plan_at_work, watch_over
 from fleetx.plan.error import PlanError
 from fleetx.plan.folding import changed_model, changed_step, every_name
@@ -46,7 +47,7 @@ class Engine:
         self.plan = plan
         self.names = ParameterNames(dict(model.named_parameters()))
         """Parameters, the user's and those that run -> the first name of each."""
-        self.saved_names = list(model.state_dict())
+        self.saved_names = saved_names(model)
         """What the plain model saves, in its order."""
         self._first = {name: self.names[p] for name, p in every_name(model).items()}
         self.job = Job(

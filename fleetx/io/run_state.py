@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from fleetx import roles
-from fleetx.api.extra_state import extra_states, is_extra, load_extra_states
+from fleetx.api.extra_state import extra_states, load_extra_states
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.api.saved_layout import layout_of, options_of
 from fleetx.comm.held_gradients import all_waiting, is_agreed, let_wait
 from fleetx.comm.local import local
 from fleetx.engine.engine import Engine
+from fleetx.engine.saved_names import is_extra
 from fleetx.io.agreement import CheckpointError
 from fleetx.io.moved_keys import FIRST, MEAN, Key
 from fleetx.io.random_state import random_state, set_random_state
@@ -160,7 +161,7 @@ class RunState:
         known = {id(p): name for name, p in self._here.items()}
         yield from ((name, p.detach(), True) for name, p in self._here.items())
         for name, value in self._job.model.state_dict(keep_vars=True).items():
-            if not is_extra(name) and id(value) not in known:
+            if isinstance(value, Tensor) and not is_extra(name) and id(value) not in known:
                 yield name, value.detach(), False
 
     def _optimizer_state(self) -> Iterator[Entry]:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from fleetx import roles
 from fleetx.api import session
-from fleetx.api.extra_state import is_extra
 from fleetx.api.promised import Promise, promise
 from fleetx.api.weights import whole
 from fleetx.comm.local import local
 from fleetx.comm.shares import share_of
 from fleetx.engine.engine import Engine
+from fleetx.engine.saved_names import is_added, is_extra
 from fleetx.expected import FLAG, PATH, a, takes
 from fleetx.io.arrangement import Arrangement
 from fleetx.io.files import Folder
@@ -85,7 +85,8 @@ def _engine(model: nn.Module) -> Engine | None:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value for name, value in model.state_dict().items() if not is_extra(name)}
+    state = model.state_dict().items()
+    return {n: value for n, value in state if not is_extra(n) and not is_added(n, value)}
 
 
 def _aliases(model: nn.Module) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Models whose outputs, number formats or weights are of a kind that torch's own tools overlook."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import fleetx as fleet
 from fleetx import roles
+from fleetx.io import load_checkpoint, save_checkpoint
 from fleetx.testing import world
 
 STEPS, BATCH = 3, 4
@@ -257,3 +259,37 @@ def test_a_cut_layer_is_reshaped_into_parts_that_ranks_do_not_divide() -> None:
     learn(model, entropy, slice(None), rule(model))
     found = world(2).run(packed_learned)[0]
     torch.testing.assert_close(found, dict(model.state_dict()), rtol=1e-4, atol=1e-5)
+
+
+class Described(nn.Linear):
+    """Adds its arguments to its state, as models of neuraloperator do."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return super().state_dict(*args, **kwargs) | {"_metadata": {"features": [6, 3]}}
+
+    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        kept = {name: value for name, value in state_dict.items() if name != "_metadata"}
+        return super().load_state_dict(kept, *args, **kwargs)
+
+
+@world(2)
+def test_what_a_model_adds_to_its_state_is_saved_and_not_looked_for(tmp_path: Path) -> None:
+    begun(LAST)
+    model = fleet.distributed_model(Described(6, 3))
+    optimizer = fleet.distributed_optimizer(rule(model))
+    optimizer.minimize(entropy(model, torch.randn(2, 6), torch.tensor([0, 1])))
+    state = fleet.full_state_dict(model, everywhere=True)
+    assert state["_metadata"] == {"features": [6, 3]}
+    save_checkpoint(tmp_path / "run", model, optimizer, step=1)
+    fleet.save_weights(model, tmp_path / "weights")
+    loads: list[Callable[[], Any]] = [
+        lambda: fleet.load_full_state_dict(model, state),
+        lambda: load_checkpoint(tmp_path / "run", model, optimizer),
+        lambda: fleet.load_weights(model, tmp_path / "weights"),
+    ]
+    for load in loads:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+        load()
+        torch.testing.assert_close(fleet.full_state_dict(model, everywhere=True), state)

@@ -1,6 +1,7 @@
 """Laying a model out with torch's ``fully_shard``, unit by unit."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -99,7 +100,8 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
 
     for unit in units:
         held = [p for module in unit.modules for p in module.parameters()]
-        fully_shard(unit.modules, mp_policy=policy(held), **common)
+        with _classes_explained(unit):
+            fully_shard(unit.modules, mp_policy=policy(held), **common)
     # In a program, what lies in a unit has a place of its own beside it.
     done = {p for unit in units for module in unit.modules for p in module.parameters()}
     rest = policy(p for p in model.parameters() if p not in done)
@@ -111,6 +113,25 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
     gather_where_entered(model, units)
     if again:
         replace_forward(model, partial(_explained, model))
+
+
+@contextmanager
+def _classes_explained(unit: Unit) -> Iterator[None]:
+    try:
+        yield
+    except TypeError as error:
+        if "__init_subclass__" not in str(error):
+            raise
+        names = ", ".join(
+            f"{name!r} ({type(module).__name__})"
+            for name, module in zip(unit.names, unit.modules, strict=True)
+        )
+        raise PlanError(
+            "strategy.sharding = True gives the modules that are gathered a class below their own, "
+            f"and a class among those of {names} asks each such class for arguments ({error}). "
+            "Give these arguments of __init_subclass__ defaults, end units elsewhere by "
+            "sharding_configs['segment_anchors'], or set strategy.sharding = False."
+        ) from error
 
 
 def _check_formats(model: nn.Module, units: Sequence[Unit]) -> None:
