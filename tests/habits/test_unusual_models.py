@@ -22,6 +22,7 @@ Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 UNUSED: Flags = {"find_unused_parameters": True}
 LAST: Flags = {"sharding": True, "sharding_configs": {"stage": 3}}
+PIECES = {"stage": 3, "segment_anchors": ["token", "mix"]}
 FIRST: Flags = {"sharding": True, "sharding_configs": {"stage": 1}}
 
 
@@ -81,6 +82,27 @@ class Spectral(nn.Module):
         return self.outer(torch.fft.irfft(spectrum, n=8).double())
 
 
+class Token(nn.Module):
+    """Returns its weight as a view, as the class token of rtdl's FT-Transformer is returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6))
+
+    def forward(self, rows: int) -> Tensor:
+        return self.weight.expand(rows, 1, -1)
+
+
+class WithToken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.mix, self.head = Token(), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = torch.cat([self.token(len(x)), self.mix(x)[:, None]], 1)
+        return self.head(tokens.tanh().mean(1))
+
+
 def entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y)
 
@@ -89,6 +111,7 @@ CASES: dict[str, tuple[type[nn.Module], Loss, list[Flags]]] = {
     "an unused head": (TwoHeads, of_first_head, [LAST | UNUSED]),
     "distributions": (Gaussian, unlikeliness, [UNUSED, FIRST | UNUSED, LAST | UNUSED]),
     "complex": (Spectral, entropy, [{}, FIRST, LAST]),
+    "a returned weight": (WithToken, entropy, [LAST | {"sharding_configs": PIECES}]),
 }
 
 
