@@ -258,7 +258,7 @@ class Engine:
             for look in self.updating:
                 look(self)
             with plan_at_work():
-                moved = self.step.update()
+                moved = self._updated(self.step)
                 self.updates += 1
                 self.step.settle(loss)
         self.loss = None
@@ -266,6 +266,14 @@ class Engine:
             watch(self, loss)
         activity.end_batch(self._due)
         return moved
+
+    def _updated(self, step: Step) -> bool:
+        try:
+            return step.update()
+        except PlanError:
+            # A forward that converts a parameter is the reason, and not what it leads to.
+            self._laid_out.check()
+            raise
 
     def train_batch(
         self, batch: Any, *, before_update: Callable[[Driven], None] = lambda driven: None

@@ -130,7 +130,9 @@ def _converted(path: str, dtype: torch.dtype, parameter: Tensor) -> str:
     return (
         f"the parameter {path!r} was {dtype} in fleet.distributed_model() and is {parameter.dtype} "
         "now, and what exchanges and moves parameters was made for the former. Convert the model "
-        "before fleet.distributed_model(), or set strategy.amp = True to compute in 16 bits."
+        "before fleet.distributed_model(), or set strategy.amp = True to compute in 16 bits; a "
+        "forward that converts it to the format of its inputs, as losses of "
+        "pytorch-metric-learning do, is called with inputs in the former one."
     )
 
 

@@ -316,3 +316,26 @@ def test_what_a_model_adds_to_its_state_is_saved_and_not_looked_for(tmp_path: Pa
                 parameter.zero_()
         load()
         torch.testing.assert_close(fleet.full_state_dict(model, everywhere=True), state)
+
+
+class Converts(nn.Module):
+    """Brings its parameter to the format of its inputs, as pytorch-metric-learning does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.weight = nn.Linear(6, 4), nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.trunk(x)
+        self.weight.data = self.weight.data.to(hidden.dtype)
+        return hidden @ self.weight
+
+
+@world(2)
+def test_a_parameter_that_a_forward_converts_is_named() -> None:
+    begun({"amp": True, "amp_configs": {"dtype": "bfloat16"}})
+    model = fleet.distributed_model(Converts())
+    optimizer = fleet.distributed_optimizer(rule(model))
+    entropy(model, torch.randn(2, 6), torch.tensor([0, 1])).backward()
+    with pytest.raises(RuntimeError, match=r"'weight' was torch\.float32 .* torch\.bfloat16 now"):
+        optimizer.step()
