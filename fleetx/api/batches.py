@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from typing_extensions import override
 
 from fleetx.api.optimizer import DistributedOptimizer
+from fleetx.comm.held_gradients import clear_kept
 from fleetx.comm.nested import mapped
 from fleetx.engine.engine import Engine
 from fleetx.expected import a, expect
@@ -133,6 +134,7 @@ class ZeroGrad:
         """Clear the gradients, unless they still wait for an update to come."""
         if not self._engine.holding:
             type(self._model).zero_grad(self._model, set_to_none=set_to_none)
+            clear_kept(self._model, set_to_none=set_to_none)
             self._engine.cleared()
 
     @override

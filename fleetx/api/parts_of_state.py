@@ -20,6 +20,11 @@ _KNOWING = (str(_TORCH), str(Path(__file__).parents[1]))
 """Whoever puts parts together itself: ``torch.distributed.checkpoint``, and this package."""
 
 
+def own_part(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """What a state holds of one module among others, by the names that are its own."""
+    return {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}
+
+
 def tell_of_parts(state: Mapping[str, Any], whole: Collection[str], frame: FrameType) -> bool:
     """Warn a script that asked for a state, if that is not the state of the whole model.
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 from torch import nn
 from typing_extensions import override
 
-from fleetx.api.parts_of_state import tell_of_parts, tell_of_rows
+from fleetx.api.parts_of_state import own_part, tell_of_parts, tell_of_rows
 from fleetx.api.wrappers import of_fsdp
 
 _NEW: Any = vars(copyreg)["__newobj__"]
@@ -50,7 +50,9 @@ class Returned:
         own = type(self)
         if own._names_of_all:
             plain, frame = cast(nn.Module, self), sys._getframe(1)
-            if tell_of_parts(state, own._names_of_all, frame) or tell_of_rows(plain, frame):
+            # A module around it collects the states of several in one.
+            held = own_part(state, kwargs.get("prefix", args[1] if len(args) > 1 else ""))
+            if tell_of_parts(held, own._names_of_all, frame) or tell_of_rows(plain, frame):
                 own._names_of_all = ()
         return state
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fleetx.torch_internals import fsdp_owner, fsdp_records, fsdp_whole, is_fsdp
+from fleetx.torch_internals import fsdp_kept, fsdp_owner, fsdp_records, fsdp_whole, is_fsdp
 
 
 def sharded(model: nn.Module) -> Iterator[Any]:
@@ -70,6 +70,21 @@ def is_agreed(tensor: Tensor) -> bool:
     """Whether it is spread over ranks that share the data, so that each has a part of their sum."""
     mesh: Any = getattr(tensor, "device_mesh", None)
     return mesh is not None and not {"dp", "sharding"}.isdisjoint(mesh.mesh_dim_names or ())
+
+
+def clear_kept(model: nn.Module, *, set_to_none: bool) -> None:
+    """Clear the gradients of kept parts, which ``model.zero_grad`` may not see.
+
+    Between a forward and its backward a module can hold the gathered parameters, which have none.
+    """
+    if not is_fsdp(model):
+        return
+    for record in (record for unit in sharded(model) for record in fsdp_records(unit)):
+        kept = fsdp_kept(record)
+        if kept.grad is not None and set_to_none:
+            kept.grad = None
+        elif kept.grad is not None:
+            kept.grad.zero_()
 
 
 def forget_gradients(model: nn.Module) -> None:

@@ -34,6 +34,14 @@ class Reached:
         assert isinstance(found, Tensor), "parameters are let go of at the end of a batch"
         return found
 
+    def trains(self) -> bool:
+        """Whether a parameter is not frozen now."""
+        return any(parameter.requires_grad for parameter in self._parameters)
+
+    def filled(self) -> bool:
+        """Whether a parameter has a gradient, wherever it came from."""
+        return any(parameter.grad is not None for parameter in self._parameters)
+
     def distinct(self) -> int:
         """How many parameters got gradients."""
         return len(set(map(_number, self._seen)))

@@ -101,6 +101,7 @@ def _name(parameter: Tensor, names: Mapping[Tensor, str]) -> str:
         raise PlanError(
             f"the optimizer holds a parameter of shape {list(parameter.shape)} that is not the "
             "model's, so it would never be exchanged between workers; give the optimizer "
-            "parameters of the module that is passed to fleet.distributed_model()."
+            "parameters of the module that is passed to fleet.distributed_model(). Two models have "
+            "an optimizer each, or are submodules of one whose forward calls both."
         )
     return names[parameter]

@@ -19,6 +19,7 @@ __all__ = [
     "flattened",
     "forget_sharding_plans",
     "fsdp_gathers_before",
+    "fsdp_kept",
     "fsdp_owner",
     "fsdp_records",
     "fsdp_whole",
@@ -131,6 +132,12 @@ def fsdp_gathers_before(module: Any, outputs: list[Tensor]) -> None:
 def fsdp_owner(record: FsdpRecord) -> tuple[nn.Module, str]:
     """The module that has the parameter of a record, and the name there."""
     return record._module_info.module, record._module_info.param_name
+
+
+def fsdp_kept(record: FsdpRecord) -> Tensor:
+    """The part of the parameter of a record that this rank keeps, and the optimizer moves."""
+    kept: Tensor = record.sharded_param
+    return kept
 
 
 def fsdp_whole(record: FsdpRecord) -> Tensor | None:

@@ -10,6 +10,7 @@ __all__ = [
     "after_backward",
     "current_backward",
     "has_gradient_hooks",
+    "has_tensor_hooks",
     "is_view",
     "mark_parameter",
     "saved_tensor_hooks",
@@ -35,6 +36,11 @@ def after_backward(call: Callable[[], None]) -> None:
 def has_gradient_hooks(parameter: Tensor) -> bool:
     """Whether something is called with the gradient of a leaf."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def has_tensor_hooks(parameter: Tensor) -> bool:
+    """Whether somebody has called ``register_hook`` on it."""
+    return bool(parameter._backward_hooks)
 
 
 def version_of(tensor: Tensor) -> int:

@@ -99,3 +99,14 @@ def words(flags: dict[str, Any]) -> list[str]:
     with said() as found:
         model.state_dict()
     return found
+
+
+@world(2)
+def test_a_module_around_it_asks_for_the_whole() -> None:
+    model = distributed()
+    around = nn.ModuleDict({"student": model, "other": nn.Linear(2, 2)})
+    with said() as found:
+        state = around.state_dict()
+    assert "student.lm_head.weight" in state
+    assert "other.weight" in state
+    assert not found

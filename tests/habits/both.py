@@ -80,5 +80,9 @@ def same(loop: Loop, **settings: Any) -> None:
 
 
 def _numbers(model: nn.Module) -> dict[str, Tensor]:
+    """What it holds; every worker puts together what is cut."""
     state = {name: value.detach().clone().float() for name, value in model.state_dict().items()}
-    return {name: value for name, value in state.items() if value.numel()}
+    whole = {
+        name: getattr(value, "full_tensor", lambda v=value: v)() for name, value in state.items()
+    }
+    return {name: value for name, value in whole.items() if value.numel()}

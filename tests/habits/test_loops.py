@@ -149,6 +149,59 @@ def adversaries(here: Here) -> nn.Module:
     return nn.ModuleList([maker, judge])
 
 
+def adversaries_by_turns(here: Here) -> nn.Module:
+    """The judge is frozen while the other one learns, as in pix2pix and CycleGAN."""
+    maker, judge = here.model(nn.Linear(6, 6)), here.model(nn.Linear(6, 1))
+    making = here.optimizer(torch.optim.SGD(maker.parameters(), lr=0.05))
+    judging = here.optimizer(torch.optim.SGD(judge.parameters(), lr=0.2))
+    for x, _ in here.batches():
+        made = maker(x)
+        judge.requires_grad_(False)
+        making.zero_grad()
+        F.softplus(-judge(made)).mean().backward()
+        making.step()
+        judge.requires_grad_(True)
+        judging.zero_grad()
+        (F.softplus(-judge(x)).mean() + F.softplus(judge(made.detach())).mean()).backward()
+        judging.step()
+    return nn.ModuleList([maker, judge])
+
+
+def cleared_by_the_model(here: Here) -> nn.Module:
+    """Between forward and backward; a second backward comes between update and clearing."""
+    model, optimizer = begun(here)
+    for x, y in here.batches():
+        loss = F.cross_entropy(model(x), y)
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        model(x).pow(2).mean().backward()
+    return model
+
+
+def one_backward_of_many(here: Here) -> nn.Module:
+    """As learning from episodes does it: a forward for each sample, then all losses at once."""
+    model, optimizer = begun(here)
+    for x, y in here.batches():
+        losses = [F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]) for i in range(len(x))]
+        optimizer.zero_grad()
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+    return model
+
+
+def twice_differentiated(here: Here) -> nn.Module:
+    """A penalty on gradients with respect to inputs."""
+    model, optimizer = begun(here)
+    for x, y in here.batches():
+        out = model(x.requires_grad_())
+        (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        optimizer.zero_grad()
+        (F.cross_entropy(out, y) + (slope.norm(dim=1) - 1).pow(2).mean()).backward()
+        optimizer.step()
+    return model
+
+
 LOOPS: list[Loop] = [
     accumulated,
     scaled,
@@ -160,10 +213,21 @@ LOOPS: list[Loop] = [
     fixed_statistics,
     evaluated_alone,
     adversaries,
+    adversaries_by_turns,
+    cleared_by_the_model,
+    one_backward_of_many,
+    twice_differentiated,
 ]
+SPREAD: list[Loop] = [adversaries_by_turns, cleared_by_the_model, one_backward_of_many]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_of_torch_trains_the_same(loop: Loop, workers: int) -> None:
     world(workers).run(same, loop)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("loop", SPREAD)
+def test_a_loop_of_torch_trains_the_same_when_spread(loop: Loop, stage: int) -> None:
+    world(2).run(same, loop, sharding=True, sharding_configs={"stage": stage})

@@ -50,7 +50,6 @@ def test_two_backwards_of_one_forward_are_refused() -> None:
 
 @world(2)
 def test_layers_that_are_frozen_or_thawed_later_are_refused() -> None:
-    """Those of an adversary too, which loops freeze while the other one learns."""
     model, optimizer = begun()
     x, y = batch()
     F.cross_entropy(model(x), y).backward()
@@ -95,4 +94,41 @@ def test_a_forward_through_a_part_of_the_model_is_refused() -> None:
     loss = F.cross_entropy(model[2](model[0](x)), y)
     loss.backward()
     with pytest.raises(RuntimeError, match="not one of its methods or submodules"):
+        optimizer.step()
+
+
+@world(2)
+def test_gradients_that_no_backward_brought_are_refused() -> None:
+    model, optimizer = begun()
+    x, y = batch()
+    for at in range(3):
+        loss = F.cross_entropy(model(x), y)
+        parameters = [*model.parameters()]
+        if at < 2:  # a backward has come, whatever else is looked at
+            (slope,) = torch.autograd.grad(model(x.requires_grad_()).sum(), x)
+            assert slope.shape == x.shape
+            F.cross_entropy(model(x), y).backward()
+            model(x)
+            optimizer.step()
+            optimizer.zero_grad()
+            continue
+        for parameter, gradient in zip(
+            parameters, torch.autograd.grad(loss, parameters), strict=True
+        ):
+            parameter.grad = gradient
+        with pytest.raises(fleet.PlanError, match=r"not what torch\.autograd\.grad\(\) returns"):
+            optimizer.step()
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_hooks_that_are_never_called_are_refused(stage: int) -> None:
+    world(2).run(_hooked, stage)
+
+
+def _hooked(stage: int) -> None:
+    model, optimizer = begun(sharding=True, sharding_configs={"stage": stage})
+    x, y = batch()
+    model[2].weight.register_hook(lambda gradient: gradient)  # as trackers of experiments do
+    F.cross_entropy(model(x), y).backward()
+    with pytest.raises(fleet.PlanError, match=r"'2\.weight' has a hook of register_hook\(\)"):
         optimizer.step()

@@ -23,12 +23,24 @@ class Backwards:
         self._reached = Reached(trained)
         self._forwards = 0
         """Those after which gradients were exchanged."""
+        self._expected = self._came = self._used = False
+        """Since the last update: whether a backward was to be exchanged, whether one came; and
+        whether those that are noted were before it."""
 
     def forget(self, armed: bool) -> None:
         """A forward follows; ``armed`` says whether its backward is to be exchanged."""
+        self._came |= bool(self._reached) and not self._used
+        self._expected, self._used = self._expected or armed, False
         self._reached.forget()
         self._armed = armed
         self._forwards += armed
+
+    def possible(self) -> bool:
+        """Whether a backward would bring gradients: not while all that trains is frozen.
+
+        Many a script freezes the judge of a pair while it trains the other one.
+        """
+        return self._reached.trains()
 
     def recordable(self) -> bool:
         """Whether the coming forward and backward leave the host out."""
@@ -45,6 +57,15 @@ class Backwards:
     def updated(self) -> None:
         """An update has used the gradients: remember which, but hold none of the parameters."""
         self._reached.release()
+        self._expected, self._came, self._used = False, False, True
+
+    def replaced(self) -> bool:
+        """Whether gradients for the update are there, and no backward since the last brought any.
+
+        ``torch.autograd.grad`` gives them past the hooks that exchange them.
+        """
+        came = self._came or bool(self._reached)
+        return self._expected and not came and self._reached.filled()
 
     def unfinished(self) -> bool:
         """Whether the exchange waits for gradients that the backward did not bring."""

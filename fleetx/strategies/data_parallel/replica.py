@@ -34,6 +34,11 @@ _TWICE = (
     "exchanged between workers, which would train apart; add the losses up and call backward once, "
     "or call the model, then backward, for one loss after the other."
 )
+_BY_HAND = (
+    "gradients were put into .grad, and no backward since the last update has brought any: workers "
+    "exchange what loss.backward() leaves there, and not what torch.autograd.grad() returns, so "
+    "they would train apart. Call loss.backward(), and change .grad afterwards."
+)
 
 
 class _Shell(nn.Module):
@@ -104,7 +109,7 @@ def with_gradients(
     """Go through the replica when there will be a backward; one worker may evaluate alone."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
+        if not (torch.is_grad_enabled() and backwards.possible()):
             return forward(*args, **kwargs)
         _check_repeated(backwards)
         backwards.forget(armed=replica.require_backward_grad_sync)
@@ -149,6 +154,8 @@ def during_backward(
         _check_repeated(backwards)
         if backwards.unfinished():
             raise PlanError(UNUSED)
+        if backwards.replaced():
+            raise PlanError(_BY_HAND)
         moved = step.update()
         backwards.updated()
         return moved

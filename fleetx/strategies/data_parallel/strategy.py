@@ -81,7 +81,8 @@ class DataParallel(Strategy, name="data_parallel"):
         trained = [p.requires_grad for p in parameters]
 
         def thawed() -> bool:
-            return trained != [p.requires_grad for p in parameters]
+            now = [p.requires_grad for p in parameters]
+            return now != trained and any(now)  # who freezes all for a while exchanges nothing
 
         def sync(armed: bool) -> None:
             step.sync(armed)

@@ -1,4 +1,4 @@
-"""Batches that reach other parameters on other ranks, which sharding cannot add up."""
+"""What sharding cannot do with gradients: add up those of different parameters, call hooks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +12,7 @@ from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.plan.step import Step
 from fleetx.strategies.sharding.same_missing import same_on_all
+from fleetx.torch_internals import has_tensor_hooks
 
 _UNUSED = (
     "the last batch gave no gradient to {}, and where workers reach different parameters, sharding "
@@ -25,21 +26,28 @@ _DIFFERENT = (
     "parameters (compute both branches and multiply one by 0), or set strategy.sharding = False, "
     "because data parallel can do this with strategy.find_unused_parameters = True."
 )
+_HOOKED = (
+    "{!r} has a hook of register_hook(), which sharding never calls, because gradients are put "
+    "into .grad past autograd once workers have added them up; use "
+    "register_post_accumulate_grad_hook(), which finds in .grad what this worker holds of the "
+    "gradient, or set strategy.sharding = False."
+)
 
 
 def checked(step: Step, job: Job, group: dist.ProcessGroup) -> Step:
-    """Refuse gradients of batches that reached other parameters on other ranks.
+    """Refuse gradients of batches that reached other parameters on other ranks, and hooks.
 
     What a unit exchanges is the gradients that it has, one after the other, so one rank's gradient
     of one parameter would be added to another rank's of the next.
     """
     reached = Reached(job.model.parameters(), frozen=True)  # one may be thawed later
     trouble = partial(_trouble, reached, job, group)
+    parameters = [*job.model.named_parameters()]
     noted = ""
 
     def check() -> None:
         nonlocal noted
-        noted = noted or trouble()
+        noted = noted or trouble() or _hooked(parameters)
         told, noted = job.hindrance(noted), ""
         if told:
             raise PlanError(told)
@@ -69,6 +77,10 @@ def _trouble(reached: Reached, job: Job, group: dist.ProcessGroup) -> str:
     if may_miss and not same_on_all(reached, missing, group, job.device):
         return _DIFFERENT.format(told)
     return ""
+
+
+def _hooked(parameters: Sequence[tuple[str, Tensor]]) -> str:
+    return next((_HOOKED.format(name) for name, p in parameters if has_tensor_hooks(p)), "")
 
 
 def _names(model: nn.Module, parameters: Sequence[Tensor]) -> list[str]:
