@@ -109,7 +109,12 @@ def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
     servers.flush()
     connected.agree(0, topic="load")
     if connected.index == 0:
-        message = {"method": "load", "folder": str(Path(dirname).resolve()), "tables": tables}
+        folder = str(Path(dirname).resolve())
+        saved = connected.saved_sizes(folder)
+        wanted = {name: each for name, each in saved.items() if tables is None or name in tables}
+        for carrier in servers.carriers():
+            carrier.refuse_other_sizes(wanted, "fleet.load_persistables(folder, tables=['words'])")
+        message = {"method": "load", "folder": folder, "tables": tables}
         connected.client.call_all(message)
     connected.agree(0, topic="loaded")
     for carrier in servers.carriers():

@@ -88,15 +88,15 @@ def job(
         for handler in here.handlers:
             handler.preload(began_with, None)
         fleet.init(maker, strategy=strategy)
-        model = fleet.distributed_model(make())
-        optimizer = fleet.distributed_optimizer(rule(model))
-        fleet.init_worker()
-
-        def steps(count: int) -> None:
-            for _ in range(count):
-                optimizer.minimize(((model(IDS) - WANTED) ** 2).mean())
-
         try:
+            model = fleet.distributed_model(make())
+            optimizer = fleet.distributed_optimizer(rule(model))
+            fleet.init_worker()
+
+            def steps(count: int) -> None:
+                for _ in range(count):
+                    optimizer.minimize(((model(IDS) - WANTED) ** 2).mean())
+
             yield model, steps, here
         finally:
             fleet.stop_worker()
@@ -192,6 +192,41 @@ def test_what_was_loaded_stays_and_what_was_learned_before_is_gone(
         torch.testing.assert_close(rows, saved[2], rtol=1e-5, atol=1e-7)
         fleet.settle_workers()
         assert same(values(model), saved)
+
+
+class Wider(Net):
+    """Its last layer has more numbers than that of ``Net``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    @override
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.words(ids)).sum(-1)
+
+
+@pytest.mark.parametrize(("saves", "loads"), [(Net, Wider), (Wider, Net)], ids=["more", "fewer"])
+def test_a_save_of_larger_or_smaller_parameters_is_refused_and_changes_nothing(
+    saves: type[Net], loads: type[Net], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job(monkeypatch, "sync", saves) as (model, steps, _):
+        steps(2)
+        fleet.save_persistables(str(tmp_path))
+        saved = values(model)
+    refused = r"holds parameter 'head.weight' with \d numbers, and the model has \d.*{}"
+    with job(monkeypatch, "sync", loads) as (model, steps, _):
+        steps(1)
+        before = values(model)
+        with pytest.raises(ValueError, match=refused.format("tables=")):
+            fleet.load_persistables(str(tmp_path))
+        assert same(values(model), before)
+        fleet.load_persistables(str(tmp_path), tables=["words"])
+        torch.testing.assert_close(values(model)[2], saved[2])
+        steps(1)
+    begins = job(monkeypatch, "sync", loads, tmp_path)
+    with pytest.raises(ValueError, match=refused.format("var_names=")), begins:
+        pytest.fail("it began")
 
 
 class Crew:

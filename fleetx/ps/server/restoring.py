@@ -125,7 +125,6 @@ def load_sparse(logged: LoggedSparseTable, pieces: list[Piece], server: int, ser
     may have been met again after that.
     """
     manifests = [piece.manifest for piece in pieces]
-    _check(logged.table, pieces)
     count, share = 0, sum(manifest["rows"] for manifest in manifests) // servers
     ours = _share(server, servers)
     with logged.lost_on_failure():
@@ -139,6 +138,38 @@ def load_sparse(logged: LoggedSparseTable, pieces: list[Piece], server: int, ser
                 _load_waiting(logged, _waiting(piece), ours)
     logged.loaded = frozenset(manifest.get("identity", "") for manifest in manifests)
     return count
+
+
+def check_fits(logged: LoggedTable, pieces: list[Piece]) -> None:
+    """Refuse a save that cannot be loaded into a table, before any table is changed."""
+    if isinstance(logged, LoggedSparseTable):
+        _check(logged.table, pieces)
+    elif isinstance(logged, LoggedDenseTable):
+        _check_dense(logged, pieces)
+
+
+def dense_sizes(pieces: list[Piece]) -> dict[str, int]:
+    """How many numbers each dense parameter has in a save."""
+    sizes: dict[str, int] = {}
+    for piece in pieces:
+        if piece.manifest.get("filled"):
+            for name, _, end in piece.manifest["spec"]["blocks"]:
+                sizes[name] = max(end, sizes.get(name, 0))
+    return sizes
+
+
+def _check_dense(logged: LoggedDenseTable, pieces: list[Piece]) -> None:
+    folder, sizes = pieces[0].folder.parent, dense_sizes(pieces)
+    for name, _, end in logged.table.spec.blocks:
+        if name not in sizes:
+            raise ValueError(
+                f"{folder} holds no parameter {name!r}; load it into the model that was saved"
+            )
+        if end > sizes[name]:
+            raise ValueError(
+                f"{folder} holds parameter {name!r} with {sizes[name]} numbers, and the model has "
+                "more; load it into the model that was saved"
+            )
 
 
 def check_base(logged: LoggedSparseTable, pieces: list[Piece]) -> None:
@@ -219,11 +250,6 @@ def load_dense(logged: LoggedDenseTable, pieces: list[Piece]) -> None:
     for blocks, arrays in saved:
         _collect(whole, blocks, arrays)
     wanted = logged.table.spec.blocks
-    if missing := {name for name, _, _ in wanted} - whole.keys():
-        raise ValueError(
-            f"{pieces[0].folder.parent} holds no parameter {min(missing)!r}; load it into the "
-            "model that was saved"
-        )
     keys = {key for arrays in whole.values() for key in arrays}
     cut = {key: _cut(whole, wanted, key) for key in keys}
     logged.replace(cut)

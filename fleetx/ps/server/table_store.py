@@ -17,7 +17,7 @@ from fleetx.ps.tables import save_folder
 from fleetx.ps.tables.checksums import DamagedError
 from fleetx.ps.tables.dense_table import DenseSpec, group_of
 from fleetx.ps.tables.journal import Journal
-from fleetx.ps.tables.saves import Save
+from fleetx.ps.tables.saves import Piece, Save
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.wire.messages import Message
 
@@ -71,6 +71,22 @@ class TableStore:
         """Whether tables begin with what a save holds."""
         return self._preload is not None
 
+    def saved_sizes(self, folder: Path | None) -> dict[str, dict[str, int]]:
+        """Group of dense parameters -> how many numbers each has in a save.
+
+        If no folder is said, the save with which tables begin, as far as they do.
+        """
+        save, tables = (self._preload, self._preloaded)
+        if folder is not None:
+            save, tables = Save.opened(folder), None
+        found: dict[str, dict[str, int]] = {}
+        for name in [] if save is None else save.tables:
+            if tables is None or name in tables:
+                assert save is not None
+                sizes = restoring.dense_sizes(save.pieces_of(name))
+                found.setdefault(group_of(name), {}).update(sizes)
+        return {group: sizes for group, sizes in found.items() if sizes}
+
     def create(self, kind: str, plain: Message, worker: int) -> tuple[int, LoggedTable]:
         """The table of this name and its number, made at the first call."""
         with self._lock:
@@ -102,6 +118,8 @@ class TableStore:
             place.mkdir(parents=True)
         made = self._make(kind, plain, place)
         if self._preload is not None:
+            if _holds(self._preload, made, self._preloaded):
+                restoring.check_fits(made, _pieces(self._preload, made))
             self._fill_and_keep(number, made, self._preload, self._preloaded)
         if state is not None:
             assert place is not None
@@ -186,8 +204,10 @@ class TableStore:
         _check_names(tables, save, [logged.spec.name for logged in self.tables])
         with self._saving:
             for logged in self.tables:  # before any of them is changed
-                if isinstance(logged, LoggedSparseTable) and _holds(save, logged, tables):
-                    restoring.check_base(logged, save.pieces_of(logged.spec.name))
+                if _holds(save, logged, tables):
+                    restoring.check_fits(logged, _pieces(save, logged))
+                    if isinstance(logged, LoggedSparseTable):
+                        restoring.check_base(logged, save.pieces_of(logged.spec.name))
             for number, logged in enumerate(self.tables):
                 logged.require_intact()
                 self._fill_and_keep(number, logged, save, tables)
@@ -204,7 +224,7 @@ class TableStore:
         """Load a table, if a save holds it and it is wanted; whether that is so."""
         if not _holds(save, logged, tables):
             return False
-        pieces = [piece for name in _names_in(save, logged) for piece in save.pieces_of(name)]
+        pieces = _pieces(save, logged)
         if isinstance(logged, LoggedSparseTable):
             restoring.load_sparse(logged, pieces, self._server, self._servers)
         elif isinstance(logged, LoggedDenseTable):
@@ -216,6 +236,11 @@ def _holds(save: Save, logged: LoggedTable, tables: list[str] | None) -> bool:
     """Whether a save holds a table that is wanted."""
     names = _names_in(save, logged)
     return bool(names) and (tables is None or not {*tables}.isdisjoint(names))
+
+
+def _pieces(save: Save, logged: LoggedTable) -> list[Piece]:
+    """All that a save holds for a table, of all servers that wrote it."""
+    return [piece for name in _names_in(save, logged) for piece in save.pieces_of(name)]
 
 
 def _names_in(save: Save, logged: LoggedTable) -> list[str]:

@@ -55,6 +55,8 @@ class TableSetup:
         """The options of the groups with which tables were made."""
         self._brought: list[tuple[Tensor, int]] = []
         """Dense parameters, and how often they had been written to when they were brought."""
+        self._sizes: dict[str, dict[str, int]] = {}
+        """Group of dense parameters -> how many numbers each has."""
         self._refusing: list[RemovableHandle] = []
         """Who refuses states that are loaded past the servers."""
         self._opening = threading.Lock()
@@ -127,11 +129,14 @@ class TableSetup:
             self._before_setup(worker, len(worker.carriers) + 1)
         worker.pace = self.pace(worker)
         groups: list[tuple[DenseGroup, dict[str, Any]]] = []
+        saved, self._sizes = worker.saved_sizes(), {}
         for group in self.optimizer.param_groups:
             dense = {self.names[p]: p for p in group["params"] if p not in self.modules}
             if dense:
                 name = f"dense-{worker.dense_tables}"
                 worker.dense_tables += 1
+                self._sizes[name] = {key: p.numel() for key, p in dense.items()}
+                self.refuse_other_sizes(saved, "fleet.init_server(folder, var_names=['words'])")
                 rule, options = self.dense_rule(group)
                 for made in dense_groups(name, dense, self.options.split, worker.client.servers):
                     made.create(worker.client, rule, initial_options(options), worker.pace)
@@ -212,6 +217,18 @@ class TableSetup:
                     "they do not hear of that: the update would go on from what they hold. Write "
                     "before the first batch, and load weights with fleet.load_persistables()"
                 )
+
+    def refuse_other_sizes(self, saved: Mapping[str, Mapping[str, int]], instead: str) -> None:
+        """Refuse a save of a model whose parameters are larger or smaller: it would be cut."""
+        for group, sizes in self._sizes.items():
+            theirs = saved.get(group, {})
+            for name, size in sizes.items():
+                if theirs.get(name, size) != size:
+                    raise ValueError(
+                        f"the save holds parameter {name!r} with {theirs[name]} numbers, and the "
+                        f"model has {size}; build the model that was saved, or take the rows of "
+                        f"tables alone, by their names: {instead}"
+                    )
 
     def refuse_states(self) -> None:
         """From now on, refuse states of a model whose rows are elsewhere."""

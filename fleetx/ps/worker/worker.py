@@ -56,6 +56,13 @@ class Worker:
         """Whether the servers began with a save, so that models shall, too."""
         return bool(self.client.call({"method": "began"})["saved"])
 
+    def saved_sizes(self, folder: str | None = None) -> dict[str, dict[str, int]]:
+        """Group of dense parameters -> how many numbers each has in a save.
+
+        If no folder is said, the save with which the servers began, if there is one.
+        """
+        return dict(self.client.call({"method": "saved_sizes", "folder": folder})["sizes"])
+
     def connection(self) -> Client:
         """Connections of their own, for what must not wait for others."""
         made = Client(self.endpoints, self.access)
