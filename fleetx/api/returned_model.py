@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from fleetx.api.parts_of_state import own_part, tell_of_parts, tell_of_rows
 from fleetx.api.wrappers import of_fsdp
+from fleetx.plan.error import PlanError
 
 _NEW: Any = vars(copyreg)["__newobj__"]
 """How objects of most classes are made anew."""
@@ -91,12 +92,23 @@ def give_words(model: nn.Module, names: Collection[str]) -> None:
     # Torch, too, puts a class before the user's, and counts on being the first and the user's next.
     if known.__bases__[0] in of_fsdp("FSDPModule"):
         own = _before(known, known.__bases__[0], _own(known.__mro__[2]))
+        own.__deepcopy__ = _refuse_copy
     else:
         own = _own(known)
     # Past ``__setattr__`` of users. Python allows it between classes whose objects look alike in
     # memory: ``own`` adds no slots, so they do, whatever the user's class has.
     object.__setattr__(model, "__class__", own)
     own._names_of_all = names
+
+
+def _refuse_copy(model: nn.Module, memo: Any) -> Any:
+    raise PlanError(
+        "copy.deepcopy(model), by which averages of weights (EMA) begin, too, would copy this "
+        "worker's share of a model that strategy.sharding = True has spread, which cannot run by "
+        "itself. Copy the model before fleet.distributed_model(), and bring the copy up to date "
+        "with copy.load_state_dict(fleet.full_state_dict(model, everywhere=True)); or set "
+        "strategy.sharding = False."
+    )
 
 
 def _own(plain: type) -> Any:

@@ -1,5 +1,6 @@
 """Models whose outputs, number formats or weights are of a kind that torch's own tools overlook."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,10 @@ def test_what_cannot_be_in_force_is_refused() -> None:
     begun(LAST)
     with pytest.raises(fleet.PlanError, match=r"'0\.weight' in complex64, '0\.bias' in float32"):
         fleet.distributed_model(nn.Sequential(Mixed(), nn.Linear(3, 3)))
+    begun(LAST)
+    heads = fleet.distributed_model(TwoHeads())
+    with pytest.raises(fleet.PlanError, match=r"copy\.deepcopy\(model\).*strategy\.sharding"):
+        copy.deepcopy(heads)
     begun({"lars": True})
     model = fleet.distributed_model(Mixed())
     with pytest.raises(fleet.PlanError, match=r"strategy\.lars = True .* 'weight' is complex"):
