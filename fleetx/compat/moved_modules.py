@@ -64,6 +64,7 @@ MOVED = {
     "paddle.incubate.hapi.vision": "paddle.vision",
     "paddle.incubate.hapi.vision.models": "paddle.vision.models",
     "paddle.incubate.hapi.vision.transforms": "paddle.vision.transforms",
+    "paddle.utils.profiler": "paddle.fluid.profiler",
 }
 """Another name of a module -> the module.
 

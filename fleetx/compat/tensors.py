@@ -257,6 +257,16 @@ def _block(self: torch.Tensor) -> Any:
     return importlib.import_module(f"{HERE}programs").default_main_program().global_block()
 
 
+def _parameter_shape(self: torch.Tensor) -> Any:
+    """The sizes, for scripts as a list: they compare it with lists, and leave out what differs."""
+    caller = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
+    return _shape_of(self) if caller in {"torch", "fleetx"} else Sizes(_shape_of(self))
+
+
+_PARAMETERS_OWN = {"shape": property(_parameter_shape)}
+"""Of ``torch.nn.Parameter``: parameters of layers are no tensors of the class above."""
+
+
 def _numpy(self: torch.Tensor, *, force: bool = False) -> Any:
     if isinstance(self, Variable) or (isinstance(self, Tensor) and _by_torch(self)):
         return _torch_numpy(self, force=force)
@@ -359,6 +369,8 @@ def install() -> None:
     for name, value in ATTACHED.items():
         if name not in vars(torch.Tensor):
             setattr(torch.Tensor, name, value)
+    for name, value in _PARAMETERS_OWN.items():
+        setattr(torch.nn.Parameter, name, value)
     for name, value in _variables_own().items():
         _replaced[name] = vars(Variable).get(name)
         setattr(Variable, name, value)
@@ -369,6 +381,9 @@ def uninstall() -> None:
     for name, value in ATTACHED.items():
         if vars(torch.Tensor).get(name) is value:
             delattr(torch.Tensor, name)
+    for name in _PARAMETERS_OWN:
+        if name in vars(torch.nn.Parameter):
+            delattr(torch.nn.Parameter, name)
     for name, before in _replaced.items():
         if before is None:
             delattr(Variable, name)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.overrides import has_torch_function_unary
 
+from fleetx import roles
 from fleetx.compat.recorded import agreed
 from fleetx.compat.tables import HERE
 from fleetx.record.recorder import record
@@ -96,6 +97,22 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 """In Paddle ``x += y`` makes another variable, too."""
 
 
+def _is_distributed(self: Variable) -> bool:
+    return bool(vars(self).get("_paddle_is_distributed", False))
+
+
+def _set_is_distributed(self: Variable, value: bool) -> None:
+    """Refuse parts of parameters that are each worker's own."""
+    if value and roles.started() and roles.identity().is_collective and roles.worker_num() > 1:
+        raise NotImplementedError(
+            f"{self.name}.is_distributed = True says that each worker has a part of its own of "
+            "this parameter; in programs here all workers have the same ones, so parts would mix. "
+            "Write the layer with paddle.distributed.split, or train eagerly with "
+            "ColumnParallelLinear, RowParallelLinear and VocabParallelEmbedding."
+        )
+    vars(self)["_paddle_is_distributed"] = bool(value)
+
+
 def own() -> dict[str, Any]:
     """Names that variables have in a process that serves Paddle's modules."""
     return {
@@ -104,6 +121,7 @@ def own() -> dict[str, Any]:
         "block": property(_block),
         "op": property(_op),
         "desc": property(Description),
+        "is_distributed": property(_is_distributed, _set_is_distributed),
         "is_data": property(lambda self: self.node.op == "placeholder"),
         "optimize_attr": _noted("optimize_attr", None),
         "regularizer": _noted("regularizer", None),

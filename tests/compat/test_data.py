@@ -303,7 +303,7 @@ def test_iterable_data_sets() -> None:
             yield from (np.float32(number) for number in range(5))
 
     loader = paddle.io.DataLoader(Stream(), batch_size=2)
-    assert [batch[0].numpy().tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+    assert [batch.numpy().tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
     with pytest.raises(ValueError, match="order of its own"):
         paddle.io.DataLoader(Stream(), batch_size=2, shuffle=True)
 

@@ -33,7 +33,8 @@ def test_modules_that_moved_are_taken_from_the_one_above_them() -> None:
 def test_a_star_brings_the_names_of_a_table() -> None:
     names: dict[str, Any] = {}
     exec("from paddle.fluid import *\nfrom paddle.fluid.layers import *", names)
-    assert {"Executor", "layers", "fc", "cross_entropy"} <= set(names)
+    exec("from paddle.fluid.dygraph.nn import *\nfrom paddle.fluid.dygraph.base import *", names)
+    assert {"Executor", "layers", "fc", "cross_entropy", "Embedding", "to_variable"} <= set(names)
     assert not any(name.startswith("_") and name != "__builtins__" for name in names)
     import paddle
 
@@ -95,6 +96,66 @@ def test_labels_of_their_rows_are_taken() -> None:
             one(paddle.full([4, 1], 0.5), paddle.zeros([4]))
     with pytest.raises(ValueError, match="do not belong"):
         paddle.metric.accuracy(scores, paddle.zeros([3, 1], "int64"))
+
+
+def test_shapes_of_what_a_layer_has_are_lists() -> None:
+    import paddle
+
+    layer = paddle.nn.BatchNorm1D(2)
+    assert layer.weight.shape == [2]
+    assert layer.weight.shape.index(2) == 0
+    for held in layer.state_dict().values():
+        assert held.shape == list(held.shape)  # whoever loads leaves out what differs
+    layer.state_dict()["_mean"].set_value(np.array([3.0, 4.0], "float32"))
+    assert layer._mean.numpy().tolist() == [3.0, 4.0]
+
+
+def test_samples_of_one_field_are_a_tensor() -> None:
+    import paddle
+
+    rows = [np.full(3, number, "float32") for number in range(4)]
+    for batch in paddle.io.DataLoader(rows, batch_size=2):
+        assert batch.shape == [2, 3]
+    for batch in paddle.io.DataLoader([(row,) for row in rows], batch_size=2):
+        assert [field.shape for field in batch] == [[2, 3]]
+
+
+def test_pieces_of_texts_are_counted() -> None:
+    from paddle import fluid
+
+    counted = fluid.metrics.ChunkEvaluator()
+    assert counted.eval() == (0.0, 0.0, 0.0)
+    counted.update(np.array([10]), np.array([9]), np.array([8]))
+    counted.update(2, 3, 1)
+    assert counted.eval() == pytest.approx((9 / 12, 9 / 12, 9 / 12))  # as Paddle counts
+
+
+def test_layers_of_1_6_are_told_apart() -> None:
+    from paddle.fluid.dygraph import nn
+
+    with pytest.raises(TypeError, match=r"name_scope, as in Paddle 1\.6"):
+        nn.Embedding("table", size=[10, 4])
+    assert nn.Embedding(size=[10, 4]).weight.shape == [10, 4]
+
+
+def parts_of_programs() -> str:
+    """A parameter of which each worker of a program would have a part."""
+    with served():
+        import paddle
+        from paddle.distributed import fleet
+
+        paddle.enable_static()
+        fleet.init(is_collective=True)
+        weight = paddle.static.create_parameter([2, 2], "float32", name="part")
+        try:
+            weight.is_distributed = True
+        except NotImplementedError as error:
+            return str(error)
+        return ""
+
+
+def test_parts_of_parameters_are_refused_in_programs() -> None:
+    assert all("paddle.distributed.split" in told for told in world(2).run(parts_of_programs))
 
 
 @pytest.mark.parametrize("old", [True, False])

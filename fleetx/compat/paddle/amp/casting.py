@@ -102,3 +102,13 @@ def decorate(
     if level == "O2" and master_weight is False:
         note("paddle.amp.decorate(master_weight=False)", "weights keep 32 bits all the same.")
     return models if optimizers is None else (models, optimizers)
+
+
+def is_float16_supported(device: Any = None) -> bool:
+    """Whether this process computes in float16 without loss of speed: on a card."""
+    return torch.cuda.is_available()
+
+
+def is_bfloat16_supported(device: Any = None) -> bool:
+    """Whether it computes in bfloat16: every processor does, and cards from Ampere on."""
+    return not torch.cuda.is_available() or torch.cuda.is_bf16_supported()

@@ -14,7 +14,28 @@ from fleetx.compat.plain import plain
 from fleetx.compat.tensors import wrap
 from fleetx.record.variable import Variable
 
-__all__ = ["Group", "ReduceOp", "get_group", "new_group"]
+__all__ = [
+    "Group",
+    "ReduceOp",
+    "all_gather",
+    "all_gather_object",
+    "all_reduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "get_group",
+    "irecv",
+    "isend",
+    "new_group",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send",
+    "split",
+    "wait",
+]
 
 
 class ReduceOp:

@@ -41,3 +41,8 @@ def gradients(
 
 
 calc_gradient = gradients
+
+
+def _append_grad_suffix_(name: str) -> str:
+    """What the gradient of a variable is called."""
+    return f"{name}@GRAD"

@@ -150,3 +150,25 @@ class CompositeMetric(MetricBase):
     def eval(self) -> Sequence[float]:
         """What each says."""
         return [metric.eval() for metric in self._metrics]
+
+
+class ChunkEvaluator(MetricBase):
+    """How many pieces of texts were found, by the counts of ``fluid.layers.chunk_eval``."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.num_infer_chunks = self.num_label_chunks = self.num_correct_chunks = 0
+
+    def update(self, num_infer_chunks: Any, num_label_chunks: Any, num_correct_chunks: Any) -> None:
+        """Add the counts of a batch: found, there, and both."""
+        self.num_infer_chunks += int(np.asarray(num_infer_chunks).item())
+        self.num_label_chunks += int(np.asarray(num_label_chunks).item())
+        self.num_correct_chunks += int(np.asarray(num_correct_chunks).item())
+
+    def eval(self) -> tuple[float, float, float]:
+        """Precision, recall and their harmonic mean so far; 0 of nothing."""
+        right = self.num_correct_chunks
+        precision = right / self.num_infer_chunks if self.num_infer_chunks else 0.0
+        recall = right / self.num_label_chunks if self.num_label_chunks else 0.0
+        mean = 2 * precision * recall / (precision + recall) if right else 0.0
+        return precision, recall, mean

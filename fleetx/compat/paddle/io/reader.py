@@ -185,7 +185,8 @@ class DataLoader:
             return batch if modes.is_static() else tensors_of(batch)
         values = list(batch) if isinstance(batch, (list, tuple)) else [batch]
         if self.return_list or not self.feed_list:
-            return _held(values) if modes.is_static() else tensors_of(values)
+            given = _held(values) if modes.is_static() else tensors_of(values)
+            return given if isinstance(batch, (list, tuple)) else given[0]
         names = [variable.name for variable in self.feed_list]
         program = program_of(self.feed_list[0])
         return [as_lod_tensors(fed(program, dict(zip(names, values, strict=True))))]

@@ -7,7 +7,15 @@ from fleetx.compat.modes import dygraph_guard as guard
 from fleetx.compat.paddle.autograd import grad, no_grad
 from fleetx.compat.paddle.tensor.creation import to_tensor
 
-__all__ = ["grad", "guard", "no_grad"]
+__all__ = [
+    "disable_dygraph",
+    "enable_dygraph",
+    "enabled",
+    "grad",
+    "guard",
+    "no_grad",
+    "to_variable",
+]
 
 
 def to_variable(

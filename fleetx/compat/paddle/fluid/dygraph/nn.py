@@ -18,7 +18,31 @@ from fleetx.compat.paddle.nn.layer import norm
 from fleetx.compat.paddle.nn.layer.layers import Layer
 from fleetx.compat.paddle.nn.layer.norm import BatchNorm
 
-__all__ = ["BatchNorm"]
+__all__ = [
+    "FC",
+    "BatchNorm",
+    "Conv2D",
+    "Conv2DTranspose",
+    "Dropout",
+    "Embedding",
+    "GroupNorm",
+    "LayerNorm",
+    "Linear",
+    "PRelu",
+    "Pool2D",
+]
+
+
+class _Unscoped:
+    """Refuses the name with which layers of Paddle 1.6 began."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], str):
+            raise TypeError(
+                f"{cls.__name__}({args[0]!r}, ...) begins with a name_scope, as in Paddle 1.6; "
+                "leave it out, as 1.7 did, and give the sizes of inputs that 1.7 asks for."
+            )
+        return super().__new__(cls)
 
 
 def _engine(use_cudnn: bool) -> None:
@@ -26,7 +50,7 @@ def _engine(use_cudnn: bool) -> None:
         note("use_cudnn=False", "torch chooses its kernels; results are the same.")
 
 
-class Conv2D(Layer):
+class Conv2D(_Unscoped, Layer):
     """A convolution over two axes."""
 
     def __init__(
@@ -63,7 +87,7 @@ class Conv2D(Layer):
         return activated(convs.conv2d(input, self.weight, self.bias, *self._options), self._act)
 
 
-class Conv2DTranspose(Layer):
+class Conv2DTranspose(_Unscoped, Layer):
     """A convolution over two axes, the other way."""
 
     def __init__(
@@ -98,7 +122,7 @@ class Conv2DTranspose(Layer):
         return activated(convs.transposed(2, *given, self._output_size, "NCHW"), self._act)
 
 
-class Pool2D(Layer):
+class Pool2D(_Unscoped, Layer):
     """Largest numbers or means of windows."""
 
     def __init__(
@@ -182,7 +206,7 @@ class FC(Layer):
         return activated(common.linear(flat, self.weight, self.bias), self._act)
 
 
-class Embedding(Layer):
+class Embedding(_Unscoped, Layer):
     """A table of rows; indices may have a last axis of size 1."""
 
     def __init__(
@@ -205,7 +229,7 @@ class Embedding(Layer):
         return common.embedding(input, self.weight, self._padding_idx)
 
 
-class LayerNorm(norm.LayerNorm):
+class LayerNorm(_Unscoped, norm.LayerNorm):
     """Mean 0 and variance 1 over the last axes."""
 
     def __init__(
@@ -232,7 +256,7 @@ class LayerNorm(norm.LayerNorm):
         return activated(super().forward(input), self._act)
 
 
-class GroupNorm(norm.GroupNorm):
+class GroupNorm(_Unscoped, norm.GroupNorm):
     """Mean 0 and variance 1 over groups of channels."""
 
     def __init__(

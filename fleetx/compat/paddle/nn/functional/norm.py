@@ -12,7 +12,14 @@ from fleetx.compat.paddle.nn.functional.common import normalize, several
 from fleetx.compat.paddle.nn.functional.conv import channels_back, channels_first
 from fleetx.compat.tensors import op
 
-__all__ = ["normalize"]
+__all__ = [
+    "batch_norm",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "local_response_norm",
+    "normalize",
+]
 
 
 @op

@@ -208,6 +208,9 @@ class Layer(nn.Module):
         for path, value in self.named_parameters(prefix=kwargs.get("prefix", "").rstrip(".")):
             if isinstance(value, Variable):
                 found[path] = stored(value)
+        for path, value in found.items():
+            if type(value) is torch.Tensor:
+                found[path] = wrap(value)  # buffers, for scripts: the same numbers
         if shallow:
             own = {*vars(self)["_parameters"], *vars(self)["_buffers"], *self._variables}
             found = {key: value for key, value in found.items() if key in own}
