@@ -121,10 +121,10 @@ class DataParallel(Layer):
                 process_group=among.process_group,
                 bucket_cap_mb=comm_buffer_size,
                 find_unused_parameters=find_unused_parameters,
-                # As in Paddle, running statistics are each worker's own after the start. Copies in
-                # a forward would also spoil the backward of another one before it, as GANs have.
-                forward_sync_buffers=False,
             )
+            # As in Paddle, running statistics are each worker's own after the start. Copies in a
+            # forward would also spoil the backward of another one before it, as GANs have.
+            wrapped.broadcast_buffers = False
         vars(self)["_wrapped"] = wrapped
         vars(self)["_is_exchanging"] = False
 
