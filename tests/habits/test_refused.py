@@ -132,3 +132,16 @@ def _hooked(stage: int) -> None:
     F.cross_entropy(model(x), y).backward()
     with pytest.raises(fleet.PlanError, match=r"'2\.weight' has a hook of register_hook\(\)"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_gradients_of_gradients_are_refused_where_weights_are_given_back(stage: int) -> None:
+    world(2).run(_penalised, stage)
+
+
+def _penalised(stage: int) -> None:
+    model, _ = begun(sharding=True, sharding_configs={"stage": stage})
+    x, _ = batch()
+    out = model(x.requires_grad_())
+    with pytest.raises(fleet.PlanError, match=r"differentiates gradients \(create_graph=True"):
+        torch.autograd.grad(out.sum(), x, create_graph=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fleetx.comm.local import local
 from fleetx.comm.nested import mapped, tensors
 from fleetx.strategies.sharding.units import Unit
-from fleetx.torch_internals import is_fsdp
+from fleetx.torch_internals import fsdp_records, fsdp_whole, is_fsdp
 
 
 def copy_returned_weights(model: nn.Module, units: Sequence[Unit]) -> None:
@@ -25,7 +25,9 @@ def copy_returned_weights(model: nn.Module, units: Sequence[Unit]) -> None:
 def _copied(module: nn.Module, args: Any, outputs: Any) -> Any:
     if not is_fsdp(module):  # a copy of the model has this hook, too, and is plain
         return None
-    weights = {_memory(parameter) for parameter in module.parameters()} - {0}
+    # Its own unit alone: those inside of it have returned copies already.
+    gathered = (fsdp_whole(record) for record in fsdp_records(module))
+    weights = {_memory(whole) for whole in gathered if whole is not None} - {0}
     if not any(_memory(tensor) in weights for tensor in tensors(outputs)):
         return None
     return mapped(lambda t: t.clone() if _memory(t) in weights else t, outputs)
