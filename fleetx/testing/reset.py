@@ -23,6 +23,7 @@ class Reset:
         self._environment = dict(os.environ)
         self._folder = os.getcwd()
         self._threads = torch.get_num_threads()
+        self._mkldnn = torch.backends.mkldnn.enabled
         self._loaded = len(sys.modules)  # those from birth are kept out by the fork server
         self._rounds = 0
         self()
@@ -67,6 +68,9 @@ class Reset:
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)
         torch.set_grad_enabled(True)
+        # Torch itself switches oneDNN off for good where that cannot multiply, as in bfloat16 on
+        # some ARM processors, and adds up in another order from then on.
+        torch.backends.mkldnn.enabled = self._mkldnn
         if torch.are_deterministic_algorithms_enabled():  # the setter imports the compiler
             torch.use_deterministic_algorithms(False)
         if torch.get_num_threads() != self._threads:
