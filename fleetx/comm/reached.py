@@ -39,8 +39,9 @@ class Reached:
         return any(parameter.requires_grad for parameter in self._parameters)
 
     def filled(self) -> bool:
-        """Whether a parameter has a gradient, wherever it came from."""
-        return any(parameter.grad is not None for parameter in self._parameters)
+        """Whether a parameter has a gradient that is not 0, wherever it came from."""
+        found = (parameter.grad for parameter in self._parameters)
+        return any(gradient is not None and bool(gradient.norm()) for gradient in found)
 
     def distinct(self) -> int:
         """How many parameters got gradients."""

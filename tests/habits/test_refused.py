@@ -110,6 +110,9 @@ def test_gradients_that_no_backward_brought_are_refused() -> None:
             F.cross_entropy(model(x), y).backward()
             model(x)
             optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            model(x)
+            optimizer.step()  # without a backward, by zeros, as in torch
             optimizer.zero_grad()
             continue
         for parameter, gradient in zip(
