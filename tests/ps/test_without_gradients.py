@@ -117,8 +117,10 @@ def plainly(batches: list[list[list[int]]]) -> list[torch.Tensor]:
     return kept(model)
 
 
-def work(here: Team, index: int, batches: list[list[list[int]]]) -> list[torch.Tensor]:
-    model, worker = Heads(), here.worker(index)
+def work(
+    here: Team, model: Heads, index: int, batches: list[list[list[int]]]
+) -> list[torch.Tensor]:
+    worker = here.worker(index)
     carrier = carried(model, worker, carrier_options=SPLIT, **RULE)
     for x, tasks in zip(X, batches, strict=True):
         update(model, carrier, x + index, tasks[index])
@@ -132,8 +134,14 @@ def work(here: Team, index: int, batches: list[list[list[int]]]) -> list[torch.T
 def test_heads_that_some_batches_do_not_train(workers: int) -> None:
     # The second worker has other tasks: what one of them trains is trained.
     batches = [[TASKS[at - index] for index in range(workers)] for at in range(len(TASKS))]
+    models = [Heads() for _ in range(workers)]  # threads would share torch's generator
     with team(2, workers) as here:
-        found = together(*(lambda i=i: work(here, i, batches) for i in range(workers)))
+        found = together(
+            *(
+                lambda i=i, model=model: work(here, model, i, batches)
+                for i, model in enumerate(models)
+            )
+        )
     for each in found:
         torch.testing.assert_close(each, plainly(batches), rtol=1e-5, atol=1e-6)
 
