@@ -7,6 +7,7 @@ noise. Images per second are medians over the turns; the host's time is that of 
 python benchmarks/resnet_gpu.py                      # the jobs of the table in README.md
 python benchmarks/resnet_gpu.py --job 32r+graph      # batch 32, recompute, captured
 python benchmarks/resnet_gpu.py --job 32r+graph+exchange  # … as one of several workers
+python benchmarks/resnet_gpu.py --job 32r+compile+graph --compile_configs '{"combo_kernels": true}'
 python benchmarks/resnet_gpu.py --job 32 --turns 20 --seconds 0.5
 """
 
@@ -17,7 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -100,6 +101,8 @@ class Job:
     captured: bool = False
     exchanged: bool = False
     """Through the data-parallel path: gradients and statistics go through NCCL, to nobody else."""
+    configs: tuple[tuple[str, Any], ...] = ()
+    """``compile_configs`` of fleetx."""
 
     @property
     def name(self) -> str:
@@ -143,6 +146,8 @@ def with_fleetx(job: Job, batch: tuple[Tensor, Tensor]) -> Train:
     }
     strategy.recompute, strategy.compile = job.recompute, job.compiled
     strategy.cuda_graph = job.captured
+    if job.compiled:
+        strategy.compile_configs = dict(job.configs)  # type: ignore[assignment]
     if job.recompute:
         strategy.recompute_configs = {"checkpoints": ["blocks.*"]}
     fleet.init(is_collective=True, strategy=strategy)
@@ -273,22 +278,22 @@ def measure(job: Job, turns: int, length: float) -> dict[str, object]:
         "job": job.name,
         "by hand": rates[0],
         "fleetx": rates[1],
-        "ratio": _faster(hand.clock, ours.clock),
-        "noise": _faster(hand.clock, again.clock),
+        "ratio": faster(hand.clock, ours.clock),
+        "noise": faster(hand.clock, again.clock),
         "host ms": [round(1e3 * statistics.median(side.host), 2) for side in sides],
-        "host ratio": _faster(hand.host, ours.host),
-        "host noise": _faster(hand.host, again.host),
+        "host ratio": faster(hand.host, ours.host),
+        "host noise": faster(hand.host, again.host),
         "losses": [round(float(side.train()), 3) for side in sides],
         "GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1),
     }
 
 
-def _faster(usual: list[float], other: list[float]) -> float:
+def faster(usual: list[float], other: list[float]) -> float:
     """How many times as fast the other one is; turns are compared with those beside them."""
     return round(statistics.median(a / b for a, b in zip(usual, other, strict=True)), 3)
 
 
-def main(names: Iterable[str], turns: int, length: float) -> None:
+def main(names: Iterable[str], turns: int, length: float, configs: dict[str, Any]) -> None:
     """Print one line of JSON per job."""
     torch.backends.cudnn.benchmark = True
     wanted = set(names)
@@ -296,7 +301,8 @@ def main(names: Iterable[str], turns: int, length: float) -> None:
         if wanted and job.name not in wanted:
             continue
         torch.cuda.reset_peak_memory_stats()
-        print(json.dumps(measure(job, turns, length)), flush=True)
+        chosen = replace(job, configs=tuple(configs.items()))
+        print(json.dumps(measure(chosen, turns, length)), flush=True)
         torch._dynamo.reset()
         gc.collect()
         torch.cuda.empty_cache()
@@ -307,5 +313,6 @@ if __name__ == "__main__":
     parser.add_argument("--job", action="append", default=[], choices=[j.name for j in JOBS])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="how long a turn is")
+    parser.add_argument("--compile_configs", type=json.loads, default={}, help="of fleetx, as JSON")
     given = parser.parse_args()
-    main(given.job, given.turns, given.seconds)
+    main(given.job, given.turns, given.seconds, given.compile_configs)

@@ -58,12 +58,16 @@ class CompileConfigs(TypedDict, total=False):
     mode: Literal["default", "max-autotune-no-cudagraphs"]
     dynamic: bool
     fullgraph: bool
+    unit: Literal["auto", "block", "model"]
+    combo_kernels: bool
 
 class AllCompileConfigs(TypedDict):
     backend: str
     mode: Literal["default", "max-autotune-no-cudagraphs"]
     dynamic: bool
     fullgraph: bool
+    unit: Literal["auto", "block", "model"]
+    combo_kernels: bool
 
 class CudaGraphConfigs(TypedDict, total=False):
     warmup: int

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from fleetx.launch.addresses import split_endpoint
 from fleetx.launch.cluster import Job, Process, World
+from fleetx.roles.card_queues import MOST as MOST_QUEUES
+from fleetx.roles.card_queues import VARIABLE as QUEUES
 
 _OF_ONE_JOB = ("FLAGS_selected_gpus", "PADDLE_LOCAL_DEVICE_IDS", "PADDLE_PSERVERS_IP_PORT_LIST")
 """Variables of which a process must not see another job's value."""
@@ -55,6 +57,8 @@ def variables(
         ours["FLEETX_PS_METRICS_PORT"] = str(job.metrics_port + process.local_rank)
     if job.cards:
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(job.cards)
+        # A script may use its card before fleet.init(), which would be too late to say this.
+        ours[QUEUES] = environ.get(QUEUES) or str(MOST_QUEUES)
     else:
         ours["PADDLE_DISTRI_BACKEND"] = "gloo"
     if job.hide_cards:

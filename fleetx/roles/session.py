@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from fleetx.roles import activity, figures, logs
+from fleetx.roles.card_queues import use_all_queues
 from fleetx.roles.detection import PaddleCloudRoleMaker
 from fleetx.roles.environment import Environment
 from fleetx.roles.freed_memory import keep_freed_memory
@@ -55,6 +56,8 @@ def start(role_maker: RoleMaker | None = None, *, is_collective: bool = False) -
     handler = logs.attach(claimed)
     activity.forget()
     figures.forget()
+    if claimed.is_worker:
+        use_all_queues()
     try:
         with activity.meeting("fleet.init()"):
             world = open_world(claimed)

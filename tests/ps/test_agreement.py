@@ -1,5 +1,6 @@
 """Workers of a job with servers that would drift apart are told who differs in what."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -176,7 +177,10 @@ def test_an_update_of_all_workers_has_one_rate() -> None:
     with team(1, 2, grace=0.5) as here:
         told = world(2, timeout=120).run(heard, here.endpoints, "one schedule")
     for text in told:
-        assert "have drifted apart: at update 2 of table 'dense-0' the learning rate is" in text
+        # Either table may be the first whose pushes of both workers are there.
+        assert re.search(
+            r"have drifted apart: at update 2 of table '(dense-0|words)' the learning rate is", text
+        )
         assert "0.09 on worker 0" in text
         assert "0.1 on worker 1" in text
 

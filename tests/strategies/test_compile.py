@@ -21,6 +21,7 @@ from tests.rotation import by_turns, rotating
 Settings = dict[str, Any]
 SEEN: list[list[str]] = []
 """For every graph that was compiled, what it calls."""
+TOLD: list[float] = []
 
 
 def look(module: fx.GraphModule, inputs: Any) -> Any:
@@ -39,6 +40,11 @@ def fresh() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+def graphs(*, of_criterion: bool = False) -> list[list[str]]:
+    """Those of the criterion, or those of the model."""
+    return [calls for calls in SEEN if ("cross_entropy" in "".join(calls)) is of_criterion]
+
+
 def net() -> nn.Sequential:
     torch.manual_seed(0)
     block = nn.Sequential(nn.ReLU(), nn.Linear(32, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU())
@@ -51,6 +57,7 @@ def train(
     *,
     compiled: bool = True,
     model: nn.Module | None = None,
+    criterion: Any = functional.cross_entropy,
     **given: Any,
 ) -> Engine:
     strategy = DistributedStrategy()
@@ -64,7 +71,7 @@ def train(
         net() if model is None else copy.deepcopy(model),
         device=torch.device("cpu"),
         mesh=LoneMesh(),
-        criterion=functional.cross_entropy,
+        criterion=criterion,
     )
     engine.attach(torch.optim.SGD(engine.job.model.parameters(), lr=0.1, momentum=0.9))
     generator = torch.Generator().manual_seed(1)
@@ -111,12 +118,47 @@ def test_compiled_code_trains_as_the_model_does(company: str) -> None:
 
 
 def test_a_shape_is_compiled_once_and_another_one_again() -> None:
-    train({}, [6] * 5)
-    assert len(SEEN) == 1
-    SEEN.clear()
-    torch._dynamo.reset()
-    train({}, [6, 4, 6, 4])
-    assert len(SEEN) == 2
+    for sizes, times in (([6] * 5, 1), ([6, 4, 6, 4], 2)):
+        train({}, sizes)
+        assert len(graphs()) == len(graphs(of_criterion=True)) == times
+        assert len(SEEN) == 2 * times
+        SEEN.clear()
+        torch._dynamo.reset()
+
+
+def test_a_criterion_that_cannot_be_one_piece_is_compiled_in_several() -> None:
+    def criterion(scores: Tensor, labels: Tensor) -> Tensor:
+        loss = functional.cross_entropy(scores, labels)
+        TOLD.append(loss.item())
+        return loss * 2
+
+    TOLD.clear()
+    ours = train({}, [6] * 3, criterion=criterion, fullgraph=True)
+    told = list(TOLD)
+    usual = train({}, [6] * 3, criterion=criterion, compiled=False)
+    assert graphs(of_criterion=True)
+    assert told == pytest.approx(TOLD[3:])
+    torch.testing.assert_close(everything(ours), everything(usual), rtol=1e-5, atol=1e-6)
+
+
+def test_small_kernels_are_put_together_if_inductor_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = list[dict[str, Any]]()
+
+    def compiled(function: Any, **given: Any) -> Any:
+        told.append(given)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    train({}, [6], backend="inductor", combo_kernels=True)
+    assert len(told) == 2
+    assert all(given["options"] == {"combo_kernels": True} for given in told)
+    assert all("mode" not in given for given in told)
+    others: list[Settings] = [{"backend": "fleetx_look"}, {"mode": "max-autotune-no-cudagraphs"}]
+    for other in others:
+        with pytest.raises(PlanError, match=r"combo_kernels.*is an option of inductor"):
+            train({}, [6], combo_kernels=True, **{"backend": "inductor", **other})
 
 
 class Block(nn.Module):
@@ -155,7 +197,7 @@ def test_twenty_four_blocks_are_compiled_as_often_as_two(settings: Settings) -> 
     made = []
     for number in (2, 24):
         ours = train(settings, [6] * 2, model=Tower([32] * number))
-        made.append(len(SEEN))
+        made.append(len(graphs()))
         SEEN.clear()
         torch._dynamo.reset()
         usual = train(settings, [6] * 2, model=Tower([32] * number), compiled=False)
@@ -165,11 +207,58 @@ def test_twenty_four_blocks_are_compiled_as_often_as_two(settings: Settings) -> 
 
 def test_blocks_of_many_sizes_do_not_push_each_other_out() -> None:
     sizes = list(range(16, 28))  # more than torch keeps for one piece of code
-    engine = train({}, [6], model=Tower(sizes))
-    assert len(SEEN) == len(sizes)
+    engine = train({}, [6], model=Tower(sizes), unit="block")
+    assert len(graphs()) == len(sizes)
     for _ in range(2):
         engine.train_batch((torch.randn(6, 8), torch.randint(0, 4, (6,))))
-    assert len(SEEN) == len(sizes)
+    assert len(graphs()) == len(sizes)
+
+
+def test_a_model_of_few_blocks_of_a_kind_is_one_piece_unless_blocks_are_asked_for() -> None:
+    sizes = [16, 16, 20, 20]
+    for unit, number in (("auto", 1), ("block", 2), ("model", 1)):
+        train({}, [6] * 2, model=Tower(sizes), unit=unit)
+        assert len(graphs()) == number
+        SEEN.clear()
+        torch._dynamo.reset()
+    train({}, [6] * 2, model=Tower([16] * 4), unit="model")
+    assert len(graphs()) == 1
+    assert sum("linear" in call for call in graphs()[0]) == 2 + 4 * 2
+
+
+def as_one_piece(replayed: bool) -> tuple[list[float], list[int], bool]:
+    """Losses and graphs of a worker whose model is compiled as a whole."""
+    SEEN.clear()
+    torch._dynamo.reset()
+    strategy = DistributedStrategy()
+    strategy.compile = True
+    setattr(strategy, "compile_configs", {"backend": "fleetx_look", "unit": "model"})  # noqa: B010
+    if replayed:
+        strategy.recompute = True
+        strategy.recompute_configs = {"checkpoints": ["blocks.*"]}
+    fleet.init(is_collective=True, strategy=strategy)
+    model: Any = fleet.distributed_model(
+        Tower([16] * 4).double(), criterion=functional.cross_entropy
+    )
+    fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    generator = torch.Generator().manual_seed(fleet.worker_index())
+    losses = []
+    for _ in range(3):
+        x = torch.randn(6, 8, generator=generator, dtype=torch.double)
+        losses.append(float(model.train_batch((x, torch.randint(0, 4, (6,), generator=generator)))))
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    gathered = [torch.empty_like(weights) for _ in range(fleet.worker_num())]
+    torch.distributed.all_gather(gathered, weights)
+    return losses, [len(calls) for calls in graphs()], torch.equal(*gathered)
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_workers_compile_a_model_as_one_piece(replayed: bool) -> None:
+    found = world(2, timeout=200).run(as_one_piece, replayed)
+    for losses, graphs, alike in found:
+        assert len(graphs) == 1
+        assert alike
+        assert len(losses) == 3
 
 
 def test_copies_of_blocks_are_those_of_the_model() -> None:
@@ -189,7 +278,7 @@ def test_copies_of_blocks_are_those_of_the_model() -> None:
 
 def test_free_shapes_share_their_code() -> None:
     train({}, [6, 4, 5, 7, 9, 10], dynamic=True)
-    assert len(SEEN) <= 2
+    assert len(graphs()) <= 2
 
 
 def test_recompute_is_part_of_the_compiled_code() -> None:

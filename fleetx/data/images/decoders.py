@@ -10,6 +10,7 @@ from fleetx.data.images.card import lacking
 from fleetx.data.images.encoded import common_share
 from fleetx.data.images.labelled import LabelledFiles
 from fleetx.data.team import find_device
+from fleetx.roles.card_queues import why_few_queues
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ def choose_decoder(decoder: str, files: LabelledFiles, cores: int) -> Decoder:
             )
         # What the card does not decode is decoded by those who read.
         readers = min(READERS, cores) if common_share(files) >= _NEARLY_ALL else cores
+        _tell_of_queues()
         return Decoder(readers, device)
     if device.type == "cuda" and _helps(device):
         return Decoder(cores, device, shared=True)
@@ -78,4 +80,16 @@ def _helps(device: torch.device) -> bool:
         "they are needed, and %s the others",
         device,
     )
+    _tell_of_queues()
     return True
+
+
+@cache
+def _tell_of_queues() -> None:
+    """Say once why training will wait for the images, where it will."""
+    if reason := why_few_queues():
+        logger.warning(
+            "The GPU decodes images and trains one after the other, not at the same time, because "
+            "%s.",
+            reason,
+        )

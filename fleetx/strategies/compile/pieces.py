@@ -30,7 +30,10 @@ class Pieces:
 
 
 def pieces(
-    model: nn.Module, opened: Collection[nn.Module], elsewhere: Collection[nn.Module]
+    model: nn.Module,
+    opened: Collection[nn.Module],
+    elsewhere: Collection[nn.Module],
+    repeated: int | None = 1,
 ) -> Pieces:
     """The blocks that a model repeats, and what stands beside them; without blocks, the model.
 
@@ -38,15 +41,24 @@ def pieces(
         model: what is compiled.
         opened: modules whose own forward never runs; of a model among them, parts of it do.
         elsewhere: modules that run on other ranks.
+        repeated: how often a kind of block must come, on average, for blocks to be compiled; None:
+            they never are.
     """
     away = with_descendants(elsewhere)
     # The code of a program calls single layers, never the modules around them.
     named = () if "calls" in said(model) else repeated_blocks(model)
     found = {model.get_submodule(path) for path in named}
     blocks = {block for block in found if block not in away and block not in opened}
+    if model not in opened and not _often(blocks, repeated):
+        blocks.clear()
     if not blocks:
         return Pieces(() if model in opened else (model,), by_block=False)
     return Pieces(tuple(_beside(model, blocks, opened, away)), by_block=True)
+
+
+def _often(blocks: Collection[nn.Module], repeated: int | None) -> bool:
+    """Whether it is worth it to compile them, and not the model that they are a part of."""
+    return repeated is not None and len(blocks) >= repeated * len({_kind(b) for b in blocks})
 
 
 def _beside(

@@ -22,10 +22,13 @@ from fleetx.plan.share import Share
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.plan.subject import Subject
 from fleetx.strategies.compile.pieces import pieces
+from fleetx.torch_internals import compile_across_buckets
 
 FUSED = 0.4
 """What fusion leaves of the traffic of operators other than products, and of their number. A guess,
 which benchmarks/README.md shows to be wrong for convolutions."""
+MANY = 4
+"""Blocks of one kind for which it is worth it that their code is made once."""
 _SERVERS = "it fetches from servers while the forward runs, where compiled code cannot wait."
 
 
@@ -54,8 +57,17 @@ class Compile(Strategy, name="compile"):
         """One code for all shapes, instead of one for each."""
         fullgraph: bool = False
         """Refuse a forward that cannot be compiled in one piece, instead of cutting it."""
+        unit: Annotated[str, OneOf(("auto", "block", "model"))] = "auto"
+        """What is compiled by itself. Blocks take as long as one of each kind, and workers exchange
+        the gradients of one while the next one's backward runs; a model as one piece takes longest
+        and runs fastest. "auto": blocks, but not where a lone process has few of each kind."""
+        combo_kernels: bool = False
+        """Let inductor run small independent operators of a GPU as one kernel, as its own option of
+        this name does: faster where kernels are short, and younger than the rest of it."""
 
     config: Config
+    _replays = False
+    """Whether what is compiled runs a part of it again in backward."""
 
     @classmethod
     @override
@@ -74,21 +86,30 @@ class Compile(Strategy, name="compile"):
 
         def found() -> frozenset[str]:
             opened = {model.get_submodule(path) for path in share.opened}
-            kept = pieces(model, opened, ())
+            kept = pieces(model, opened, (), self._blocks(share.mesh["dp"]))
             names = {module: path for path, module in model.named_modules()}
             return frozenset(names[module] for module in kept.modules if kept.by_block)
 
-        paths = share.subject.once(("compiled by itself", share.opened), found)
+        key = "compiled by itself", share.opened, self._blocks(share.mesh["dp"])
+        paths = share.subject.once(key, found)
         return replace(share, whole=share.whole | paths)
 
     @override
     def remarks(self) -> tuple[str, ...]:
-        return (f"The forward is compiled by {self.config.backend} (compile_configs).",)
+        both = "forward and criterion are"
+        return (f"The model's {both} compiled by {self.config.backend} (compile_configs).",)
 
     @override
     def examine(self, plan: Plan) -> None:
-        replays = any(strategy.name == "recompute" for strategy in plan.strategies)
-        if replays and plan.mesh["tp"] > 1:
+        config = self.config
+        if config.combo_kernels and (config.backend, config.mode) != ("inductor", "default"):
+            raise PlanError(
+                "compile_configs['combo_kernels'] = True is an option of inductor, beside which "
+                f"torch takes no mode, and backend is {config.backend!r}, mode {config.mode!r}. "
+                "Leave them at 'inductor' and 'default', or set combo_kernels to False."
+            )
+        self._replays = any(strategy.name == "recompute" for strategy in plan.strategies)
+        if self._replays and plan.mesh["tp"] > 1:
             raise PlanError(
                 "strategy.compile = True lets the compiler replay what recompute names, and in a "
                 "replay it leaves out what lets the tensors of layers that tensor_parallel cuts "
@@ -97,32 +118,52 @@ class Compile(Strategy, name="compile"):
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
-        found = pieces(model, job.opened, job.elsewhere)
+        if job.criterion is not None and job.size("tp") == 1:
+            # By itself and in any number of pieces: what it computes for each score would else be
+            # written out and read again, operator by operator.
+            run = self._compiled(_with_own_code(_call), fullgraph=False)
+            job.criterion = partial(run, job.criterion)
+        blocks = self._blocks(job.size("dp"))
+        found = pieces(model, job.opened, job.elsewhere, blocks)
+        if self._replays and not found.by_block and job.size("dp") > 1:
+            compile_across_buckets()
         for alike in found.by_kind().values():
-            run = self._compiled(_with_own_code(_call))
+            run = self._compiled(_with_own_code(_call), fullgraph=self.config.fullgraph)
             for module in alike:
                 replace_forward(module, partial(partial, run))
                 for around in job.surround:
                     replace_forward(module, around(module))
         if not found.by_block:
-            job.translators += [self._compiled, *(around(model) for around in job.surround)]
+            whole = partial(self._compiled, fullgraph=self.config.fullgraph)
+            job.translators += [whole, *(around(model) for around in job.surround)]
             return model
         job.whole |= {*found.modules}
         if keeping := generation_cache.switches(model):
             replace_forward(model, partial(_without_cache, keeping))
         return model
 
-    def _compiled(self, forward: Forward) -> Forward:
+    def _blocks(self, workers: int) -> int | None:
+        """How many blocks of a kind there must be for blocks to be compiled; None: never."""
+        if self.config.unit == "auto":
+            return MANY if workers == 1 else 1
+        return 1 if self.config.unit == "block" else None
+
+    def _compiled(self, function: Forward, *, fullgraph: bool) -> Forward:
         config = self.config
-        mode = None if config.mode == "default" else config.mode
         compiled: Forward = torch.compile(
-            forward,
+            function,
             backend=config.backend,
-            mode=mode,
             dynamic=config.dynamic,
-            fullgraph=config.fullgraph,
+            fullgraph=fullgraph,
+            **self._for_inductor(),
         )
         return compiled
+
+    def _for_inductor(self) -> dict[str, Any]:
+        """Torch takes a mode or options."""
+        if self.config.combo_kernels:
+            return {"options": {"combo_kernels": True}}
+        return {"mode": None if self.config.mode == "default" else self.config.mode}
 
 
 def _call(forward: Forward, *args: Any, **kwargs: Any) -> Any:

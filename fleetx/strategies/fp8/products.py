@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from typing_extensions import override
 
+from fleetx.strategies.fp8.transposing import transposed
 from fleetx.torch_internals import scaled_mm, unsafe_view
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
@@ -43,7 +44,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, by_row: bool) -> T
     # Rows are summed over in the gradient of the weight. Those of zeros change no scale, no sum.
     if missing := -count % MULTIPLE:
         rows = F.pad(rows, (0, 0, 0, missing))
-    whole: Tensor = _Product.apply(rows, weight, by_row)  # type: ignore[no-untyped-call]
+    learns = torch.is_grad_enabled() and weight.requires_grad
+    whole: Tensor = _Product.apply(rows, weight, by_row, learns)  # type: ignore[no-untyped-call]
     # No view of it: what is written to the output in place passes by the hooks of whoever shards.
     found = unsafe_view(whole[:count], (*x.shape[:-1], weight.shape[0]))
     return found if bias is None else found + bias.to(found.dtype)
@@ -54,23 +56,26 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     @override
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, by_row: bool) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, by_row: bool, learns: bool) -> Tensor:
         left = _scaled(rows, FORWARD, 1 if by_row else None)
         right = _scaled(weight, FORWARD, 1 if by_row else None)
         # The weight itself is kept and not a copy: whoever shards it lets go of it meanwhile.
         if by_row:
             ctx.save_for_backward(rows, weight)
         else:
-            ctx.save_for_backward(*left, weight, right[1])
+            # By columns, as the gradient of the weight needs them: compiled code would compute
+            # what comes before the rows a second time to write them so.
+            columns = transposed(left[0]) if learns else None
+            ctx.save_for_backward(columns, left[1], weight, right[1])
         ctx.by_row, ctx.format = by_row, rows.dtype
         return _times(left, right, rows.dtype, by_row=by_row, quickly=True)
 
     @staticmethod
     @once_differentiable
     @override
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         both = _by_row if ctx.by_row else _by_tensor
-        return (*both(ctx, gradient), None)
+        return (*both(ctx, gradient), None, None)
 
 
 Gradients = tuple[Tensor | None, Tensor | None]
@@ -78,14 +83,14 @@ Gradients = tuple[Tensor | None, Tensor | None]
 
 
 def _by_tensor(ctx: Any, gradient: Tensor) -> Gradients:
-    rows, rows_scale, weight, weight_scale = ctx.saved_tensors
+    columns, rows_scale, weight, weight_scale = ctx.saved_tensors
     numbers, scale = _scaled(gradient, BACKWARD, None)
     of_rows = of_weight = None
     if ctx.needs_input_grad[0]:
-        again = _cast(weight, FORWARD, weight_scale.reciprocal()).t()
+        again = transposed(_cast(weight, FORWARD, weight_scale.reciprocal()))
         of_rows = _times((numbers, scale), (again, weight_scale), ctx.format, by_row=False)
     if ctx.needs_input_grad[1]:
-        left, right = (numbers.t(), scale), (rows.t(), rows_scale)
+        left, right = (transposed(numbers), scale), (columns, rows_scale)
         of_weight = _times(left, right, weight.dtype, by_row=False)
     return of_rows, of_weight
 
@@ -104,8 +109,11 @@ def _by_row(ctx: Any, gradient: Tensor) -> Gradients:
 
 def _scaled(tensor: Tensor, kind: torch.dtype, dim: int | None) -> Scaled:
     """A tensor in float8 with its scale, or with one for each row of it (``dim`` = 1)."""
-    magnitudes = tensor.abs()
-    largest = magnitudes.amax() if dim is None else magnitudes.amax(dim, keepdim=True)
+    # Also for the whole of it row by row first: compiled code then looks at rows where it makes
+    # them, as layer norms do, instead of reading all of them again.
+    largest = tensor.abs().amax(1, keepdim=True)
+    if dim is None:
+        largest = largest.amax()
     # Compiled code divides in another way in float32.
     factor = torch.finfo(kind).max / largest.double().clamp(min=SMALLEST)
     scale = factor.float()

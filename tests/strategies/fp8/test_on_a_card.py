@@ -13,6 +13,7 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.graph.float8_devices import without_float8
 from fleetx.strategies.fp8.products import linear
+from fleetx.strategies.fp8.transposing import transposed
 from tests.plan.measured import Block
 
 HAS_FLOAT8 = torch.cuda.is_available() and not without_float8(torch.device("cuda"))
@@ -113,6 +114,18 @@ def test_kernels(rows: int, low: torch.dtype, by_row: bool) -> None:
     for one, other in both:
         assert one.dtype == other.dtype
         assert float((one - other).detach().float().norm() / other.detach().float().norm()) < 0.09
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (128, 256), (272, 1040), (16384, 48), (1, 7)])
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_columns_are_copied_as_torch_does(shape: tuple[int, int], kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    matrix = torch.randn(shape, device="cuda").to(kind)
+    wide = torch.randn(shape[0], shape[1] + 32, device="cuda").to(kind)[:, 16:-16]
+    for each in (matrix, wide):
+        found = transposed(each)
+        assert (found.dtype, found.is_contiguous()) == (kind, True)
+        assert torch.equal(found.view(torch.uint8), each.view(torch.uint8).t())
 
 
 @pytest.mark.parametrize("by_row", [False, True])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fleetx.strategies.fp8 import products
 from fleetx.strategies.fp8.products import linear
 from tests.rotation import rotating
 from tests.strategies.fp8.stand_in import multiplied, needs_kernel
@@ -194,7 +195,28 @@ def test_inputs_wait_for_the_backward_in_one_byte_each_and_the_weight_as_it_is()
     large = {tensor.data_ptr(): tensor for tensor in kept if tensor.numel() > 1}
     assert ours.weight.data_ptr() in large
     (inputs,) = [t for pointer, t in large.items() if pointer != ours.weight.data_ptr()]
-    assert (inputs.dtype, tuple(inputs.shape)) == (torch.float8_e4m3fn, (32, 64))
+    # By columns, as the gradient of the weight needs them.
+    assert (inputs.dtype, tuple(inputs.shape)) == (torch.float8_e4m3fn, (64, 32))
+
+
+@pytest.mark.parametrize("by_row", WAYS)
+def test_evaluation_copies_nothing_for_a_backward(
+    by_row: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = list[Tensor]()
+
+    def copy(matrix: Tensor) -> Tensor:
+        copied.append(matrix)
+        return matrix.t().contiguous()
+
+    monkeypatch.setattr(products, "transposed", copy)
+    ours = layer()
+    with torch.no_grad():
+        linear(drawn(32, 64), ours.weight, None, by_row=by_row)
+    linear(drawn(32, 64), ours.weight.detach(), None, by_row=by_row)
+    assert not copied
+    linear(drawn(32, 64), ours.weight, None, by_row=by_row)
+    assert len(copied) == (0 if by_row else 1)
 
 
 @pytest.mark.parametrize("by_row", WAYS)
