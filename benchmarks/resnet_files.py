@@ -77,7 +77,15 @@ def make(folder: Path, count: int, drawn: int) -> None:
 
 def train(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """One run of the script, with its own words about its speed."""
-    line = [sys.executable, str(SCRIPT), f"--data_dir={folder}", f"--output={folder}/output"]
+    line = [
+        sys.executable,
+        "-m",
+        "fleetx.launch",
+        "--gpus=0",
+        f"--log_dir={folder}/log",
+        str(SCRIPT),
+    ]
+    line += [f"--data_dir={folder}", f"--output={folder}/output"]
     line += [f"--batch_size={args.batch}", f"--num_epochs={args.epochs}", *FLAGS]
     line += [f"--class_dim={CLASSES}", "--warm_up_epochs=1", "--export_format=none"]
     line += ["--log_steps=1000", f"--decoder={args.decoder}", *args.flag]

@@ -4,7 +4,6 @@ Torch writes such a copy byte by byte: seen on an H200, at a tenth of the memory
 code that torch.compile made. So it is a kernel here, which compiled code calls, too.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -12,17 +11,23 @@ from torch import Tensor
 
 from fleetx.comm.gpu_kernels import has_kernels
 
+operators: dict[str, Any] = {}
+"""Kind of device -> what copies a matrix of bytes there. Filled before the first product, because
+code that is being compiled can load nothing."""
+
+
+def load_kernel(device: torch.device) -> None:
+    """Have the kernel for a device, if there is one."""
+    if device.type == "cuda" and has_kernels():
+        from fleetx.strategies.fp8.transposing_kernel import transposed_bytes
+
+        operators["cuda"] = transposed_bytes
+
 
 def transposed(matrix: Tensor) -> Tensor:
     """A copy of a matrix of one byte for each number, whose columns lie one after the other."""
-    if matrix.device.type != "cuda" or not has_kernels():
+    copy = operators.get(matrix.device.type)
+    if copy is None:
         return matrix.t().contiguous()
-    found: Tensor = _operator()(matrix.view(torch.uint8))
+    found: Tensor = copy(matrix.view(torch.uint8))
     return found.view(matrix.dtype)
-
-
-@cache
-def _operator() -> Any:
-    from fleetx.strategies.fp8.transposing_kernel import transposed_bytes
-
-    return transposed_bytes

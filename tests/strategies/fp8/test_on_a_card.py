@@ -13,7 +13,7 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.graph.float8_devices import without_float8
 from fleetx.strategies.fp8.products import linear
-from fleetx.strategies.fp8.transposing import transposed
+from fleetx.strategies.fp8.transposing import load_kernel, transposed
 from tests.plan.measured import Block
 
 HAS_FLOAT8 = torch.cuda.is_available() and not without_float8(torch.device("cuda"))
@@ -120,6 +120,7 @@ def test_kernels(rows: int, low: torch.dtype, by_row: bool) -> None:
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_columns_are_copied_as_torch_does(shape: tuple[int, int], kind: torch.dtype) -> None:
     torch.manual_seed(0)
+    load_kernel(torch.device("cuda"))
     matrix = torch.randn(shape, device="cuda").to(kind)
     wide = torch.randn(shape[0], shape[1] + 32, device="cuda").to(kind)[:, 16:-16]
     for each in (matrix, wide):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fleetx.strategies.fp8 import products
+from fleetx.strategies.fp8 import products, transposing
 from fleetx.strategies.fp8.products import linear
 from tests.rotation import rotating
 from tests.strategies.fp8.stand_in import multiplied, needs_kernel
@@ -228,6 +228,44 @@ def test_the_output_may_be_written_to(by_row: bool) -> None:
     found += 1
     found.sum().backward()
     assert x.grad is not None
+
+
+@torch.library.custom_op("fleetx_tests::transposed_bytes", mutates_args=())
+def copied_columns(matrix: Tensor) -> Tensor:
+    """What a card's kernel is to torch: something that it cannot look into."""
+    COPIED.append(tuple(matrix.shape))
+    return matrix.t().contiguous()
+
+
+@copied_columns.register_fake
+def _(matrix: Tensor) -> Tensor:
+    return matrix.new_empty((matrix.shape[1], matrix.shape[0]))
+
+
+COPIED: list[tuple[int, ...]] = []
+
+
+def test_columns_are_copied_by_a_kernel_in_compiled_code_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, x = layer(), drawn(32, 64).requires_grad_()
+
+    def gradients(run: Any) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(
+            run(x, ours.weight, ours.bias, by_row=False).square().sum(), [x, ours.weight]
+        )
+
+    expected = gradients(linear)
+    monkeypatch.setitem(transposing.operators, "cpu", copied_columns)
+    torch._dynamo.reset()
+    compiled = torch.compile(linear, backend="aot_eager", fullgraph=True)
+    for run in (linear, compiled):
+        COPIED.clear()
+        for found, usual in zip(gradients(run), expected, strict=True):
+            assert torch.equal(found, usual)
+        rows, outputs = (32, 64), (32, ours.out_features)
+        assert sorted(COPIED) == sorted([rows, outputs, tuple(ours.weight.shape)])
+    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("by_row", rotating(WAYS, 4))
