@@ -162,6 +162,29 @@ def measure(name: str, turns: int, length: float) -> dict[str, object]:
         "ratio": {k: round(1 / faster(hand.clock, s.clock), 3) for k, s in sides.items()},
         "host ms": {k: round(1e3 * statistics.median(s.host), 2) for k, s in sides.items()},
         "losses": [round(float(side.train()), 3) for side in sides.values()],
+        "on the card": {k: on_card(side.train) for k, side in sides.items()},
+    }
+
+
+def on_card(train: Train, steps: int = 3) -> dict[str, float]:
+    """Milliseconds of a step in which the card computes, and those from its first kernel on."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(steps):
+            train()
+        torch.cuda.synchronize()
+    spans = [
+        (event.time_range.start, event.time_range.end)
+        for event in profiler.events()
+        if event.device_type.name == "CUDA"
+    ]
+    whole = max(end for _, end in spans) - min(start for start, _ in spans)
+    busy = sum(end - start for start, end in spans)
+    per = 1e3 * steps
+    return {
+        "kernels": len(spans) / steps,
+        "busy": round(busy / per, 2),
+        "ms": round(whole / per, 2),
     }
 
 

@@ -50,14 +50,13 @@ def start(role_maker: RoleMaker | None = None, *, is_collective: bool = False) -
     Returns:
         The identity with everything filled in.
     """
+    use_all_queues()  # before anything asks for cards
     claimed = _ask(role_maker, is_collective)
     if _running:
         return _again(claimed)
     handler = logs.attach(claimed)
     activity.forget()
     figures.forget()
-    if claimed.is_worker:
-        use_all_queues()
     try:
         with activity.meeting("fleet.init()"):
             world = open_world(claimed)

@@ -28,6 +28,10 @@ def test_a_worker_s_card_is_its_local_rank() -> None:
         assert ours["CUDA_VISIBLE_DEVICES"] == "3,1"
         assert ours["FLAGS_selected_gpus"] == str(rank)
         assert "PADDLE_DISTRI_BACKEND" not in ours
+        assert ours["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
+        chosen = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+        mine = variables(job, job.world, process, attempt=0, environ=chosen)
+        assert mine["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
     shared = replace(job, world=collective_world([job.endpoints[:1]], 0))
     assert shared.world is not None
     assert documented(shared, shared.world, shared.world.local[0])["FLAGS_selected_gpus"] == "0,1"

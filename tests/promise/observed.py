@@ -264,7 +264,14 @@ def _told(compiled: list[Any]) -> Callable[..., Any]:
 
     def compile(forward: Any, **options: Any) -> Any:
         compiled.append(options)
-        return forward
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            owner = getattr(args[0], "__self__", None) if args else None
+            if (kind := type(owner).__name__) not in compiled:
+                compiled.append(kind)
+            return forward(*args, **kwargs)
+
+        return run
 
     return compile
 

@@ -1,6 +1,6 @@
 """Compile: the forward and its backward run as code that torch.compile makes for this model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
@@ -16,6 +16,7 @@ from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
+from fleetx.plan.mesh import AXES
 from fleetx.plan.option import OneOf
 from fleetx.plan.pace import Pace
 from fleetx.plan.share import Share
@@ -84,13 +85,15 @@ class Compile(Strategy, name="compile"):
         if model is None:
             return share
 
+        blocks = self._blocks(share.mesh.values())
+
         def found() -> frozenset[str]:
             opened = {model.get_submodule(path) for path in share.opened}
-            kept = pieces(model, opened, (), self._blocks(share.mesh["dp"]))
+            kept = pieces(model, opened, (), blocks)
             names = {module: path for path, module in model.named_modules()}
             return frozenset(names[module] for module in kept.modules if kept.by_block)
 
-        key = "compiled by itself", share.opened, self._blocks(share.mesh["dp"])
+        key = "compiled by itself", share.opened, blocks
         paths = share.subject.once(key, found)
         return replace(share, whole=share.whole | paths)
 
@@ -123,7 +126,7 @@ class Compile(Strategy, name="compile"):
             # written out and read again, operator by operator.
             run = self._compiled(_with_own_code(_call), fullgraph=False)
             job.criterion = partial(run, job.criterion)
-        blocks = self._blocks(job.size("dp"))
+        blocks = self._blocks(job.size(axis) for axis in AXES)
         found = pieces(model, job.opened, job.elsewhere, blocks)
         if self._replays and not found.by_block and job.size("dp") > 1:
             compile_across_buckets()
@@ -142,10 +145,14 @@ class Compile(Strategy, name="compile"):
             replace_forward(model, partial(_without_cache, keeping))
         return model
 
-    def _blocks(self, workers: int) -> int | None:
-        """How many blocks of a kind there must be for blocks to be compiled; None: never."""
+    def _blocks(self, ranks: Iterable[int]) -> int | None:
+        """How many blocks of a kind there must be for blocks to be compiled; None: never.
+
+        Args:
+            ranks: along each axis of the mesh.
+        """
         if self.config.unit == "auto":
-            return MANY if workers == 1 else 1
+            return MANY if all(number == 1 for number in ranks) else 1
         return 1 if self.config.unit == "block" else None
 
     def _compiled(self, function: Forward, *, fullgraph: bool) -> Forward:

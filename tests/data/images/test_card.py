@@ -341,6 +341,26 @@ def test_auto_says_once_whom_it_takes_and_why(
     assert said in caplog.text
 
 
+@pytest.mark.parametrize("decoder", ["auto", "gpu"])
+def test_a_card_that_will_not_do_both_at_a_time_is_told_of_once(
+    files: LabelledFiles,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    decoder: str,
+) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    monkeypatch.setattr(decoders, "find_device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(decoders, "lacking", lambda device: "")
+    for cached in (decoders._helps, decoders._tell_of_queues):
+        cached.cache_clear()
+    for _ in range(2):
+        choose_decoder(decoder, files, 16)
+    for cached in (decoders._helps, decoders._tell_of_queues):
+        cached.cache_clear()
+    assert caplog.text.count("decodes images and trains one after the other") == 1
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1 is set" in caplog.text
+
+
 @pytest.mark.skipif(HERE.type == "cpu", reason="needs a GPU")
 def test_a_kernel_cuts_as_torch_does() -> None:
     numbers = np.random.default_rng(0)
