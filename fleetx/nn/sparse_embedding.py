@@ -15,7 +15,7 @@ from fleetx.ps.tables.initializers import Initializer, Uniform
 from fleetx.ps.tables.row_source import RowSource, TableOptions
 from fleetx.ps.tables.rules import Rule
 from fleetx.ps.tables.sparse_spec import check_dtype, memory_for
-from fleetx.ps.wire.arrays import Array, Floats, same_ids
+from fleetx.ps.wire.arrays import Array, Floats, Ids, same_ids
 from fleetx.ps.wire.short_floats import check_wire_dtype
 from fleetx.ps.worker.sparse_module import Lookup, SparseModule
 from fleetx.torch_internals import FakeTensor, unsafe_view
@@ -41,6 +41,7 @@ class SparseEmbedding(SparseModule):
         entry: Entry | None = None,
         padding_idx: int | None = None,
         pooling: str | None = None,
+        include_last_offset: bool = False,
         seed: int = 0,
         wire: str | None = None,
         storage: str = "memory",
@@ -58,6 +59,8 @@ class SparseEmbedding(SparseModule):
             padding_idx: an id that stands for nothing: its row is zero and never trained.
             pooling: "sum" or "mean" over the ids of a bag, padding left out; a row for each id if
                 not said.
+            include_last_offset: whether offsets end with the number of ids, as in
+                ``torch.nn.EmbeddingBag``.
             seed: another one gives other initial rows.
             wire: "float16" or "bfloat16" sends rows and gradients in half the bytes; tables keep
                 float32.
@@ -68,6 +71,11 @@ class SparseEmbedding(SparseModule):
         """
         if pooling is not None and pooling not in _POOLINGS:
             raise ValueError(f"pooling={pooling!r} is not known; use 'sum', 'mean' or None")
+        if include_last_offset and pooling is None:
+            raise ValueError(
+                "include_last_offset=True is about the offsets of bags, and without pooling there "
+                "are none; set pooling='sum' or 'mean', or include_last_offset=False"
+            )
         options = TableOptions(
             name=name,
             dim=embedding_dim,
@@ -84,6 +92,7 @@ class SparseEmbedding(SparseModule):
         check_dtype(name, dtype)
         super().__init__(options)
         self.padding_idx, self.pooling = padding_idx, pooling
+        self.include_last_offset = include_last_offset
         self._ahead: deque[tuple[Array, list[int], Future[tuple[IdBatch, Floats]]]] = deque(
             maxlen=AHEAD
         )
@@ -93,6 +102,7 @@ class SparseEmbedding(SparseModule):
         self,
         ids: Tensor,
         offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
         *,
         show: Tensor | None = None,
         click: Tensor | None = None,
@@ -102,6 +112,8 @@ class SparseEmbedding(SparseModule):
         Args:
             ids: whole numbers of any shape, on any device; a flat list when there are offsets.
             offsets: where each bag begins, as in ``torch.nn.EmbeddingBag``.
+            per_sample_weights: what the row of each id is multiplied by, before rows of a bag are
+                added up.
             show: how often each id was shown, for a table with a ``ShowClickEntry``.
             click: how often it was clicked.
         """
@@ -111,32 +123,73 @@ class SparseEmbedding(SparseModule):
             )
         if ids.dtype.is_floating_point or ids.dtype == torch.bool:
             raise TypeError(f"ids must be whole numbers, got {ids.dtype}; use ids.long()")
+        if per_sample_weights is not None:
+            self._check_weights(ids, per_sample_weights)
         if isinstance(ids, FakeTensor):
-            return self._recorded(ids, offsets)
+            return self._recorded(ids, offsets, per_sample_weights)
         flat = (ids if ids.is_cpu else ids.cpu()).numpy().reshape(-1).astype(np.int64, copy=False)
         train = self.learns()
         batch, rows = self._rows(flat, train)
         if self.padding_idx is not None:
             rows = np.concatenate([rows, np.zeros((1, rows.shape[1]), np.float32)])
-        output = self._output(batch, ids, offsets)
+        pools = self.pooling is not None and per_sample_weights is None
+        output = self._output(batch, ids, offsets, pools=pools)
         leaf = output.forward(rows)
-        shape = leaf.shape if self.pooling else (*ids.shape, self.options.dim)
         dtype = self.anchor.dtype
-        if not train:
-            return leaf.view(shape).to(dtype)
-        leaf.requires_grad_()
-        self.follow(leaf, Lookup(batch, output.backward, self._stats(batch, show, click)))
+        if train:
+            leaf.requires_grad_()
+            self.follow(leaf, Lookup(batch, output.backward, self._stats(batch, show, click)))
+        if per_sample_weights is not None:
+            return self._weighted(leaf, per_sample_weights, self._bags(ids, offsets)).to(dtype)
+        shape = leaf.shape if pools else (*ids.shape, self.options.dim)
         # No view, for torch lets nobody write to views of a leaf; nor a copy, for nobody reads it.
-        return unsafe_view(leaf, shape).to(dtype)
+        return (unsafe_view(leaf, shape) if train else leaf.view(shape)).to(dtype)
 
-    def _recorded(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
-        """What a program is told of the result: its shape, and that it depends on the rows."""
+    def _check_weights(self, ids: Tensor, weights: Tensor) -> None:
+        """As ``torch.nn.EmbeddingBag``, which weighs rows of sums."""
+        if self.pooling != "sum":
+            raise ValueError(
+                f"SparseEmbedding {self.options.name!r} got per_sample_weights, and "
+                f"pooling={self.pooling!r} adds no rows up; set pooling='sum', or leave them out"
+            )
+        if weights.shape != ids.shape:
+            raise ValueError(
+                f"per_sample_weights of shape {list(weights.shape)} are not one for each id of "
+                f"shape {list(ids.shape)}; pass a tensor of that shape"
+            )
+
+    @staticmethod
+    def _weighted(rows: Tensor, weights: Tensor, bags: tuple[Ids, int]) -> Tensor:
+        """The weighted sum of each bag, by autograd, for weights may be learned, too."""
+        bag_of_each, number = bags
+        weighted = rows * weights.reshape(-1, 1).to(rows.dtype)
+        places = torch.from_numpy(bag_of_each).to(rows.device)
+        return weighted.new_zeros(number, rows.shape[1]).index_add(0, places, weighted)
+
+    def _recorded(self, ids: Tensor, offsets: Tensor | None, weights: Tensor | None) -> Tensor:
+        """What a program is told of the result: its shape, and on what it depends."""
         shape = ids.shape
         if self.pooling is not None:
             shape = ids.shape[:1] if offsets is None else offsets.shape
-        return self.anchor.sum() + self.anchor.new_zeros((*shape, self.options.dim))
+            if offsets is not None and self.include_last_offset:
+                shape = torch.Size([shape[0] - 1])
+        source = self.anchor.sum() if weights is None else self.anchor.sum() + weights.sum()
+        return source + self.anchor.new_zeros((*shape, self.options.dim))
 
-    def _output(self, batch: IdBatch, ids: Tensor, offsets: Tensor | None) -> RowOutput:
+    def _bags(self, ids: Tensor, offsets: Tensor | None) -> tuple[Ids, int]:
+        """The bag of each id, and how many there are."""
+        if offsets is None or not self.include_last_offset:
+            return bags_of(ids.shape, offsets)
+        if not len(offsets) or int(offsets[-1]) != len(ids):
+            raise ValueError(
+                f"include_last_offset=True wants offsets that end with {len(ids)}, the number of "
+                f"ids; they end with {offsets[-1:].tolist()}"
+            )
+        return bags_of(ids.shape, offsets[:-1])
+
+    def _output(
+        self, batch: IdBatch, ids: Tensor, offsets: Tensor | None, *, pools: bool
+    ) -> RowOutput:
         if self.pooling is None and offsets is not None:
             raise ValueError(
                 f"SparseEmbedding {self.options.name!r} got offsets but makes no bags; pass "
@@ -144,13 +197,13 @@ class SparseEmbedding(SparseModule):
             )
         # Not that of the ids, which are needed where the rows come from: on the host.
         device = self.anchor.device
-        if self.pooling is None and batch.in_order:
+        if not pools and batch.in_order:
             return InOrder(device)
         # One more for the row that stands for nothing.
         count = len(batch.ids) + (self.padding_idx is not None)
-        if self.pooling is None:
+        if not pools:
             return Indexed(batch.place, count, device)
-        bags, mean = bags_of(ids.shape, offsets), self.pooling == "mean"
+        bags, mean = self._bags(ids, offsets), self.pooling == "mean"
         padding = None if self.padding_idx is None else len(batch.ids)
         return Pooled(batch.place, count, bags, device, mean=mean, padding=padding)
 

@@ -790,3 +790,58 @@ def test_bags_with_padding_are_those_of_torch(pooling: str, *, flat: bool) -> No
         everything = torch.arange(1, 8)[:, None]
         torch.testing.assert_close(model.bag(everything), expected[1:])
         worker.stop()
+
+
+@pytest.mark.parametrize("padding", [None, 0])
+@pytest.mark.parametrize("flat", [False, True])
+def test_weighted_rows_of_bags_are_those_of_torch(flat: bool, padding: int | None) -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            options: Any = {"padding_idx": padding, "include_last_offset": True}
+            self.bag = SparseEmbedding(
+                3, name="bags", pooling="sum", rule=SGD(1.0), seed=3, **options
+            )
+
+    ids = torch.tensor([[5, 0, 6], [0, 0, 0], [7, 7, 5]])
+    given: Any = (ids.flatten(), torch.tensor([0, 3, 3, 9])) if flat else (ids, None)
+    drawn = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
+    weights = drawn.flatten() if flat else drawn
+    scale = torch.tensor([[1.0], [2.0], [5.0]])
+    with team(2) as here:
+        model, worker = Bags(), here.worker()
+        first = torch.from_numpy(model.bag.options.initializer.rows(np.arange(8), 3, 3))
+        theirs = nn.EmbeddingBag.from_pretrained(
+            first, freeze=False, mode="sum", padding_idx=padding, include_last_offset=True
+        )
+        carrier = carried(model, worker, lr=1.0)
+        carrier.begin()
+        found = []
+        for bag in (model.bag, theirs):
+            learned = weights.clone().requires_grad_()
+            output = bag(*given, learned)
+            (output * scale).sum().backward()
+            found.append((output.detach(), learned.grad))
+        torch.testing.assert_close(*found)
+        carrier.optimizer.step()
+        carrier.clear_gradients()
+        model.eval()
+        assert theirs.weight.grad is not None
+        expected = theirs.weight.detach() - theirs.weight.grad
+        torch.testing.assert_close(model.bag(torch.arange(1, 8)[:, None]), expected[1:])
+        with pytest.raises(ValueError, match="not one for each id"):
+            model.bag(*given, weights[:2])
+        with pytest.raises(ValueError, match="offsets that end with 9"):
+            model.bag(ids.flatten(), torch.tensor([0, 3, 6]))
+        worker.stop()
+
+
+def test_weights_and_last_offsets_are_about_bags() -> None:
+    rows = SparseEmbedding(3, name="rows")
+    with pytest.raises(ValueError, match="pooling=None adds no rows up"):
+        rows(torch.tensor([1]), None, torch.ones(1))
+    means = SparseEmbedding(3, name="means", pooling="mean")
+    with pytest.raises(ValueError, match="pooling='mean' adds no rows up"):
+        means(torch.tensor([[1]]), None, torch.ones(1, 1))
+    with pytest.raises(ValueError, match="without pooling there are none"):
+        SparseEmbedding(3, name="rows", include_last_offset=True)
