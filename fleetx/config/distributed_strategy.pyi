@@ -59,6 +59,7 @@ class CompileConfigs(TypedDict, total=False):
     dynamic: bool
     fullgraph: bool
     unit: Literal["auto", "block", "model"]
+    criterion: bool
     combo_kernels: bool
 
 class AllCompileConfigs(TypedDict):
@@ -67,6 +68,7 @@ class AllCompileConfigs(TypedDict):
     dynamic: bool
     fullgraph: bool
     unit: Literal["auto", "block", "model"]
+    criterion: bool
     combo_kernels: bool
 
 class CudaGraphConfigs(TypedDict, total=False):

@@ -44,7 +44,7 @@ class Engine:
         keep_outputs: bool = False,
         promised: Collection[str] = (),
     ) -> None:
-        self.plan = plan
+        self.plan, self.criterion = plan, criterion
         self.names = ParameterNames(dict(model.named_parameters()))
         """Parameters, the user's and those that run -> the first name of each."""
         self.saved_names = saved_names(model)

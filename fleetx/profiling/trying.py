@@ -148,7 +148,7 @@ class Trier:
         shown = Given(
             self.model,
             self.batch.sample,
-            self.engine.job.criterion if self.batch.driven else None,
+            self.engine.criterion if self.batch.driven else None,
             self.batch.targets,
         )
         assert self.engine.given is not None, "a model that trains has an optimizer"

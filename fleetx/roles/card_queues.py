@@ -18,7 +18,7 @@ _NOT_STARTED = 3
 
 def use_all_queues(environ: MutableMapping[str, str] = os.environ) -> None:
     """Let the driver take all of them, unless the user has chosen, or it has started already."""
-    if VARIABLE not in environ and not _driver_runs():
+    if not environ.get(VARIABLE) and not _driver_runs():
         environ[VARIABLE] = str(MOST)
 
 

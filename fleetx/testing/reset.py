@@ -71,8 +71,6 @@ class Reset:
         # Torch itself switches oneDNN off for good where that cannot multiply, as in bfloat16 on
         # some ARM processors, and adds up in another order from then on.
         torch.backends.mkldnn.enabled = self._mkldnn
-        if "torch._dynamo" in sys.modules:  # what torch_internals.compile_across_buckets() sets
-            sys.modules["torch._dynamo"].config.optimize_ddp = True
         if torch.are_deterministic_algorithms_enabled():  # the setter imports the compiler
             torch.use_deterministic_algorithms(False)
         if torch.get_num_threads() != self._threads:

@@ -14,7 +14,6 @@ __all__ = [
     "FsdpRecord",
     "backward_of_weights",
     "check_reduced",
-    "compile_across_buckets",
     "exchanges_made",
     "exposed_exchange",
     "flattened",
@@ -34,16 +33,6 @@ __all__ = [
     "seed_spread_tensors",
     "weights_share_nodes",
 ]
-
-
-def compile_across_buckets() -> None:
-    """Let torch.compile make one piece of a forward inside of DDP, instead of one for each bucket.
-
-    Torch refuses to cut what replays a part of itself. The process has it so from then on.
-    """
-    import torch._dynamo  # loaded here: it takes a second, which only compiled jobs pay
-
-    torch._dynamo.config.optimize_ddp = False
 
 
 def flattened(mesh: "DeviceMesh", name: str) -> "DeviceMesh":

@@ -170,6 +170,7 @@ KEYS: dict[str, Answer | Always] = {
     "compile_configs.fullgraph": changes("compiled"),
     "compile_configs.unit": changes("compiled", value="model", model="gpt2"),
     "compile_configs.combo_kernels": changes("compiled"),
+    "compile_configs.criterion": changes("compiled", value=False),
     "cuda_graph_configs.warmup": ON_CARDS,
     "cuda_graph_configs.max_graphs": ON_CARDS,
     "dgc_configs.rampup_begin_step": changes("collectives", SPARSE),

@@ -22,8 +22,8 @@ from fleetx.plan.pace import Pace
 from fleetx.plan.share import Share
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.plan.subject import Subject
+from fleetx.strategies.compile.criterion import CompiledCriterion
 from fleetx.strategies.compile.pieces import pieces
-from fleetx.torch_internals import compile_across_buckets
 
 FUSED = 0.4
 """What fusion leaves of the traffic of operators other than products, and of their number. A guess,
@@ -62,13 +62,15 @@ class Compile(Strategy, name="compile"):
         """What is compiled by itself. Blocks take as long as one of each kind, and workers exchange
         the gradients of one while the next one's backward runs; a model as one piece takes longest
         and runs fastest. "auto": blocks, but not where a lone process has few of each kind."""
+        criterion: bool = True
+        """Whether a criterion that ``distributed_model`` gets is compiled, too."""
         combo_kernels: bool = False
         """Let inductor run small independent operators of a GPU as one kernel, as its own option of
         this name does: faster where kernels are short, and younger than the rest of it."""
 
     config: Config
-    _replays = False
-    """Whether what is compiled runs a part of it again in backward."""
+    _spread = False
+    """Whether tensors of the model are spread over ranks."""
 
     @classmethod
     @override
@@ -99,8 +101,14 @@ class Compile(Strategy, name="compile"):
 
     @override
     def remarks(self) -> tuple[str, ...]:
-        both = "forward and criterion are"
-        return (f"The model's {both} compiled by {self.config.backend} (compile_configs).",)
+        also = (
+            ", and so is a criterion that distributed_model gets" if self._compiles_losses else ""
+        )
+        return (f"The forward is compiled by {self.config.backend}{also} (compile_configs).",)
+
+    @property
+    def _compiles_losses(self) -> bool:
+        return self.config.criterion and not self._spread
 
     @override
     def examine(self, plan: Plan) -> None:
@@ -111,8 +119,15 @@ class Compile(Strategy, name="compile"):
                 f"torch takes no mode, and backend is {config.backend!r}, mode {config.mode!r}. "
                 "Leave them at 'inductor' and 'default', or set combo_kernels to False."
             )
-        self._replays = any(strategy.name == "recompute" for strategy in plan.strategies)
-        if self._replays and plan.mesh["tp"] > 1:
+        for axis, other in (("pp", "pipeline"), ("sharding", "sharding")):
+            if config.unit == "model" and plan.mesh[axis] > 1:
+                raise PlanError(
+                    f"compile_configs['unit'] = 'model' cannot be in force: {other} runs the model "
+                    "in parts, between which code cannot go on. Set unit to 'auto' or 'block'."
+                )
+        self._spread = plan.mesh["tp"] > 1
+        replays = any(strategy.name == "recompute" for strategy in plan.strategies)
+        if replays and plan.mesh["tp"] > 1:
             raise PlanError(
                 "strategy.compile = True lets the compiler replay what recompute names, and in a "
                 "replay it leaves out what lets the tensors of layers that tensor_parallel cuts "
@@ -121,15 +136,20 @@ class Compile(Strategy, name="compile"):
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
-        if job.criterion is not None and job.size("tp") == 1:
+        if job.criterion is not None and self._compiles_losses:
             # By itself and in any number of pieces: what it computes for each score would else be
             # written out and read again, operator by operator.
             run = self._compiled(_with_own_code(_call), fullgraph=False)
-            job.criterion = partial(run, job.criterion)
+            criterion = CompiledCriterion(job.criterion, partial(run, job.criterion))
+            job.criterion = criterion
+            job.recordable.append(criterion.is_made)
         blocks = self._blocks(job.size(axis) for axis in AXES)
         found = pieces(model, job.opened, job.elsewhere, blocks)
-        if self._replays and not found.by_block and job.size("dp") > 1:
-            compile_across_buckets()
+        if self.config.unit == "block" and not found.by_block and job.size("pp") == 1:
+            raise PlanError(
+                "compile_configs['unit'] = 'block' cannot be in force: the model repeats no block, "
+                "or is a program, which knows layers and no blocks. Set unit to 'auto' or 'model'."
+            )
         for alike in found.by_kind().values():
             run = self._compiled(_with_own_code(_call), fullgraph=self.config.fullgraph)
             for module in alike:

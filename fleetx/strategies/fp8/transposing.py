@@ -27,7 +27,8 @@ def load_kernel(device: torch.device) -> None:
 def transposed(matrix: Tensor) -> Tensor:
     """A copy of a matrix of one byte for each number, whose columns lie one after the other."""
     copy = operators.get(matrix.device.type)
-    if copy is None:
+    # The kernel takes rows that lie one after the other. Where columns do, nothing is to be copied.
+    if copy is None or matrix.stride(1) != 1:
         return matrix.t().contiguous()
     found: Tensor = copy(matrix.view(torch.uint8))
     return found.view(matrix.dtype)

@@ -101,9 +101,13 @@ def test_compiled_and_captured(scales: str, usual: list[float]) -> None:
 @pytest.mark.parametrize("by_row", [False, True])
 @pytest.mark.parametrize("low", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", [256, 7])
-def test_kernels(rows: int, low: torch.dtype, by_row: bool) -> None:
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_kernels(by_columns: bool, rows: int, low: torch.dtype, by_row: bool) -> None:
     torch.manual_seed(0)
+    load_kernel(torch.device("cuda"))
     ours = nn.Linear(512, 384, device="cuda")
+    if by_columns:  # as Conv1D of transformers has its weight
+        ours.weight = nn.Parameter(ours.weight.detach().t().contiguous().t())
     x = torch.randn(rows, 512, device="cuda", dtype=low, requires_grad=True)
     with torch.autocast("cuda", dtype=low, enabled=low != torch.float32):
         found, wanted = linear(x, ours.weight, ours.bias, by_row=by_row), ours(x)
@@ -123,7 +127,8 @@ def test_columns_are_copied_as_torch_does(shape: tuple[int, int], kind: torch.dt
     load_kernel(torch.device("cuda"))
     matrix = torch.randn(shape, device="cuda").to(kind)
     wide = torch.randn(shape[0], shape[1] + 32, device="cuda").to(kind)[:, 16:-16]
-    for each in (matrix, wide):
+    by_columns = torch.randn(shape[::-1], device="cuda").to(kind).t()
+    for each in (matrix, wide, by_columns):
         found = transposed(each)
         assert (found.dtype, found.is_contiguous()) == (kind, True)
         assert torch.equal(found.view(torch.uint8), each.view(torch.uint8).t())

@@ -232,9 +232,9 @@ def test_the_output_may_be_written_to(by_row: bool) -> None:
 
 @torch.library.custom_op("fleetx_tests::transposed_bytes", mutates_args=())
 def copied_columns(matrix: Tensor) -> Tensor:
-    """What a card's kernel is to torch: something that it cannot look into."""
+    """As a card's kernel: torch cannot look into it, and it takes rows for what lies together."""
     COPIED.append(tuple(matrix.shape))
-    return matrix.t().contiguous()
+    return matrix.as_strided(matrix.shape, (matrix.stride(0), 1)).t().contiguous()
 
 
 @copied_columns.register_fake
@@ -245,15 +245,17 @@ def _(matrix: Tensor) -> Tensor:
 COPIED: list[tuple[int, ...]] = []
 
 
+@pytest.mark.parametrize("by_columns", [False, True], ids=["rows", "columns"])
 def test_columns_are_copied_by_a_kernel_in_compiled_code_too(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, by_columns: bool
 ) -> None:
-    ours, x = layer(), drawn(32, 64).requires_grad_()
+    weight, x = layer().weight.detach(), drawn(32, 64)
+    if by_columns:  # weights of Conv1D in transformers, and inputs that were transposed
+        weight, x = (each.t().contiguous().t() for each in (weight, x))
+    weight, x = weight.requires_grad_(), x.requires_grad_()
 
     def gradients(run: Any) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(
-            run(x, ours.weight, ours.bias, by_row=False).square().sum(), [x, ours.weight]
-        )
+        return torch.autograd.grad(run(x, weight, None, by_row=False).square().sum(), [x, weight])
 
     expected = gradients(linear)
     monkeypatch.setitem(transposing.operators, "cpu", copied_columns)
@@ -263,8 +265,9 @@ def test_columns_are_copied_by_a_kernel_in_compiled_code_too(
         COPIED.clear()
         for found, usual in zip(gradients(run), expected, strict=True):
             assert torch.equal(found, usual)
-        rows, outputs = (32, 64), (32, ours.out_features)
-        assert sorted(COPIED) == sorted([rows, outputs, tuple(ours.weight.shape)])
+        copied: list[tuple[int, ...]] = [(32, weight.shape[0])]
+        copied += [] if by_columns else [(32, 64), tuple(weight.shape)]
+        assert sorted(COPIED) == sorted(copied)
     torch._dynamo.reset()
 
 

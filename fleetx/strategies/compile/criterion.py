@@ -1,0 +1,63 @@
+"""A criterion as compiled code, unless it does what such code cannot."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from typing_extensions import override
+
+from fleetx.plan.error import PlanError
+
+Criterion = Callable[[Any, Any], Tensor]
+
+
+class CompiledCriterion:
+    """Runs the user's own criterion once, and code that was made of it from then on.
+
+    Code of torch.compile loses, or stops at, what a criterion differentiates by itself, as
+    penalties of gradients do. The first batch tells whether it does so.
+    """
+
+    def __init__(self, plain: Criterion, compiled: Criterion) -> None:
+        self._plain, self._compiled = plain, compiled
+        self._looked = self._made = False
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        """The loss."""
+        if self._looked:
+            self._made = True
+            return self._compiled(outputs, targets)
+        with _Differentiating() as seen:
+            loss = self._plain(outputs, targets)
+        if seen.differentiates:
+            raise PlanError(
+                "strategy.compile = True makes code of the criterion, which differentiates by "
+                "itself (torch.autograd.grad), and compiled code cannot be differentiated twice. "
+                "Set compile_configs['criterion'] to False."
+            )
+        self._looked = True
+        return loss
+
+    def is_made(self) -> bool:
+        """Whether code was made of it, which no step that is being recorded can do."""
+        return self._made
+
+
+class _Differentiating(TorchFunctionMode):
+    """Sees whether something is differentiated."""
+
+    differentiates = False
+
+    @override
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        self.differentiates |= func in {torch.autograd.grad, torch.autograd.backward}
+        self.differentiates |= func is Tensor.backward
+        return func(*args, **(kwargs or {}))
