@@ -25,7 +25,7 @@ def count(module: fx.GraphModule, inputs: Any) -> Any:
     return torch._dynamo.lookup_backend("aot_eager")(module, inputs)
 
 
-torch._dynamo.register_backend(count, name="fleetx_count")
+torch._dynamo.register_backend(count, name="fleetx_criteria")
 LABELS = torch.randint(0, 6, (8,), generator=torch.Generator().manual_seed(3))
 
 
@@ -99,7 +99,7 @@ def losses(name: str, compiled: bool) -> list[float]:
     strategy = fleet.DistributedStrategy()
     strategy.compile = compiled
     if compiled:
-        strategy.compile_configs = {"backend": "fleetx_count"}
+        strategy.compile_configs = {"backend": "fleetx_criteria"}
     fleet.init(is_collective=True, strategy=strategy)
     try:
         torch.manual_seed(0)
