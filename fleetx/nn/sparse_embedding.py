@@ -69,13 +69,7 @@ class SparseEmbedding(SparseModule):
             dtype: "float16", "bfloat16" or "int8" keeps rows in fewer bytes on the servers; a
                 forward sees float32, and the rule's state stays so.
         """
-        if pooling is not None and pooling not in _POOLINGS:
-            raise ValueError(f"pooling={pooling!r} is not known; use 'sum', 'mean' or None")
-        if include_last_offset and pooling is None:
-            raise ValueError(
-                "include_last_offset=True is about the offsets of bags, and without pooling there "
-                "are none; set pooling='sum' or 'mean', or include_last_offset=False"
-            )
+        _check_pooling(pooling, include_last_offset)
         options = TableOptions(
             name=name,
             dim=embedding_dim,
@@ -149,8 +143,8 @@ class SparseEmbedding(SparseModule):
         """As ``torch.nn.EmbeddingBag``, which weighs rows of sums."""
         if self.pooling != "sum":
             raise ValueError(
-                f"SparseEmbedding {self.options.name!r} got per_sample_weights, and "
-                f"pooling={self.pooling!r} adds no rows up; set pooling='sum', or leave them out"
+                f"SparseEmbedding {self.options.name!r} got per_sample_weights, which are for "
+                f"sums, and its pooling is {self.pooling!r}; set pooling='sum', or leave them out"
             )
         if weights.shape != ids.shape:
             raise ValueError(
@@ -294,3 +288,13 @@ class SparseEmbedding(SparseModule):
     @override
     def extra_repr(self) -> str:
         return f"{self.options.dim}, name={self.options.name!r}"
+
+
+def _check_pooling(pooling: str | None, include_last_offset: bool) -> None:
+    if pooling is not None and pooling not in _POOLINGS:
+        raise ValueError(f"pooling={pooling!r} is not known; use 'sum', 'mean' or None")
+    if include_last_offset and pooling is None:
+        raise ValueError(
+            "include_last_offset=True is about the offsets of bags, and without pooling there are "
+            "none; set pooling='sum' or 'mean', or include_last_offset=False"
+        )

@@ -838,10 +838,10 @@ def test_weighted_rows_of_bags_are_those_of_torch(flat: bool, padding: int | Non
 
 def test_weights_and_last_offsets_are_about_bags() -> None:
     rows = SparseEmbedding(3, name="rows")
-    with pytest.raises(ValueError, match="pooling=None adds no rows up"):
+    with pytest.raises(ValueError, match="for sums, and its pooling is None"):
         rows(torch.tensor([1]), None, torch.ones(1))
     means = SparseEmbedding(3, name="means", pooling="mean")
-    with pytest.raises(ValueError, match="pooling='mean' adds no rows up"):
+    with pytest.raises(ValueError, match="for sums, and its pooling is 'mean'"):
         means(torch.tensor([[1]]), None, torch.ones(1, 1))
     with pytest.raises(ValueError, match="without pooling there are none"):
         SparseEmbedding(3, name="rows", include_last_offset=True)

@@ -31,7 +31,9 @@ class Trained:
 
     losses: list[float]
     made: list[int]
-    """Graphs that were compiled in each step."""
+    """Graphs of the model that were compiled in each step."""
+    of_criterion: int
+    """Those of the criterion, in all steps."""
 
 
 Batch = tuple[dict[str, Tensor], Tensor]
@@ -69,9 +71,11 @@ def trained(name: str, settings: dict[str, Any], backend: str = "") -> Trained:
     rows = {key: value[:2] for key, value in inputs.items()}
     model: Any = fleet.distributed_model(plain, criterion=strangers.loss, sample=rows)
     fleet.distributed_optimizer(torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3))
-    losses, made = list[float](), list[int]()
+    losses, made, of_criterion = list[float](), list[int](), 0
     for _ in range(STEPS):
         MADE.clear()
         losses.append(float(model.train_batch((inputs, targets))))
-        made.append(len(MADE))
-    return Trained(losses, made)
+        criteria = sum("cross_entropy" in str(module.graph) for module in MADE)
+        made.append(len(MADE) - criteria)
+        of_criterion += criteria
+    return Trained(losses, made, of_criterion)
