@@ -45,18 +45,27 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, by_row: bool) -> T
     if missing := -count % MULTIPLE:
         rows = F.pad(rows, (0, 0, 0, missing))
     learns = torch.is_grad_enabled() and weight.requires_grad
-    whole: Tensor = _Product.apply(rows, weight, by_row, learns)  # type: ignore[no-untyped-call]
+    bias = None if bias is None else bias.to(rows.dtype)
+    inside = bias if _adds(rows.dtype, by_row=by_row) else None
+    whole: Tensor = _Product.apply(rows, weight, inside, by_row, learns)  # type: ignore[no-untyped-call]
     # No view of it: what is written to the output in place passes by the hooks of whoever shards.
     found = unsafe_view(whole[:count], (*x.shape[:-1], weight.shape[0]))
-    return found if bias is None else found + bias.to(found.dtype)
+    return found if bias is None or inside is not None else found + bias
+
+
+def _adds(dtype: torch.dtype, *, by_row: bool) -> bool:
+    """Whether the kernel itself can add a bias, which saves a pass over its result."""
+    return not by_row and dtype in {torch.bfloat16, torch.float16}
 
 
 class _Product(torch.autograd.Function):
-    """Rows and a weight -> their product, in the format of the rows."""
+    """Rows, a weight and what is added to each row -> their product, in the format of the rows."""
 
     @staticmethod
     @override
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, by_row: bool, learns: bool) -> Tensor:
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, by_row: bool, learns: bool
+    ) -> Tensor:
         left = _scaled(rows, FORWARD, 1 if by_row else None)
         right = _scaled(weight, FORWARD, 1 if by_row else None)
         # The weight itself is kept and not a copy: whoever shards it lets go of it meanwhile.
@@ -68,14 +77,15 @@ class _Product(torch.autograd.Function):
             columns = transposed(left[0]) if learns else None
             ctx.save_for_backward(columns, left[1], weight, right[1])
         ctx.by_row, ctx.format = by_row, rows.dtype
-        return _times(left, right, rows.dtype, by_row=by_row, quickly=True)
+        return _times(left, right, rows.dtype, by_row=by_row, quickly=True, bias=bias)
 
     @staticmethod
     @once_differentiable
     @override
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         both = _by_row if ctx.by_row else _by_tensor
-        return (*both(ctx, gradient), None, None)
+        of_bias = gradient.sum(0) if ctx.needs_input_grad[2] else None
+        return (*both(ctx, gradient), of_bias, None, None)
 
 
 Gradients = tuple[Tensor | None, Tensor | None]
@@ -127,7 +137,13 @@ def _cast(tensor: Tensor, kind: torch.dtype, factor: Tensor) -> Tensor:
 
 
 def _times(
-    left: Scaled, right: Scaled, dtype: torch.dtype, *, by_row: bool, quickly: bool = False
+    left: Scaled,
+    right: Scaled,
+    dtype: torch.dtype,
+    *,
+    by_row: bool,
+    quickly: bool = False,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """The product of a matrix and another one that is given by its columns, in a format.
 
@@ -137,6 +153,7 @@ def _times(
         dtype: of the result.
         by_row: whether they have scales for each row.
         quickly: add up with fewer digits, as the forward may.
+        bias: what is added to each row, in the format of the result.
     """
     # A kernel wants the rows of the first and the columns of the second one after the other.
     first, second = left[0].contiguous(), right[0].contiguous()
@@ -146,6 +163,7 @@ def _times(
         second.t(),
         scale_a=left[1],
         scale_b=right[1].t() if by_row else right[1],
+        bias=bias,
         out_dtype=narrow,
         use_fast_accum=quickly,
     )

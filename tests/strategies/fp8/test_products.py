@@ -182,6 +182,24 @@ def test_under_autocast_outputs_have_its_format_and_weights_theirs(
     assert x.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("shape", [(16, 64), (3, 5, 64)])
+def test_the_kernel_adds_a_bias_of_16_bits_itself(
+    shape: tuple[int, ...], low: torch.dtype
+) -> None:
+    ours, x = layer(), drawn(*shape)
+    nn.init.normal_(ours.bias, std=100)  # so that nobody overlooks it
+    with torch.autocast("cpu", dtype=low, enabled=low != torch.float32), multiplied() as products:
+        found, wanted = linear(x, ours.weight, ours.bias, by_row=False), ours(x)
+        ((_, _, more),) = products
+    assert (more["bias"] is not None) == (low != torch.float32)
+    assert off(found, wanted) < E4M3 / 10
+    given = drawn(*wanted.shape).to(low)
+    mine, theirs = (gradients(each, [ours.bias], given)[0] for each in (found, wanted))
+    assert mine.dtype == theirs.dtype == torch.float32
+    assert off(mine, theirs) < 0.01
+
+
 def test_inputs_wait_for_the_backward_in_one_byte_each_and_the_weight_as_it_is() -> None:
     ours, x = layer(), drawn(32, 64).requires_grad_()
     kept = list[Tensor]()
