@@ -3,6 +3,9 @@
 bfloat16 by autocast, fused AdamW, random data on the device, only ``amp`` is on. The sides take
 turns, and the loop by hand comes twice, which shows the noise. ``train_batch`` is one call of
 fleetx for a step, ``loop`` is the user's own loop over what fleetx made of model and optimizer.
+Both give the criterion float32 scores, as the loop by hand does here. ``16 bits`` is a loop whose
+criterion is inside of autocast: ``cross_entropy`` rounds what it computes to the format of the
+scores there, which "off" shows, the mean error of a sample's loss.
 
 python -m benchmarks.models_gpu                    # GPT-2 and ViT
 python -m benchmarks.models_gpu --model vit --turns 20
@@ -13,6 +16,7 @@ import gc
 import json
 import statistics
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,7 +90,7 @@ def adamw(model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
 
-def by_hand(kind: Any, data: Data) -> Train:
+def by_hand(kind: Any, data: Data, *, rounded: bool = False) -> Train:
     """What a user writes without fleetx."""
     model = fresh(kind)
     optimizer = adamw(model)
@@ -94,7 +98,8 @@ def by_hand(kind: Any, data: Data) -> Train:
     def step() -> Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16):
             scores = model(data[0])
-            loss = criterion(scores, data[1])
+            loss = criterion(scores, data[1]) if rounded else None
+        loss = criterion(scores.float(), data[1]) if loss is None else loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -136,8 +141,20 @@ SIDES: dict[str, Callable[[Any, Data], Train]] = {
     "by hand": by_hand,
     "train_batch": batches,
     "loop": loop,
+    "16 bits": partial(by_hand, rounded=True),
     "by hand again": by_hand,
 }
+
+
+def off(kind: Any, data: Data) -> dict[str, float]:
+    """By how much a sample's loss is wrong, of the same scores inside and outside of autocast."""
+    each = partial(F.cross_entropy, reduction="none")
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+        scores, wanted = fresh(kind)(data[0]).flatten(0, -2)[:512], data[1].flatten()[:512]
+        inside = each(scores, wanted)
+    outside, true = each(scores.float(), wanted), each(scores.double(), wanted)
+    losses = {"16 bits": inside, "float32": outside}
+    return {k: float((loss - true).abs().mean()) for k, loss in losses.items()}
 
 
 def measure(name: str, turns: int, length: float) -> dict[str, object]:
@@ -162,6 +179,7 @@ def measure(name: str, turns: int, length: float) -> dict[str, object]:
         "ratio": {k: round(1 / faster(hand.clock, s.clock), 3) for k, s in sides.items()},
         "host ms": {k: round(1e3 * statistics.median(s.host), 2) for k, s in sides.items()},
         "losses": [round(float(side.train()), 3) for side in sides.values()],
+        "off": off(kind, data),
         "on the card": {k: on_card(side.train) for k, side in sides.items()},
     }
 

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from typing_extensions import override
 
-from fleetx.strategies.fp8.transposing import transposed
+from fleetx.strategies.fp8.casting import cast, cast_both, cast_columns, largest, rounded
 from fleetx.torch_internals import scaled_mm, unsafe_view
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
@@ -66,17 +66,15 @@ class _Product(torch.autograd.Function):
     def forward(
         ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, by_row: bool, learns: bool
     ) -> Tensor:
-        left = _scaled(rows, FORWARD, 1 if by_row else None)
-        right = _scaled(weight, FORWARD, 1 if by_row else None)
+        ctx.by_row, ctx.format = by_row, rows.dtype
         # The weight itself is kept and not a copy: whoever shards it lets go of it meanwhile.
         if by_row:
+            left, right = _scaled(rows, FORWARD), _scaled(weight, FORWARD)
             ctx.save_for_backward(rows, weight)
         else:
-            # By columns, as the gradient of the weight needs them: compiled code would compute
-            # what comes before the rows a second time to write them so.
-            columns = transposed(left[0]) if learns else None
+            left, columns = _scaled_whole(rows, columns=learns)
+            right, _ = _scaled_whole(weight)
             ctx.save_for_backward(columns, left[1], weight, right[1])
-        ctx.by_row, ctx.format = by_row, rows.dtype
         return _times(left, right, rows.dtype, by_row=by_row, quickly=True, bias=bias)
 
     @staticmethod
@@ -84,56 +82,62 @@ class _Product(torch.autograd.Function):
     @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         both = _by_row if ctx.by_row else _by_tensor
-        of_bias = gradient.sum(0) if ctx.needs_input_grad[2] else None
-        return (*both(ctx, gradient), of_bias, None, None)
+        return (*both(ctx, gradient), None, None)
 
 
-Gradients = tuple[Tensor | None, Tensor | None]
-"""Of rows and of the weight; None of what needs none."""
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""Of rows, of the weight and of the bias; None of what needs none."""
 
 
 def _by_tensor(ctx: Any, gradient: Tensor) -> Gradients:
     columns, rows_scale, weight, weight_scale = ctx.saved_tensors
-    numbers, scale = _scaled(gradient, BACKWARD, None)
-    of_rows = of_weight = None
-    if ctx.needs_input_grad[0]:
-        again = transposed(_cast(weight, FORWARD, weight_scale.reciprocal()))
+    factor = _factor(largest(gradient), BACKWARD)
+    scale = factor.reciprocal()
+    to_rows, to_weight, to_bias = ctx.needs_input_grad[:3]
+    of_rows = of_weight = of_bias = None
+    if to_weight:
+        numbers, across, of_bias = cast_both(gradient, BACKWARD, factor, summed=to_bias)
+        of_weight = _times((across, scale), (columns, rows_scale), weight.dtype, by_row=False)
+    else:
+        numbers = cast(gradient, BACKWARD, factor)
+        of_bias = gradient.sum(0) if to_bias else None
+    if to_rows:
+        again = cast_columns(weight, FORWARD, weight_scale.reciprocal())
         of_rows = _times((numbers, scale), (again, weight_scale), ctx.format, by_row=False)
-    if ctx.needs_input_grad[1]:
-        left, right = (transposed(numbers), scale), (columns, rows_scale)
-        of_weight = _times(left, right, weight.dtype, by_row=False)
-    return of_rows, of_weight
+    return of_rows, of_weight, of_bias
 
 
 def _by_row(ctx: Any, gradient: Tensor) -> Gradients:
     rows, weight = ctx.saved_tensors
     of_rows = of_weight = None
     if ctx.needs_input_grad[0]:
-        left, right = _scaled(gradient, BACKWARD, 1), _scaled(weight.t(), FORWARD, 1)
+        left, right = _scaled(gradient, BACKWARD), _scaled(weight.t(), FORWARD)
         of_rows = _times(left, right, ctx.format, by_row=True, quickly=True)
     if ctx.needs_input_grad[1]:
-        left, right = _scaled(gradient.t(), BACKWARD, 1), _scaled(rows.t(), FORWARD, 1)
+        left, right = _scaled(gradient.t(), BACKWARD), _scaled(rows.t(), FORWARD)
         of_weight = _times(left, right, weight.dtype, by_row=True, quickly=True)
-    return of_rows, of_weight
+    return of_rows, of_weight, gradient.sum(0) if ctx.needs_input_grad[2] else None
 
 
-def _scaled(tensor: Tensor, kind: torch.dtype, dim: int | None) -> Scaled:
-    """A tensor in float8 with its scale, or with one for each row of it (``dim`` = 1)."""
-    # Also for the whole of it row by row first: compiled code then looks at rows where it makes
-    # them, as layer norms do, instead of reading all of them again.
-    largest = tensor.abs().amax(1, keepdim=True)
-    if dim is None:
-        largest = largest.amax()
+def _scaled_whole(matrix: Tensor, *, columns: bool = False) -> tuple[Scaled, Tensor | None]:
+    """A factor of the forward in float8 with its scale, and by columns if they are wanted."""
+    factor = _factor(largest(matrix), FORWARD)
+    if columns:
+        rows, across, _ = cast_both(matrix, FORWARD, factor)
+        return (rows, factor.reciprocal()), across
+    return (cast(matrix, FORWARD, factor), factor.reciprocal()), None
+
+
+def _scaled(matrix: Tensor, kind: torch.dtype) -> Scaled:
+    """A matrix in float8 with a scale for each row of it."""
+    factor = _factor(matrix.abs().amax(1, keepdim=True), kind)
+    return rounded(matrix, kind, factor), factor.reciprocal()
+
+
+def _factor(most: Tensor, kind: torch.dtype) -> Tensor:
+    """What brings the largest magnitude to that of the format."""
     # Compiled code divides in another way in float32.
-    factor = torch.finfo(kind).max / largest.double().clamp(min=SMALLEST)
-    scale = factor.float()
-    return _cast(tensor, kind, scale), scale.reciprocal()
-
-
-def _cast(tensor: Tensor, kind: torch.dtype, factor: Tensor) -> Tensor:
-    most = torch.finfo(kind).max
-    # What rounds to more than the format has would be no number before torch 2.12.
-    return (tensor.float() * factor).clamp(-most, most).to(kind)
+    return (torch.finfo(kind).max / most.double().clamp(min=SMALLEST)).float()
 
 
 def _times(

@@ -22,9 +22,9 @@ from fleetx.plan.strategy import Strategy
 from fleetx.plan.subject import Subject
 from fleetx.strategies.fp8 import products
 from fleetx.strategies.fp8.calls import Calls
+from fleetx.strategies.fp8.casting import load_kernels
 from fleetx.strategies.fp8.costs import cast_bytes, in_float8
 from fleetx.strategies.fp8.layers import Chosen, Layer, chosen
-from fleetx.strategies.fp8.transposing import load_kernel
 
 logger = logging.getLogger(__name__)
 Product = Callable[..., Tensor]
@@ -56,7 +56,7 @@ class Fp8(Strategy, name="fp8"):
                 "an NVIDIA GPU of the Hopper generation (H100, H200) or a later one. Set "
                 "strategy.fp8 = False; strategy.amp computes in 16 bits on every device."
             )
-        load_kernel(job.device)
+        load_kernels(job.device)
         found = self._chosen(model)
         logger.info("fp8: %s", found.in_words())
         elsewhere = with_descendants(job.elsewhere)

@@ -1,5 +1,6 @@
 """float8 on a GPU that has it: kernels, real text, compiled and captured steps."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,15 @@ from typing_extensions import override
 import fleetx as fleet
 from fleetx import roles
 from fleetx.graph.float8_devices import without_float8
+from fleetx.strategies.fp8.casting import (
+    cast,
+    cast_both,
+    cast_columns,
+    largest,
+    load_kernels,
+    rounded,
+)
 from fleetx.strategies.fp8.products import linear
-from fleetx.strategies.fp8.transposing import load_kernel, transposed
 from tests.plan.measured import Block
 
 HAS_FLOAT8 = torch.cuda.is_available() and not without_float8(torch.device("cuda"))
@@ -104,7 +112,7 @@ def test_compiled_and_captured(scales: str, usual: list[float]) -> None:
 @pytest.mark.parametrize("by_columns", [False, True])
 def test_kernels(by_columns: bool, rows: int, low: torch.dtype, by_row: bool) -> None:
     torch.manual_seed(0)
-    load_kernel(torch.device("cuda"))
+    load_kernels(torch.device("cuda"))
     ours = nn.Linear(512, 384, device="cuda")
     if by_columns:  # as Conv1D of transformers has its weight
         ours.weight = nn.Parameter(ours.weight.detach().t().contiguous().t())
@@ -122,16 +130,46 @@ def test_kernels(by_columns: bool, rows: int, low: torch.dtype, by_row: bool) ->
 
 @pytest.mark.parametrize("shape", [(16, 16), (128, 256), (272, 1040), (16384, 48), (1, 7)])
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_columns_are_copied_as_torch_does(shape: tuple[int, int], kind: torch.dtype) -> None:
+@pytest.mark.parametrize("low", [torch.float32, torch.bfloat16, torch.float16])
+def test_numbers_are_rounded_as_torch_does(
+    shape: tuple[int, int], kind: torch.dtype, low: torch.dtype
+) -> None:
     torch.manual_seed(0)
-    load_kernel(torch.device("cuda"))
-    matrix = torch.randn(shape, device="cuda").to(kind)
-    wide = torch.randn(shape[0], shape[1] + 32, device="cuda").to(kind)[:, 16:-16]
-    by_columns = torch.randn(shape[::-1], device="cuda").to(kind).t()
-    for each in (matrix, wide, by_columns):
-        found = transposed(each)
-        assert (found.dtype, found.is_contiguous()) == (kind, True)
-        assert torch.equal(found.view(torch.uint8), each.view(torch.uint8).t())
+    load_kernels(torch.device("cuda"))
+    drawn = partial(torch.randn, device="cuda", dtype=low)
+    matrix, by_columns = drawn(shape), drawn(shape[::-1]).t()
+    wide, row = drawn(shape[0], shape[1] + 32)[:, 16:-16], drawn(1, shape[1])
+    for each in (matrix, wide, by_columns, row.expand(shape), row[:, :1].expand(shape)):
+        assert torch.equal(largest(each), each.abs().amax().float())
+        # Some become subnormal, and some lie beyond the format.
+        factor = 4 * torch.finfo(kind).max / largest(each) / torch.finfo(kind).max ** 0.5
+        for scale in (factor, factor * 1e-3, factor * 1e6):
+            wanted = rounded(each, kind, scale)
+            rows, columns, sums = cast_both(each, kind, scale, summed=True)
+            assert sums is not None
+            torch.testing.assert_close(sums, each.float().sum(0).to(low), rtol=0.01, atol=0.01)
+            for found in (rows, cast(each, kind, scale)):
+                assert (found.dtype, found.is_contiguous()) == (kind, True)
+                assert torch.equal(found.view(torch.uint8), wanted.view(torch.uint8))
+            for found in (columns, cast_columns(each, kind, scale)):
+                assert (found.dtype, found.is_contiguous()) == (kind, True)
+                assert torch.equal(found.view(torch.uint8), wanted.view(torch.uint8).t())
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_stays_none(bad: float, kind: torch.dtype) -> None:
+    """Otherwise nobody would notice that a gradient has overflowed."""
+    load_kernels(torch.device("cuda"))
+    matrix = torch.randn(64, 160, device="cuda")
+    matrix[17, 140] = bad
+    assert torch.equal(largest(matrix).isfinite(), torch.tensor(False, device="cuda"))
+    ours = nn.Linear(160, 32, device="cuda")
+    found = linear(matrix, ours.weight, ours.bias, by_row=False)
+    assert not found[17].isfinite().any()
+    rows, columns, _ = cast_both(matrix, kind, torch.zeros((), device="cuda"))
+    assert rows[17, 140].float().isnan()
+    assert columns[140, 17].float().isnan()
 
 
 @pytest.mark.parametrize("by_row", [False, True])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fleetx.strategies.fp8 import products, transposing
+from fleetx.strategies.fp8 import casting, products
 from fleetx.strategies.fp8.products import linear
 from tests.rotation import rotating
 from tests.strategies.fp8.stand_in import multiplied, needs_kernel
@@ -184,9 +184,7 @@ def test_under_autocast_outputs_have_its_format_and_weights_theirs(
 
 @pytest.mark.parametrize("low", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("shape", [(16, 64), (3, 5, 64)])
-def test_the_kernel_adds_a_bias_of_16_bits_itself(
-    shape: tuple[int, ...], low: torch.dtype
-) -> None:
+def test_the_kernel_adds_a_bias_of_16_bits_itself(shape: tuple[int, ...], low: torch.dtype) -> None:
     ours, x = layer(), drawn(*shape)
     nn.init.normal_(ours.bias, std=100)  # so that nobody overlooks it
     with torch.autocast("cpu", dtype=low, enabled=low != torch.float32), multiplied() as products:
@@ -223,11 +221,11 @@ def test_evaluation_copies_nothing_for_a_backward(
 ) -> None:
     copied = list[Tensor]()
 
-    def copy(matrix: Tensor) -> Tensor:
+    def copy(matrix: Tensor, *more: Any) -> Any:
         copied.append(matrix)
-        return matrix.t().contiguous()
+        return casting.cast_both(matrix, *more)
 
-    monkeypatch.setattr(products, "transposed", copy)
+    monkeypatch.setattr(products, "cast_both", copy)
     ours = layer()
     with torch.no_grad():
         linear(drawn(32, 64), ours.weight, None, by_row=by_row)
@@ -248,45 +246,142 @@ def test_the_output_may_be_written_to(by_row: bool) -> None:
     assert x.grad is not None
 
 
-@torch.library.custom_op("fleetx_tests::transposed_bytes", mutates_args=())
-def copied_columns(matrix: Tensor) -> Tensor:
-    """As a card's kernel: torch cannot look into it, and it takes rows for what lies together."""
-    COPIED.append(tuple(matrix.shape))
-    return matrix.as_strided(matrix.shape, (matrix.stride(0), 1)).t().contiguous()
+CALLED: list[tuple[str, tuple[int, ...]]] = []
+"""The calls of the kernels that stand in for those of a card, which torch cannot look into."""
 
 
-@copied_columns.register_fake
-def _(matrix: Tensor) -> Tensor:
-    return matrix.new_empty((matrix.shape[1], matrix.shape[0]))
+def _lying(matrix: Tensor, name: str) -> Tensor:
+    """As a card's kernel reads it, which takes rows for what lies together."""
+    CALLED.append((name, tuple(matrix.shape)))
+    return matrix.as_strided(matrix.shape, (matrix.stride(0), 1))
 
 
-COPIED: list[tuple[int, ...]] = []
+def _kind(wide: bool) -> torch.dtype:
+    return torch.float8_e5m2 if wide else torch.float8_e4m3fn
+
+
+@torch.library.custom_op("fleetx_tests::largest", mutates_args=())
+def largest(matrix: Tensor) -> Tensor:
+    return _lying(matrix, "largest").abs().amax()
+
+
+@torch.library.custom_op("fleetx_tests::cast_rows", mutates_args=())
+def cast_rows(matrix: Tensor, factor: Tensor, wide: bool) -> Tensor:
+    given = _lying(matrix, "rows")
+    return casting.rounded(given, _kind(wide), factor).view(torch.uint8).contiguous()
+
+
+@torch.library.custom_op("fleetx_tests::cast_columns", mutates_args=())
+def cast_columns(matrix: Tensor, factor: Tensor, wide: bool) -> Tensor:
+    given = _lying(matrix, "columns")
+    return casting.rounded(given, _kind(wide), factor).view(torch.uint8).t().contiguous()
+
+
+@torch.library.custom_op("fleetx_tests::cast_both", mutates_args=())
+def cast_both(matrix: Tensor, factor: Tensor, wide: bool) -> tuple[Tensor, Tensor, Tensor]:
+    given = _lying(matrix, "both")
+    found = casting.rounded(given, _kind(wide), factor).view(torch.uint8)
+    return found.contiguous(), found.t().contiguous(), given.float().sum(0, keepdim=True)
+
+
+def _bytes(matrix: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.uint8, device=matrix.device)
+
+
+largest.register_fake(lambda matrix: matrix.new_empty(()))
+cast_rows.register_fake(lambda matrix, factor, wide: _bytes(matrix, *matrix.shape))
+cast_columns.register_fake(lambda matrix, factor, wide: _bytes(matrix, *matrix.shape[::-1]))
+
+
+@cast_both.register_fake
+def _(matrix: Tensor, factor: Tensor, wide: bool) -> tuple[Tensor, Tensor, Tensor]:
+    rows, columns = matrix.shape
+    made = _bytes(matrix, rows, columns), _bytes(matrix, columns, rows)
+    return *made, matrix.new_empty((1, columns), dtype=torch.float32)
+
+
+OWN = {own._name: own for own in (largest, cast_rows, cast_columns, cast_both)}
+
+
+def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, own in casting.trusted(OWN, torch.device("cpu")).items():
+        monkeypatch.setitem(casting.kernels, key, own)
+
+
+def test_kernels_that_are_wrong_here_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """As Triton compiled one: only for one format, and only the numbers by columns."""
+
+    def wrong(matrix: Tensor, factor: Tensor, wide: bool) -> tuple[Tensor, Tensor, Tensor]:
+        rows, columns, sums = cast_both(matrix, factor, wide)
+        if matrix.dtype == torch.float32 and wide:
+            columns[7, 9] += 1
+        return rows, columns, sums
+
+    formats = {torch.float32, torch.bfloat16, torch.float16}
+    expected = {("cpu", name, dtype) for name in OWN for dtype in formats}
+    before = torch.get_rng_state()
+    with caplog.at_level("INFO"):
+        found = casting.trusted(OWN | {"cast_both": wrong}, torch.device("cpu"))
+    assert expected - set(found) == {("cpu", "cast_both", torch.float32)}
+    assert "cast_both is wrong for torch.float32" in caplog.text
+    assert torch.equal(torch.get_rng_state(), before)
+    assert set(casting.trusted(OWN, torch.device("cpu"))) == expected
+
+    def forgetful(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        rows, columns, sums = cast_both(*given)
+        return rows, columns, torch.zeros_like(sums)
+
+    found = casting.trusted({"cast_both": forgetful}, torch.device("cpu"))
+    assert not found
 
 
 @pytest.mark.parametrize("by_columns", [False, True], ids=["rows", "columns"])
-def test_columns_are_copied_by_a_kernel_in_compiled_code_too(
+def test_kernels_of_a_card_cast_in_compiled_code_too(
     monkeypatch: pytest.MonkeyPatch, by_columns: bool
 ) -> None:
     weight, x = layer().weight.detach(), drawn(32, 64)
     if by_columns:  # weights of Conv1D in transformers, and inputs that were transposed
         weight, x = (each.t().contiguous().t() for each in (weight, x))
-    weight, x = weight.requires_grad_(), x.requires_grad_()
+    weight, x = weight.requires_grad_(), x.to(torch.bfloat16).requires_grad_()
+    bias = drawn(48).requires_grad_()
 
     def gradients(run: Any) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(run(x, weight, None, by_row=False).square().sum(), [x, weight])
+        found = run(x, weight, bias, by_row=False)
+        return torch.autograd.grad(found.square().sum(), [x, weight, bias])
 
     expected = gradients(linear)
-    monkeypatch.setitem(transposing.operators, "cpu", copied_columns)
+    _stand_in(monkeypatch)
     torch._dynamo.reset()
     compiled = torch.compile(linear, backend="aot_eager", fullgraph=True)
+    inputs, weights = ((64, 32), (64, 48)) if by_columns else ((32, 64), (48, 64))
+    each = ("columns", "rows") if by_columns else ("rows", "columns")
+    calls = [("both", inputs), ("both", (32, 48)), (each[0], weights), (each[1], weights)]
+    calls += [("largest", shape) for shape in (inputs, weights, (32, 48))]
     for run in (linear, compiled):
-        COPIED.clear()
+        CALLED.clear()
         for found, usual in zip(gradients(run), expected, strict=True):
             assert torch.equal(found, usual)
-        copied: list[tuple[int, ...]] = [(32, weight.shape[0])]
-        copied += [] if by_columns else [(32, 64), tuple(weight.shape)]
-        assert sorted(COPIED) == sorted(copied)
+        assert sorted(CALLED) == sorted(calls)
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("strides", [(0, 0), (0, 1), (1, 0), (128, 2), (2, 128)])
+def test_kernels_take_matrices_that_lie_in_any_way(
+    monkeypatch: pytest.MonkeyPatch, strides: tuple[int, int]
+) -> None:
+    """As the gradients of sums, of means, and of outputs of which every other one counts."""
+    matrix = drawn(64, 128).as_strided((32, 64), strides)
+    _stand_in(monkeypatch)
+    kind, factor = torch.float8_e4m3fn, torch.tensor(3.0)
+    wanted = casting.rounded(matrix, kind, factor).float()
+    assert torch.equal(casting.largest(matrix), matrix.abs().amax())
+    assert torch.equal(casting.cast(matrix, kind, factor).float(), wanted)
+    assert torch.equal(casting.cast_columns(matrix, kind, factor).float(), wanted.t())
+    rows, columns, sums = casting.cast_both(matrix, kind, factor, summed=True)
+    assert torch.equal(rows.float(), wanted)
+    assert torch.equal(columns.float(), wanted.t())
+    assert sums is not None
+    torch.testing.assert_close(sums, matrix.sum(0))
 
 
 @pytest.mark.parametrize("by_row", rotating(WAYS, 4))
