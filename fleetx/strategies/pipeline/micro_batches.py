@@ -88,8 +88,20 @@ def shares(tree: Any, count: int) -> list[Any]:
 
 
 def bound(model: nn.Module, inputs: Any) -> dict[str, Any]:
-    """The inputs by the names of the arguments of the model's own forward."""
+    """The inputs by the names of the arguments of the model's own forward.
+
+    Raises:
+        TypeError: they are not its arguments.
+    """
     args, kwargs = arguments(model, inputs)
     signature = inspect.signature(type(model).forward)
-    bound = signature.bind(model, *args, **kwargs).arguments
+    try:
+        bound = signature.bind(model, *args, **kwargs).arguments
+    except TypeError as error:
+        raise TypeError(
+            f"the inputs of a batch, or the sample of distributed_model, do not fit the forward of "
+            f"{type(model).__name__}, which takes ({', '.join([*signature.parameters][1:])}): "
+            f"{error}. A pipeline calls it with a tuple of all its arguments, or with a dict of "
+            "them by their names."
+        ) from None
     return dict(list(bound.items())[1:])

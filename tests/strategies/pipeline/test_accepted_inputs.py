@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fleetx.strategies.pipeline.accepted_inputs import Accepted
+from fleetx.strategies.pipeline.micro_batches import bound
 
 X, MASK = torch.ones(2, 3), torch.ones(2, 1)
 
@@ -61,3 +62,25 @@ def test_what_else_a_sample_gives_takes_the_place_of_a_default() -> None:
         accepted.check({"x": X, "causal": False})
     with pytest.raises(ValueError, match=r"\*args or \*\*kwargs take \('more'\)"):
         Accepted(Net(), {"x": X, "more": (MASK,)})
+
+
+class Masked(nn.Module):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x * mask
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        (X, "missing a required argument: 'mask'"),
+        ({"x": X}, "missing a required argument: 'mask'"),
+        ((X, MASK, MASK), "too many positional arguments"),
+    ],
+)
+def test_inputs_that_are_not_the_arguments_of_the_forward_are_told(
+    inputs: Any, reason: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"of Masked, which takes \(x, mask\): {reason}") as told:
+        bound(Masked(), inputs)
+    assert "a dict of them by their names" in str(told.value)
+    assert bound(Masked(), (X, MASK)) == {"x": X, "mask": MASK}
