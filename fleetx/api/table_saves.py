@@ -8,6 +8,7 @@ from torch import nn
 from fleetx import roles
 from fleetx.api import servers, session
 from fleetx.ps.tables import safetensors_file, saves
+from fleetx.ps.tables.save_folder import TABLES
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker
 
@@ -73,7 +74,7 @@ def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:
         raise ValueError(
             f"save_inference_model() found {len(held)} distributed models; pass the one to save"
         )
-    save_tables(Path(dirname) / "tables")
+    save_tables(Path(dirname) / TABLES)
     save_dense(model or held[0], Path(dirname))
 
 

@@ -15,6 +15,7 @@ from fleetx.expected import PATH, expect
 from fleetx.io.files import Folder, written_together
 from fleetx.io.persistables import checked
 from fleetx.io.table_rows import attach, describe, tables_of
+from fleetx.ps.tables.save_folder import TABLES
 from fleetx.record.error import ProgramError
 from fleetx.record.interception import suspend
 from fleetx.record.recording_state import paused
@@ -29,7 +30,6 @@ from fleetx.static.record.program import Program
 from fleetx.static.run.executor import Executor
 
 MODEL, ONNX, SIGNATURE = "model.pt2", "model.onnx", "signature.json"
-TABLES = "tables"
 
 SIZES = (3, 5, 7, 11, 13, 17)
 """What free dimensions are while a model is exported, by position; any other size works later."""

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from fleetx.api import servers, table_saves
 from fleetx.io.agreement import CheckpointError
+from fleetx.ps.tables.save_folder import TABLES
 
-FOLDER = "tables"
 """Below a checkpoint: what ``save_persistables`` of such a job writes."""
 
 
@@ -27,14 +27,14 @@ def settled(*, wait: bool) -> Callable[[Path], None] | None:
     servers.settle_workers()
 
     def write(checkpoint: Path) -> None:
-        table_saves.save(connected, checkpoint / FOLDER, delta=False, mark=False)
+        table_saves.save(connected, checkpoint / TABLES, delta=False, mark=False)
 
     return write
 
 
 def check(checkpoint: Path) -> None:
     """Refuse a checkpoint of a job with servers where there are none, and the other way round."""
-    has_tables = (checkpoint / FOLDER).is_dir()
+    has_tables = (checkpoint / TABLES).is_dir()
     if has_tables == servers.has_servers():
         return
     here, there = ("without", "with") if has_tables else ("with", "without")
@@ -47,4 +47,4 @@ def check(checkpoint: Path) -> None:
 def load(checkpoint: Path) -> None:
     """Set the servers to a checkpoint, and workers to what they hold; all workers must call it."""
     if servers.has_servers():
-        table_saves.load_persistables(str(checkpoint / FOLDER))
+        table_saves.load_persistables(str(checkpoint / TABLES))

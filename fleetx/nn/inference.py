@@ -10,6 +10,7 @@ from torch import nn
 
 from fleetx.ps.observers.follower import Follower
 from fleetx.ps.tables import safetensors_file
+from fleetx.ps.tables.save_folder import TABLES
 from fleetx.ps.tables.saved_rows import SavedRows
 from fleetx.ps.worker.sparse_module import SparseModule
 
@@ -37,7 +38,7 @@ def load_inference_model(
             f"{folder} holds no dense.safetensors, so it is no model of a job with servers; pass a "
             "folder that fleet.save_inference_model() wrote there"
         )
-    rows, modules = SavedRows(folder / "tables"), list(model.modules())
+    rows, modules = SavedRows(folder / TABLES), list(model.modules())
     tables = [module for module in modules if isinstance(module, SparseModule)]
     arrays = safetensors_file.read(folder / "dense.safetensors", sealed=rows.sealed)
     found = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}

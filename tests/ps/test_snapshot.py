@@ -175,3 +175,7 @@ def test_a_folder_that_is_no_save_is_refused(tmp_path: Path) -> None:
         table(client, SPEC)
         with pytest.raises(ValueError, match="is this a complete save"):
             client.call({"method": "load", "folder": str(tmp_path)})
+        (tmp_path / "tables").mkdir()
+        (tmp_path / "tables" / "manifest.json").write_text("{}")
+        with pytest.raises(ValueError, match=r"no save of tables; give the one inside, .*tables"):
+            client.call({"method": "load", "folder": str(tmp_path)})

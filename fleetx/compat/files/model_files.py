@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fleetx.io.inference import SIGNATURE, TABLES
+from fleetx.io.inference import SIGNATURE
+from fleetx.ps.tables.save_folder import TABLES
 
 
 def is_model(path: Path) -> bool:

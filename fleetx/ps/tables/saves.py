@@ -9,7 +9,7 @@ from typing import Any
 
 from fleetx.ps.tables import checksums, safetensors_file, save_folder
 from fleetx.ps.tables.checksums import DamagedError
-from fleetx.ps.tables.save_folder import MANIFEST
+from fleetx.ps.tables.save_folder import MANIFEST, TABLES
 from fleetx.ps.wire.arrays import Array
 
 logger = logging.getLogger(__name__)
@@ -97,6 +97,11 @@ class Save:
     def opened(root: Path) -> "Save":
         """The one in a folder; ``DamagedError`` unless its list is as it was written."""
         path = root / MANIFEST
+        if not path.exists() and (root / TABLES / MANIFEST).exists():
+            raise DamagedError(
+                f"{root} is a checkpoint or a model for inference, and no save of tables; give "
+                f"the one inside, {root / TABLES}"
+            )
         manifest = save_folder.read_unchecked(path)
         sealed = checksums.KEY in manifest
         if sealed:
