@@ -27,8 +27,9 @@ from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.wire.channel import Access
 from fleetx.ps.wire.frames import Flag
 from fleetx.ps.wire.handshake import Claim
-from fleetx.ps.worker.client import Client, TableHandle
+from fleetx.ps.worker.client import Client
 from fleetx.ps.worker.heartbeat import Heartbeat
+from fleetx.ps.worker.table_handle import TableHandle
 
 LOG_LIMIT = 1 << 14
 """Bytes after which a server writes a checkpoint: soon, so that many are killed while they do."""

@@ -22,9 +22,10 @@ from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.worker.carrier import Carrier
 from fleetx.ps.worker.carrier_geo import GeoCarrier, local_optimizer
 from fleetx.ps.worker.carrier_options import CarrierOptions
-from fleetx.ps.worker.client import Client, TableHandle
+from fleetx.ps.worker.client import Client
 from fleetx.ps.worker.remote_optimizer import RemoteOptimizer
 from fleetx.ps.worker.sparse_module import SparseModule
+from fleetx.ps.worker.table_handle import TableHandle
 from fleetx.ps.worker.worker import Worker
 
 TOKEN = b"a token of this test"

@@ -25,7 +25,8 @@ from fleetx.ps.wire.messages import to_json
 from fleetx.ps.wire.pipes import LARGE, Pipe
 from fleetx.ps.wire.shared_memory_client import SharedMemoryError, SharedReplyReader, opened
 from fleetx.ps.wire.shared_memory_server import NAME, SharedReplyWriter
-from fleetx.ps.worker.client import Client, TableHandle
+from fleetx.ps.worker.client import Client
+from fleetx.ps.worker.table_handle import TableHandle
 from tests.ps.team import TOKEN, Team, push, rows, table, team
 
 SPEC = SparseSpec(name="t", dim=16, rule=Adagrad())

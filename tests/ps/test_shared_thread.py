@@ -23,7 +23,8 @@ from fleetx.ps.wire.channel import Request
 from fleetx.ps.wire.frames import HEADER, Flag, Frame, Op
 from fleetx.ps.wire.pipes import LARGE, EndedError, Pipe
 from fleetx.ps.wire.request_reader import ROOM, RequestReader
-from fleetx.ps.worker.client import Client, TableHandle
+from fleetx.ps.worker.client import Client
+from fleetx.ps.worker.table_handle import TableHandle
 from tests.ps.team import push, rows, table, team, together
 
 SPEC = SparseSpec(name="t", dim=4, rule=SGD(1.0))

@@ -24,7 +24,8 @@ from fleetx.ps.worker.carrier import Carrier
 from fleetx.ps.worker.carrier_async import AsyncCarrier, HalfAsyncCarrier
 from fleetx.ps.worker.carrier_geo import GeoCarrier
 from fleetx.ps.worker.carrier_options import CarrierOptions
-from fleetx.ps.worker.client import Client, TableHandle
+from fleetx.ps.worker.client import Client
+from fleetx.ps.worker.table_handle import TableHandle
 from tests.ps.team import carried, push, rows, team, train
 
 DIM, COUNT = 5, 7

@@ -11,9 +11,10 @@ from torch import Tensor
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.row_source import TableOptions
 from fleetx.ps.wire.arrays import Array, Floats, Ids
-from fleetx.ps.worker.client import Client, Exchange
+from fleetx.ps.worker.client import Client
 from fleetx.ps.worker.companions import Companions
 from fleetx.ps.worker.dense_group import DenseGradients
+from fleetx.ps.worker.exchanges import Exchange
 from fleetx.ps.worker.row_gradients import RowGradients, joined
 from fleetx.ps.worker.table_setup import TableSetup
 from fleetx.ps.worker.worker import Worker

@@ -6,65 +6,26 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count, pairwise
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.wire import frames
 from fleetx.ps.wire.arrays import Array, Floats, Ids
-from fleetx.ps.wire.channel import Access, Channel, Fill, Receive, Request
+from fleetx.ps.wire.channel import Access, Channel, Fill, Request
 from fleetx.ps.wire.frames import Flag, Frame, Op
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.wire.messages import Message, from_json, to_json
-from fleetx.ps.wire.pipes import LARGE, byte_view
-from fleetx.ps.wire.short_floats import shortened, widened
+from fleetx.ps.wire.short_floats import shortened
+from fleetx.ps.worker.exchanges import Exchange, ids_to, into, taken_together
+from fleetx.ps.worker.table_handle import TableHandle
 
 _ONCE = ("load", "save", "shrink")
 """Methods that must not happen twice."""
 Steps = int | list[int]
 """A version of a table: the same on all servers, or each server's own."""
-
-
-def _nothing(frame: Frame, fill: Fill) -> None:
-    """A reply without a body."""
-
-
-@dataclass(frozen=True)
-class TableHandle:
-    """A table as a client knows it: its number on each server."""
-
-    name: str
-    numbers: tuple[int, ...]
-    width: int
-    short: int = 0
-    """The flag of the dtype in which rows travel; 0 for float32."""
-    versions: list[int] = field(default_factory=list, compare=False)
-    """For updates in rounds: the version of each server's share that our next push is based on.
-
-    Models of a worker that share a table share its rounds, so they are counted here. Zero where
-    pushes are applied as they come.
-    """
-
-    def advance(self) -> None:
-        """Note that we have pushed to a round."""
-        self.versions[:] = self.after()
-
-    def after(self) -> list[int]:
-        """The versions that our next push leads to."""
-        return [version + 1 for version in self.versions]
-
-
-class Exchange(NamedTuple):
-    """A request to one server, and who takes the answer."""
-
-    server: int
-    request: Request
-    read: Receive = _nothing
-    answer_bytes: int = 0
-    """How long the answer will be, if it is long."""
 
 
 class Client:
@@ -191,7 +152,7 @@ class Client:
             )
             rows = out[cut]
             request = Request(head, arrays)
-            asked.append(Exchange(server, request, _into(rows, table.short), rows.nbytes))
+            asked.append(Exchange(server, request, into(rows, table.short), rows.nbytes))
         return asked
 
     def _frames(
@@ -221,7 +182,7 @@ class Client:
         answers: list[Frame] = []
         with self._turn():
             while any(waiting):
-                together = [*map(_together, waiting)]
+                together = [*map(taken_together, waiting)]
                 for channel, pieces in zip(self.channels, together, strict=True):
                     if pieces:
                         channel.send_all([_numbered(each.request, channel) for each in pieces])
@@ -319,7 +280,7 @@ class Client:
             for server, channel in enumerate(self.channels):
                 number, last = table.numbers[server], since[server]
                 channel.send(Frame(Op.CHANGED_IDS, number, seq=reader, step=last))
-            replies = [channel.receive(_ids_to(found)) for channel in self.channels]
+            replies = [channel.receive(ids_to(found)) for channel in self.channels]
         since[:] = [reply.step for reply in replies]
         if any(reply.flags & Flag.ALL for reply in replies):
             return None
@@ -338,7 +299,7 @@ class Client:
             Exchange(
                 server,
                 Request(Frame(Op.READ, table.numbers[server], step=_of(step, server))),
-                _into(values),
+                into(values),
                 values.nbytes,
             )
             for server, values in enumerate(out)
@@ -407,44 +368,3 @@ def _numbered(request: Request, channel: Channel) -> Request:
     if request.frame.op not in frames.CHANGING:
         return request
     return request._replace(frame=request.frame._replace(seq=channel.next_seq()))
-
-
-def _together(waiting: deque[Exchange]) -> list[Exchange]:
-    """Take the next requests to one server that can be sent at once."""
-    taken: list[Exchange] = []
-    sent = answered = 0
-    while waiting:
-        each = waiting[0]
-        sent += each.request.frame.body if taken else 0
-        if sent > LARGE or (taken and answered > LARGE):
-            break
-        answered += each.answer_bytes
-        taken.append(waiting.popleft())
-    return taken
-
-
-def _ids_to(found: list[Ids]) -> Any:
-    """Reads a reply of ids into an array of its own."""
-
-    def read(frame: Frame, fill: Fill) -> None:
-        ids = np.empty(frame.count, np.int64)
-        if frame.body:
-            fill(byte_view(ids))
-        found.append(ids)
-
-    return read
-
-
-def _into(array: Floats, short: int = 0) -> Any:
-    """Reads a reply right into an array, or beside it when its numbers are short."""
-
-    def read(frame: Frame, fill: Fill) -> None:
-        target: Array = np.empty(array.shape, np.int16) if short else array
-        if frame.body != target.nbytes:
-            raise RuntimeError(f"{frame.body} bytes came where {target.nbytes} were expected")
-        if frame.body:
-            fill(byte_view(target))
-        if short:
-            array[...] = widened(target, short)
-
-    return read

@@ -17,8 +17,9 @@ from fleetx.ps.tables.dense_table import Block, DenseSpec, part_name
 from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire import frames
 from fleetx.ps.wire.arrays import Array, Floats
-from fleetx.ps.worker.client import Client, TableHandle
+from fleetx.ps.worker.client import Client
 from fleetx.ps.worker.parameter_split import ParameterSplit
+from fleetx.ps.worker.table_handle import TableHandle
 
 _OPTIONS = {
     "SGD": ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"),

@@ -4,7 +4,7 @@ import secrets
 
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.wire.arrays import Floats, Ids
-from fleetx.ps.worker.client import TableHandle
+from fleetx.ps.worker.table_handle import TableHandle
 from fleetx.ps.worker.worker import Worker
 
 

@@ -14,8 +14,8 @@ from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.wire.frames import Flag
 from fleetx.ps.worker.carrier_options import CarrierOptions
-from fleetx.ps.worker.client import Exchange
 from fleetx.ps.worker.dense_group import DenseGroup, dense_groups
+from fleetx.ps.worker.exchanges import Exchange
 from fleetx.ps.worker.remote_optimizer import sparse_rule
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker, running

@@ -14,8 +14,9 @@ from fleetx.ps.wire.arrays import Ids, same_ids
 from fleetx.ps.wire.channel import Access
 from fleetx.ps.wire.messages import REST
 from fleetx.ps.wire.short_floats import SHORT_DTYPES
-from fleetx.ps.worker.client import Client, TableHandle
+from fleetx.ps.worker.client import Client
 from fleetx.ps.worker.heartbeat import Heartbeat
+from fleetx.ps.worker.table_handle import TableHandle
 
 logger = logging.getLogger(__name__)
 
