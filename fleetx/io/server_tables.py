@@ -7,8 +7,6 @@ from fleetx.api import servers, table_saves
 from fleetx.io.agreement import CheckpointError
 from fleetx.ps.tables.save_folder import TABLES
 
-"""Below a checkpoint: what ``save_persistables`` of such a job writes."""
-
 
 def settled(*, wait: bool) -> Callable[[Path], None] | None:
     """Let servers have all that workers have learned; how the first one lets them write it.

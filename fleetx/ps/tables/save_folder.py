@@ -13,9 +13,9 @@ from fleetx.ps.tables import checksums
 from fleetx.ps.tables.checksums import DamagedError
 
 MANIFEST = "manifest.json"
+"""What is written last, so that a folder without it is not complete."""
 TABLES = "tables"
 """The folder of checkpoints and of models for inference that is a save."""
-"""What is written last, so that a folder without it is not complete."""
 
 
 @contextlib.contextmanager

@@ -7,7 +7,9 @@ number, again for its float8 numbers, and for the sum of its rows besides.
 """
 
 import logging
+import math
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,33 +20,43 @@ from fleetx.comm.gpu_kernels import has_kernels
 logger = logging.getLogger(__name__)
 
 KINDS = torch.float8_e4m3fn, torch.float8_e5m2
+FORMATS = torch.float32, torch.bfloat16, torch.float16
 Kernel = tuple[str, str, torch.dtype]
 """The kind of device, the name, and the format of the matrix."""
 kernels: dict[Kernel, Any] = {}
 """Filled before the first product, because code that is being compiled can load nothing."""
+_looked: set[str] = set()
+"""Kinds of devices whose kernels were tried."""
 
 
 def load_kernels(device: torch.device) -> None:
     """Have the kernels for a device, if there are some."""
-    if device.type != "cuda" or not has_kernels() or any(key[0] == "cuda" for key in kernels):
+    if device.type != "cuda" or not has_kernels() or device.type in _looked:
         return
     from fleetx.strategies.fp8 import casting_kernels
 
+    _looked.add(device.type)
     kernels.update(trusted(casting_kernels.KERNELS, device))
 
 
 def trusted(candidates: Mapping[str, Any], device: torch.device) -> dict[Kernel, Any]:
     """Those of the kernels that give there what torch gives, bit by bit.
 
-    Triton 3.6 rounds float32 numbers wrongly that are stored by rows and by columns.
+    Triton 3.6 rounds float32 numbers wrongly that are stored by rows and by columns at once.
     """
     found = dict[Kernel, Any]()
     for name, own in candidates.items():
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            if _is_right(name, own, dtype, device):
-                found[device.type, name, dtype] = own
+        for dtype in FORMATS:
+            try:
+                why = "" if _is_right(name, own, dtype, device) else "it is wrong here"
+            except Exception as error:  # Triton has many of its own, for each of its parts
+                why = f"{type(error).__name__}: {error}".splitlines()[0]
+            if why:
+                logger.info("fp8: torch computes %s of %s, not a kernel (%s)", name, dtype, why)
             else:
-                logger.info("fp8: %s is wrong for %s here; torch computes it", name, dtype)
+                found[device.type, name, dtype] = own
+    if not found:
+        logger.warning("fp8: no kernel for rounding works here, and torch's are slower")
     return found
 
 
@@ -92,7 +104,7 @@ def cast_both(
         alone = _kernel("cast_columns", matrix) is not None
         columns = cast_columns(matrix, kind, factor) if alone else rows.t().contiguous()
         return rows, columns, matrix.sum(0) if summed else None
-    rows, columns, sums = own(_with_rows(matrix), factor, _is_wide(kind))
+    rows, columns, sums = own(_with_rows(matrix), factor, _is_wide(kind), summed)
     total = sums.sum(0).to(matrix.dtype) if summed else None
     return rows.view(kind), columns.view(kind), total
 
@@ -106,25 +118,50 @@ def rounded(tensor: Tensor, kind: torch.dtype, factor: Tensor) -> Tensor:
 
 def _is_right(name: str, own: Any, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether a kernel gives the same numbers as torch, bit by bit."""
-    numbers = torch.Generator().manual_seed(0)
-    # Whole tiles and parts of some; from numbers below the smallest of float8 to those beyond it.
-    drawn = torch.randn(2, 272, 400, generator=numbers)
-    matrix = (drawn[0].exp() * drawn[1]).to(device, dtype)
-    if name == "largest":
-        return torch.equal(own(matrix), matrix.abs().amax().float())
-    for kind in KINDS:
-        for factor in (torch.full((), scale, device=device) for scale in (1e-4, 1.0, 1e4)):
-            wanted = rounded(matrix, kind, factor).view(torch.uint8)
-            found = own(matrix, factor, _is_wide(kind))
-            parts = (found,) if isinstance(found, Tensor) else found[:2]
-            for part in parts:
-                if not torch.equal(part if part.shape == wanted.shape else part.t(), wanted):
-                    return False
-            if name == "cast_both" and not torch.allclose(
-                found[2].sum(0), matrix.float().sum(0), rtol=1e-4, atol=1e-2
-            ):
+    factors = [torch.full((), s, device=device, dtype=torch.float32) for s in (1e-4, 1.0, 1e4)]
+    # Triton makes other code for sizes that are no multiples of 16, as dynamic ones may be.
+    for shape in ((272, 400), (275, 403)):
+        matrix = _looked_at(shape, dtype, device)
+        broken = matrix.clone()
+        broken[17, 140], broken[200, 7], broken[270, 390] = math.nan, math.inf, -math.inf
+        if name == "largest":
+            same = torch.equal(own(matrix), matrix.abs().amax().float())
+            if not same or not bool(own(broken).isnan()):
                 return False
+            continue
+        for kind in KINDS:
+            for factor, given in product(factors, (matrix, broken)):
+                if not _casts(name, own, given, kind, factor):
+                    return False
     return True
+
+
+def _looked_at(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Whole tiles and parts of some; numbers below float8's smallest and beyond its largest."""
+    numbers = torch.Generator().manual_seed(0)
+    drawn = torch.randn(2, *shape, generator=numbers, device="cpu", dtype=torch.float32)
+    return (drawn[0].exp() * drawn[1]).to(device, dtype)
+
+
+def _casts(name: str, own: Any, matrix: Tensor, kind: torch.dtype, factor: Tensor) -> bool:
+    """Whether a kernel gives what torch gives of one matrix."""
+    wanted, wide = rounded(matrix, kind, factor), _is_wide(kind)
+    if name == "cast_rows":
+        return _same(own(matrix, factor, wide), wanted)
+    if name == "cast_columns":
+        return _same(own(matrix, factor, wide), wanted.t())
+    for summed in (False, True):
+        rows, columns, sums = own(matrix, factor, wide, summed)
+        if not _same(rows, wanted) or not _same(columns, wanted.t()):
+            return False
+    total = matrix.float().sum(0)
+    return torch.allclose(sums.sum(0), total, rtol=1e-4, atol=1e-2, equal_nan=True)
+
+
+def _same(found: Tensor, wanted: Tensor) -> bool:
+    """Whether bytes are these numbers; those that are none may have any sign."""
+    numbers = found.view(wanted.dtype).float()
+    return torch.equal(numbers.nan_to_num(nan=-1e9), wanted.float().nan_to_num(nan=-1e9))
 
 
 def _kernel(name: str, matrix: Tensor) -> Any:
@@ -142,5 +179,5 @@ def _lies_by_columns(matrix: Tensor) -> bool:
 
 
 def _with_rows(matrix: Tensor) -> Tensor:
-    """The kernels take rows that lie together."""
-    return matrix if matrix.stride(1) == 1 else matrix.contiguous()
+    """As the kernels were tried: rows that lie together, one after the other."""
+    return matrix.contiguous()

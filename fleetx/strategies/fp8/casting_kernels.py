@@ -26,7 +26,7 @@ def largest(matrix: Tensor) -> Tensor:
     """The largest magnitude of a matrix, in float32; no number if one of them is none."""
     rows, columns = matrix.shape
     found = torch.zeros((), dtype=torch.int32, device=matrix.device)
-    grid = (triton.cdiv(columns, WIDE), triton.cdiv(rows, HIGH * TURNS))
+    grid = (triton.cdiv(rows, HIGH * TURNS), triton.cdiv(columns, WIDE))
     wrap_triton(_largest)[grid](
         *(matrix, found, rows, columns, matrix.stride(0)),
         HIGH=HIGH,
@@ -66,15 +66,19 @@ def cast_columns(matrix: Tensor, factor: Tensor, wide: bool) -> Tensor:
 
 
 @triton_op("fleetx::cast_both", mutates_args={})
-def cast_both(matrix: Tensor, factor: Tensor, wide: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Both, and the sums of the columns of each ``TILE`` rows of the matrix, of one reading."""
+def cast_both(
+    matrix: Tensor, factor: Tensor, wide: bool, summed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Both, of one reading; if wanted, with the sums of each ``TILE`` rows of the matrix."""
     rows, columns = matrix.shape
     by_rows = torch.empty((rows, columns), dtype=torch.uint8, device=matrix.device)
     by_columns = torch.empty((columns, rows), dtype=torch.uint8, device=matrix.device)
-    sums = torch.empty((triton.cdiv(rows, TILE), columns), device=matrix.device)
+    parts = triton.cdiv(rows, TILE) if summed else 1
+    sums = torch.empty((parts, columns), dtype=torch.float32, device=matrix.device)
     wrap_triton(_cast_both)[_tiles(matrix)](
         *(matrix, factor, by_rows, by_columns, sums, rows, columns, matrix.stride(0)),
         E5M2=wide,
+        SUMMED=summed,
         TILE=TILE,
         num_warps=WARPS,
     )
@@ -91,7 +95,8 @@ KERNELS: dict[str, Any] = {
 
 def _tiles(matrix: Tensor) -> tuple[int, int]:
     rows, columns = matrix.shape
-    return triton.cdiv(columns, TILE), triton.cdiv(rows, TILE)
+    # Rows first: CUDA has room for 2^31 of these, and for 65,535 of the others.
+    return triton.cdiv(rows, TILE), triton.cdiv(columns, TILE)
 
 
 @triton.jit
@@ -105,10 +110,10 @@ def _largest(
     WIDE: tl.constexpr,
     TURNS: tl.constexpr,
 ):
-    column = tl.program_id(0).to(tl.int64) * WIDE + tl.arange(0, WIDE)
+    column = tl.program_id(1).to(tl.int64) * WIDE + tl.arange(0, WIDE)
     most = tl.zeros((HIGH, WIDE), tl.int32)
     for turn in range(TURNS):
-        row = (tl.program_id(1).to(tl.int64) * TURNS + turn) * HIGH + tl.arange(0, HIGH)
+        row = (tl.program_id(0).to(tl.int64) * TURNS + turn) * HIGH + tl.arange(0, HIGH)
         there = (row < rows)[:, None] & (column < columns)[None, :]
         place = matrix + row[:, None] * stride + column[None, :]
         value = tl.load(place, mask=there, other=0.0).to(tl.float32)
@@ -148,14 +153,16 @@ def _cast_both(
     columns,
     stride,
     E5M2: tl.constexpr,
+    SUMMED: tl.constexpr,
     TILE: tl.constexpr,
 ):
     row, column, there = _tile(rows, columns, TILE)
     value = tl.load(matrix + row[:, None] * stride + column[None, :], mask=there, other=0.0)
     value = value.to(tl.float32)
-    # Not added up in one place: who comes first would decide how it is rounded.
-    place = sums + tl.program_id(1).to(tl.int64) * columns + column
-    tl.store(place, tl.sum(value, 0), mask=column < columns)
+    if SUMMED:
+        # Not added up in one place: who comes first would decide how it is rounded.
+        place = sums + tl.program_id(0).to(tl.int64) * columns + column
+        tl.store(place, tl.sum(value, 0), mask=column < columns)
     tile = _bytes(value * tl.load(factor), E5M2)
     tl.store(by_rows + row[:, None] * columns + column[None, :], tile, mask=there)
     place = by_columns + column[:, None] * rows + row[None, :]
@@ -166,8 +173,8 @@ def _cast_both(
 def _tile(rows, columns, TILE: tl.constexpr):
     """Which rows and columns a program has, and which of them there are."""
     # In 64 bits: a matrix may have more than 2^31 numbers.
-    row = tl.program_id(1).to(tl.int64) * TILE + tl.arange(0, TILE)
-    column = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    row = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    column = tl.program_id(1).to(tl.int64) * TILE + tl.arange(0, TILE)
     return row, column, (row < rows)[:, None] & (column < columns)[None, :]
 
 

@@ -45,7 +45,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, by_row: bool) -> T
     if missing := -count % MULTIPLE:
         rows = F.pad(rows, (0, 0, 0, missing))
     learns = torch.is_grad_enabled() and weight.requires_grad
-    bias = None if bias is None else bias.to(rows.dtype)
+    if bias is not None:  # as a kernel reads it
+        bias = bias.to(rows.dtype).expand(weight.shape[0]).contiguous()
     inside = bias if _adds(rows.dtype, by_row=by_row) else None
     whole: Tensor = _Product.apply(rows, weight, inside, by_row, learns)  # type: ignore[no-untyped-call]
     # No view of it: what is written to the output in place passes by the hooks of whoever shards.

@@ -56,7 +56,8 @@ class Fp8(Strategy, name="fp8"):
                 "an NVIDIA GPU of the Hopper generation (H100, H200) or a later one. Set "
                 "strategy.fp8 = False; strategy.amp computes in 16 bits on every device."
             )
-        load_kernels(job.device)
+        if not self._by_row:
+            load_kernels(job.device)
         found = self._chosen(model)
         logger.info("fp8: %s", found.in_words())
         elsewhere = with_descendants(job.elsewhere)

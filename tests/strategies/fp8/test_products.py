@@ -1,5 +1,6 @@
 """A product in float8 is that of float32 within float8's digits, forward and backward."""
 
+import math
 from typing import Any
 
 import pytest
@@ -278,10 +279,14 @@ def cast_columns(matrix: Tensor, factor: Tensor, wide: bool) -> Tensor:
 
 
 @torch.library.custom_op("fleetx_tests::cast_both", mutates_args=())
-def cast_both(matrix: Tensor, factor: Tensor, wide: bool) -> tuple[Tensor, Tensor, Tensor]:
+def cast_both(
+    matrix: Tensor, factor: Tensor, wide: bool, summed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     given = _lying(matrix, "both")
     found = casting.rounded(given, _kind(wide), factor).view(torch.uint8)
-    return found.contiguous(), found.t().contiguous(), given.float().sum(0, keepdim=True)
+    sums = given.float().sum(0, keepdim=True)
+    # A card leaves there what it found, unless they are wanted.
+    return found.contiguous(), found.t().contiguous(), sums if summed else sums * math.nan
 
 
 def _bytes(matrix: Tensor, *shape: int) -> Tensor:
@@ -294,7 +299,7 @@ cast_columns.register_fake(lambda matrix, factor, wide: _bytes(matrix, *matrix.s
 
 
 @cast_both.register_fake
-def _(matrix: Tensor, factor: Tensor, wide: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _(matrix: Tensor, factor: Tensor, wide: bool, summed: bool) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = matrix.shape
     made = _bytes(matrix, rows, columns), _bytes(matrix, columns, rows)
     return *made, matrix.new_empty((1, columns), dtype=torch.float32)
@@ -308,31 +313,79 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(casting.kernels, key, own)
 
 
-def test_kernels_that_are_wrong_here_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """As Triton compiled one: only for one format, and only the numbers by columns."""
+def _wrong_in_one_format(
+    matrix: Tensor, factor: Tensor, wide: bool, summed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As Triton compiled one: only for float32, and only the numbers by columns."""
+    rows, columns, sums = cast_both(matrix, factor, wide, summed)
+    if matrix.dtype == torch.float32 and wide:
+        columns[7, 9] += 1
+    return rows, columns, sums
 
-    def wrong(matrix: Tensor, factor: Tensor, wide: bool) -> tuple[Tensor, Tensor, Tensor]:
-        rows, columns, sums = cast_both(matrix, factor, wide)
-        if matrix.dtype == torch.float32 and wide:
-            columns[7, 9] += 1
-        return rows, columns, sums
 
-    formats = {torch.float32, torch.bfloat16, torch.float16}
-    expected = {("cpu", name, dtype) for name in OWN for dtype in formats}
+def _swapped(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    rows, columns, sums = cast_both(*given)
+    return columns.view(rows.shape), rows.view(columns.shape), sums
+
+
+def _without_sums(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    rows, columns, sums = cast_both(*given)
+    return rows, columns, torch.zeros_like(sums)
+
+
+def _loses_nan(matrix: Tensor, factor: Tensor, wide: bool) -> Tensor:
+    return cast_rows(matrix.nan_to_num(nan=0.0), factor, wide)
+
+
+def _finds_none(matrix: Tensor) -> Tensor:
+    return largest(matrix.nan_to_num(nan=0.0))
+
+
+def _does_not_compile(*given: Any) -> Tensor:
+    raise ZeroDivisionError("no compiler\nand more of it")
+
+
+ALL = set(casting.FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "refused", "reason"),
+    [
+        ("cast_both", _wrong_in_one_format, {torch.float32}, "it is wrong here"),
+        ("cast_both", _swapped, ALL, "it is wrong here"),
+        ("cast_both", _without_sums, ALL, "it is wrong here"),
+        ("cast_rows", _loses_nan, ALL, "it is wrong here"),
+        ("largest", _finds_none, ALL, "it is wrong here"),
+        ("cast_columns", _does_not_compile, ALL, r"ZeroDivisionError: no compiler"),
+    ],
+)
+def test_kernels_that_are_wrong_here_are_left_out(
+    name: str, own: Any, refused: set[torch.dtype], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     before = torch.get_rng_state()
     with caplog.at_level("INFO"):
-        found = casting.trusted(OWN | {"cast_both": wrong}, torch.device("cpu"))
-    assert expected - set(found) == {("cpu", "cast_both", torch.float32)}
-    assert "cast_both is wrong for torch.float32" in caplog.text
+        found = casting.trusted(OWN | {name: own}, torch.device("cpu"))
+    missing = {("cpu", each, dtype) for each in OWN for dtype in ALL} - set(found)
+    assert missing == {("cpu", name, dtype) for dtype in refused}
+    assert [reason in line for line in caplog.messages] == [True] * len(refused)
     assert torch.equal(torch.get_rng_state(), before)
-    assert set(casting.trusted(OWN, torch.device("cpu"))) == expected
 
-    def forgetful(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-        rows, columns, sums = cast_both(*given)
-        return rows, columns, torch.zeros_like(sums)
 
-    found = casting.trusted({"cast_both": forgetful}, torch.device("cpu"))
-    assert not found
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_kernels_are_tried_whatever_the_default_is(dtype: torch.dtype) -> None:
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            found = casting.trusted(OWN, torch.device("cpu"))
+    finally:
+        torch.set_default_dtype(usual)
+    assert len(found) == len(OWN) * len(ALL)
+
+
+def test_a_device_where_no_kernel_works_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert not casting.trusted({"largest": _does_not_compile}, torch.device("cpu"))
+    assert "fp8: no kernel for rounding works here" in caplog.text
 
 
 @pytest.mark.parametrize("by_columns", [False, True], ids=["rows", "columns"])
