@@ -65,7 +65,7 @@ def largest(matrix: Tensor) -> Tensor:
     own = _kernel("largest", matrix)
     if own is None:
         return matrix.abs().amax()
-    found: Tensor = own(matrix.t() if _lies_by_columns(matrix) else _with_rows(matrix))
+    found: Tensor = own(_with_rows(matrix.t() if _lies_by_columns(matrix) else matrix))
     return found
 
 
