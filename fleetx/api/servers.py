@@ -150,6 +150,7 @@ def settle_workers() -> None:
         return
     for carrier in _all_carriers():
         if carrier.joined:
+            carrier.brought.refuse_written()
             carrier.flush()
         else:
             carrier.prepare()  # it had no batch here, but others may train it; it joins at rest

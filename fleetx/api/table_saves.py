@@ -26,6 +26,8 @@ def save_persistables(*args: Any, **kwargs: Any) -> None:
     _open_before_the_first_batch(connected)
     if connected.index == 0:
         chosen = _mode(mode)
+        for carrier in servers.carriers():
+            carrier.brought.refuse_written()
         save(connected, Path(folder), delta=chosen == "delta", worthy=chosen in ("delta", "base"))
 
 
@@ -107,6 +109,8 @@ def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
     """
     connected = servers.connected_worker("load_persistables")
     servers.open_tables()
+    for carrier in servers.carriers():
+        carrier.brought.forget()  # what was written is to be written over
     servers.flush()
     connected.agree(0, topic="load")
     if connected.index == 0:

@@ -3,6 +3,7 @@
 import copy
 import logging
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import roles
+from fleetx.api import servers
 from fleetx.nn import Normal, SparseEmbedding
 from tests.ps.team import TOKEN, team
 
@@ -248,18 +250,113 @@ def test_weights_of_earlier_are_brought_back_by_the_servers_alone(
     model.load_state_dict(best)  # nobody brings others any more
 
 
-@pytest.mark.parametrize("mode", [None, {"k_steps": 0}, {"k_steps": 0, "half_async": True}])
+MODES: list[dict[str, Any] | None] = [None, {"k_steps": 0}, {"k_steps": 0, "half_async": True}]
+
+
+def in_mode(mode: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    return {} if mode is None else {"a_sync": mode}
+
+
+def clamped(weight: Tensor) -> None:
+    with torch.no_grad():
+        weight.clamp_(-0.01, 0.01)
+
+
+def made_anew(weight: Tensor) -> None:
+    nn.init.ones_(weight)
+
+
+def copied_to(weight: Tensor) -> None:
+    weight.data.copy_(torch.ones_like(weight))
+
+
+def set_in_part(weight: Tensor) -> None:
+    weight.data[0, 1] = 3
+
+
+def exchanged(weight: Tensor) -> None:
+    weight.data = torch.ones_like(weight)
+
+
+def turned(weight: Tensor) -> None:
+    """The same numbers in another order."""
+    weight.data.copy_(weight.data.flip(1))
+
+
+WRITES = [clamped, made_anew, copied_to, set_in_part, exchanged, turned]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("write", WRITES)
 def test_what_is_written_to_parameters_between_updates_is_refused(
-    mode: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[Tensor], None],
+    mode: dict[str, Any] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with job(monkeypatch, 2, **({} if mode is None else {"a_sync": mode})):
+    with job(monkeypatch, 2, **in_mode(mode)):
         model, optimizer = trained(count=2)
         fleet.settle_workers()
         loss_of(model, *next(batches())).backward()
-        with torch.no_grad():
-            model.head.weight.clamp_(-0.01, 0.01)
+        write(model.head.weight)
         with pytest.raises(RuntimeError, match=r"'head.weight' was written to.*load_persistables"):
             optimizer.step()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_written_is_not_left_out_of_saves_nor_written_over_in_silence(
+    mode: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job(monkeypatch, 2, **in_mode(mode)):
+        model, _ = trained(count=2)
+        fleet.settle_workers()
+        fleet.save_persistables(str(tmp_path))
+        wanted = values(model)
+        copied_to(model.head.weight)
+        with pytest.raises(RuntimeError, match=r"'head.weight' was written to"):
+            fleet.save_persistables(str(tmp_path))
+        with pytest.raises(RuntimeError, match=r"'head.weight' was written to"):
+            fleet.settle_workers()
+        fleet.load_persistables(str(tmp_path))
+        torch.testing.assert_close(values(model), wanted)
+        copied_to(model.head.weight)
+    assert bool((model.head.weight == 1).all())  # the job is over
+
+
+def test_fresh_parameters_do_not_cover_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An asynchronous worker takes them over when its next batch begins."""
+    with job(monkeypatch, 2, a_sync={"k_steps": 0, "max_unsent": 1}):
+        model, _ = trained(count=2)
+        (carrier,) = servers.carriers()
+        for _ in range(6000):
+            if not carrier.undelivered():
+                break
+            time.sleep(0.01)
+        copied_to(model.head.weight)
+        with pytest.raises(RuntimeError, match=r"'head.weight' was written to"):
+            model(*next(batches())[:2])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_weights_that_are_lent_for_an_evaluation_may_be_given_back(
+    mode: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As scripts do that evaluate an average."""
+
+    def run(*, lend: bool) -> dict[str, Tensor]:
+        with job(monkeypatch, 2, **in_mode(mode)):
+            model, optimizer = trained(count=1)
+            for batch in [*batches()][1:]:
+                fleet.settle_workers()
+                if lend:
+                    kept = model.head.weight.detach().clone()
+                    copied_to(model.head.weight)
+                    assert not torch.equal(model.head.weight, kept)
+                    model.head.weight.data.copy_(kept)
+                optimizer.minimize(loss_of(model, *batch))
+            fleet.settle_workers()
+            return values(model)
+
+    torch.testing.assert_close(run(lend=True), run(lend=False), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])

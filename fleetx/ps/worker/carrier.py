@@ -104,7 +104,7 @@ class Carrier(TableSetup):
 
     def _dense(self) -> list[DenseGradients]:
         self.check_options()
-        self.refuse_written()
+        self.brought.refuse_written()
         return [group.gradients() for group, _ in self.groups]
 
     def _sparse(self) -> dict[str, RowGradients]:
@@ -248,11 +248,15 @@ class Carrier(TableSetup):
         self._companions.forget()
         for module in self.modules.values():
             module.forget_ahead()
+        self.brought.forget()
         self.refresh(self.worker)
 
     def close(self) -> None:
         """Before the worker leaves."""
         if self._worker is not None:
+            self._leaving = True
             self.flush()
         self._worker, self._number, self._offered = None, 0, False
+        self._leaving = False
+        self.brought.forget()
         self.allow_states()

@@ -83,6 +83,10 @@ class GeoCarrier(Carrier):
         return "SGD", {"lr": 0.0}  # servers only add differences up
 
     @override
+    def note_brought(self) -> None:
+        """Nothing: parameters are trained here, and what else is written to them is given, too."""
+
+    @override
     def is_remote(self, group: Mapping[str, Any]) -> bool:
         return bool(self._modules_of(group))  # rows move by a rule that is made once
 

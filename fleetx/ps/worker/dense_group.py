@@ -142,16 +142,20 @@ class DenseGroup:
     def put(self, arrays: Sequence[Floats], *, add: bool = False) -> None:
         """Set the parameters to what came from the servers, or move them by it."""
         # By torch, which counts that they changed: a backward through older ones must not pass.
-        targets = {name: p.detach().view(-1) for name, p in self._parameters.items()}
-        for array, held in zip(arrays, self.blocks, strict=True):
+        held = {name: p.detach() for name, p in self._parameters.items()}
+        targets = {name: p.reshape(-1) for name, p in held.items()}
+        for array, blocks in zip(arrays, self.blocks, strict=True):
             flat, at = torch.from_numpy(array), 0
-            for name, begin, end in held:
+            for name, begin, end in blocks:
                 source, target = flat[at : at + end - begin], targets[name][begin:end]
                 if add:
                     target += source.to(target.device, target.dtype)
                 else:
                     target.copy_(source)
                 at += end - begin
+        for name, parameter in held.items():
+            if not parameter.is_contiguous():  # numbers in their order were a copy
+                parameter.copy_(targets[name].view(parameter.shape))
 
 
 def _numbers(tensor: Tensor) -> Floats:

@@ -13,13 +13,13 @@ from fleetx.ps.tables.rules import Rule
 from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.wire.frames import Flag
+from fleetx.ps.worker.brought_values import BroughtValues
 from fleetx.ps.worker.carrier_options import CarrierOptions
 from fleetx.ps.worker.dense_group import DenseGroup, dense_groups
 from fleetx.ps.worker.exchanges import Exchange
 from fleetx.ps.worker.remote_optimizer import sparse_rule
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker, running
-from fleetx.torch_internals import version_of
 
 
 class TableSetup:
@@ -53,8 +53,9 @@ class TableSetup:
         self._offered = False
         self._initial_options: list[dict[str, Any]] = []
         """The options of the groups with which tables were made."""
-        self._brought: list[tuple[Tensor, int]] = []
-        """Dense parameters, and how often they had been written to when they were brought."""
+        self.brought = BroughtValues(names)
+        self._leaving = False
+        """Whether this is the end of the job."""
         self._sizes: dict[str, dict[str, int]] = {}
         """Group of dense parameters -> how many numbers each has."""
         self._refusing: list[RemovableHandle] = []
@@ -203,20 +204,17 @@ class TableSetup:
 
     def put(self, fetched: Sequence[Sequence[Floats]]) -> None:
         """Set the dense parameters to what came from the servers."""
+        if self._leaving and self.brought.written() is not None:
+            return  # nothing comes after it, so what a script wrote last stays
+        self.brought.refuse_written()
         for (group, _), arrays in zip(self.groups, fetched, strict=True):
             group.put(arrays)
-        given = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self._brought = [(p, version_of(p)) for p in given if p not in self.modules]
+        self.note_brought()
 
-    def refuse_written(self) -> None:
-        """Refuse what was written to parameters since servers brought them: it would be lost."""
-        for parameter, version in self._brought:
-            if version_of(parameter) != version:
-                raise RuntimeError(
-                    f"{self.names[parameter]!r} was written to since the servers brought it, and "
-                    "they do not hear of that: the update would go on from what they hold. Write "
-                    "before the first batch, and load weights with fleet.load_persistables()"
-                )
+    def note_brought(self) -> None:
+        """Dense parameters are what the servers have, and nobody else writes to them from now."""
+        given = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.brought.note(p for p in given if p not in self.modules)
 
     def refuse_other_sizes(self, saved: Mapping[str, Mapping[str, int]], instead: str) -> None:
         """Refuse a save of a model whose parameters are larger or smaller: it would be cut."""
