@@ -162,7 +162,7 @@ class ASyncConfigs(TypedDict, total=False):
     lr_decay_steps: int
     lr_decay_rate: float
     use_ps_gpu: int
-    split_method: Literal["RoundRobin", "HashName"]
+    split_method: Literal["BySize", "RoundRobin", "HashName"]
     slice_var_up: bool
     min_block_size: int
 
@@ -183,7 +183,7 @@ class AllASyncConfigs(TypedDict):
     lr_decay_steps: int
     lr_decay_rate: float
     use_ps_gpu: int
-    split_method: Literal["RoundRobin", "HashName"]
+    split_method: Literal["BySize", "RoundRobin", "HashName"]
     slice_var_up: bool
     min_block_size: int
 

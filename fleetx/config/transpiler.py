@@ -14,9 +14,9 @@ from fleetx.plan.option import AtLeast, Config, OneOf, annotations, check, unkno
 @dataclass(frozen=True, kw_only=True)
 class _Options(Config):
     sync_mode: bool = True
-    split_method: Annotated[str, OneOf(("RoundRobin", "HashName"))] = "RoundRobin"
+    split_method: Annotated[str, OneOf(("BySize", "RoundRobin", "HashName"))] = "BySize"
     slice_var_up: bool = True
-    min_block_size: Annotated[int, AtLeast(1)] = 8192
+    min_block_size: Annotated[int, AtLeast(1)] = 1024
     runtime_split_send_recv: bool = False
     half_async: bool = False
     geo_sgd_mode: bool = False
@@ -46,7 +46,7 @@ class DistributeTranspilerConfig:
     sync_mode: bool
     """Every update waits for all workers."""
     split_method: str
-    """"RoundRobin" or "HashName"; a class of that name is understood as well."""
+    """"BySize", "RoundRobin" or "HashName"; a class of that name is understood as well."""
     slice_var_up: bool
     """Spread large parameters over several servers."""
     min_block_size: int
@@ -63,7 +63,7 @@ class DistributeTranspilerConfig:
             message = f"DistributeTranspilerConfig has no {name!r}"
             raise AttributeError(unknown(message, name, known))
         if name == "split_method":
-            value = getattr(value, "__name__", "RoundRobin" if value is None else value)
+            value = getattr(value, "__name__", "BySize" if value is None else value)
         super().__setattr__(name, check(name, known[name], value))
 
     def split(self) -> dict[str, Any]:

@@ -256,7 +256,7 @@ def test_wrong_words_of_the_transpiler() -> None:
     config = fleet.DistributeTranspilerConfig()
     with pytest.raises(AttributeError, match="did you mean 'sync_mode'"):
         config.sync_mod = True
-    with pytest.raises(ValueError, match="one of 'RoundRobin', 'HashName'"):
+    with pytest.raises(ValueError, match="one of 'BySize', 'RoundRobin', 'HashName'"):
         config.split_method = "Random"
     config.geo_sgd_mode = True
     with pytest.raises(ValueError, match="set sync_mode = False"):

@@ -52,11 +52,11 @@ class ASync(ParameterServer, name="a_sync"):
         lr_decay_rate: Annotated[float, Above(0)] = 1.0
         """The factor by which it falls."""
         use_ps_gpu: Annotated[int, AtLeast(0)] = 0
-        split_method: SplitMethod = "RoundRobin"
-        """Blocks go to servers in turn, or by the name of the parameter."""
+        split_method: SplitMethod = "BySize"
+        """Servers carry alike, or blocks go to them in turn, or by the name of the parameter."""
         slice_var_up: bool = True
         """Cut large parameters into blocks for several servers."""
-        min_block_size: Count = 8192
+        min_block_size: Count = 1024
         """The least numbers in a block."""
 
     config: Config

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 Count = Annotated[int, AtLeast(1)]
 """A whole number from 1."""
-SplitMethod = Annotated[str, OneOf(("RoundRobin", "HashName"))]
+SplitMethod = Annotated[str, OneOf(("BySize", "RoundRobin", "HashName"))]
 
 _ELSEWHERE = "the update rule runs on the servers, which have none of that kind."
 
@@ -70,11 +70,11 @@ class ParameterServer(Strategy, name="parameter_server"):
     class Config(option.Config):
         """How dense parameters are spread over the servers."""
 
-        split_method: SplitMethod = "RoundRobin"
-        """Blocks go to servers in turn, or by the name of the parameter."""
+        split_method: SplitMethod = "BySize"
+        """Servers carry alike, or blocks go to them in turn, or by the name of the parameter."""
         slice_var_up: bool = True
         """Cut large parameters into blocks for several servers."""
-        min_block_size: Count = 8192
+        min_block_size: Count = 1024
         """The least numbers in a block."""
 
     config: Any
