@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fleetx.comm.held_gradients import all_waiting
 from fleetx.comm.local import local
 from fleetx.engine.engine import Engine
 from fleetx.roles.session import world
@@ -23,7 +24,7 @@ def stop_at_nan(engine: Engine) -> None:
     itself, as amp does while its scale is too large, is let do so: there the loss counts alone.
     """
     held = dict(reversed(engine.held().items()))  # in the order of the model
-    gradients = {} if _is_left_out(engine) else _gradients(held)
+    gradients = {} if _is_left_out(engine) else _gradients(engine)
     looked = [*gradients.values(), *([] if engine.loss is None else [engine.loss])]
     if not _anywhere(engine, not all_finite(looked)):
         return
@@ -34,8 +35,10 @@ def _is_left_out(engine: Engine) -> bool:
     return any(strategy.leaves_out_overflow() for strategy in engine.plan.strategies)
 
 
-def _gradients(held: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: p.grad for name, p in held.items() if p.grad is not None}
+def _gradients(engine: Engine) -> dict[str, Tensor]:
+    """In the order of the model, also while its modules show gathered weights."""
+    found = all_waiting(engine.job.model)
+    return {engine.first_name(name): gradient for name, gradient in found.items()}
 
 
 @torch.no_grad()

@@ -224,6 +224,7 @@ class DistributedOptimizer(Optimizer):
         self._own["load_state_dict"](cast(dict[str, Any], dict(state_dict)))
         # Gradients of batches that the state does not know must not get into its next update.
         forget_gradients(engine.job.model)
+        engine.waiting.forget()
         kept = state_dict.get("strategies", {})
         for strategy in engine.plan.strategies:
             state = kept.get(strategy.name, self._fresh[strategy.name])

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fleetx.comm.stand_in import StandIn, is_gone
 from fleetx.torch_internals import fsdp_kept, fsdp_owner, fsdp_records, fsdp_whole, is_fsdp
 
 
@@ -28,7 +29,8 @@ def records(model: nn.Module) -> Iterator[tuple[str, Any]]:
 def waiting(record: Any) -> Tensor | None:
     """A whole gradient that was not exchanged yet."""
     whole: Tensor | None = record.unsharded_accumulated_grad
-    return whole if whole is not None else getattr(fsdp_whole(record), "grad", None)
+    shown = whole if whole is not None else getattr(fsdp_whole(record), "grad", None)
+    return None if isinstance(shown, StandIn) else shown
 
 
 def all_waiting(model: nn.Module) -> dict[str, Tensor]:
@@ -36,9 +38,23 @@ def all_waiting(model: nn.Module) -> dict[str, Tensor]:
 
     One that is spread over the ranks that share the data is agreed upon; others are this rank's.
     """
-    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    found = dict(_kept(model))
     held = {name: waiting(record) for name, record in _records(model)}
     return found | {name: value for name, value in held.items() if value is not None}
+
+
+def _kept(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Gradients of what this rank keeps, whatever its modules show."""
+    parts = {name: _of_part(record) for name, record in _records(model)}
+    for name, parameter in model.named_parameters():
+        gradient = parts.get(name, parameter.grad)
+        if gradient is not None:
+            yield name, gradient
+
+
+def _of_part(record: Any) -> Tensor | None:
+    whole = fsdp_whole(record)
+    return None if whole is not None and is_gone(whole) else fsdp_kept(record).grad
 
 
 def whole_waiting(model: nn.Module) -> list[Tensor]:

@@ -16,6 +16,7 @@ from fleetx.engine.parameter_names import ParameterNames
 from fleetx.engine.running_optimizer import running_optimizer
 from fleetx.engine.saved_names import saved_names
 from fleetx.engine.strangers import plan_at_work, watch_over
+from fleetx.engine.waiting import Waiting
 from fleetx.plan.error import PlanError
 from fleetx.plan.folding import changed_model, changed_step, every_name
 from fleetx.plan.forward import Forward, replace_forward
@@ -75,6 +76,8 @@ class Engine:
         """Whether a batch has begun and not been finished."""
         self.holding = False
         """Whether gradients of earlier batches wait for the batch that ends in an update."""
+        self.waiting = Waiting()
+        """Those gradients."""
         self.attached: list[Callable[[Engine], None]] = []
         self.given_batch: list[Callable[[Engine, Any], None]] = []
         self.updating: list[Callable[[Engine], None]] = []
@@ -218,6 +221,7 @@ class Engine:
 
     def _resume(self) -> None:
         assert self.step is not None
+        self.waiting.check(self.job.model)
         if self.shown:
             self.step.resume()
         self.shown = self._ready = False
@@ -261,6 +265,9 @@ class Engine:
                 moved = self._updated(self.step)
                 self.updates += 1
                 self.step.settle(loss)
+            self.waiting.forget()
+        else:
+            self.waiting.note(self.job.model)
         self.loss = None
         for watch in self.finished:
             watch(self, loss)

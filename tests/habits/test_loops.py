@@ -179,6 +179,67 @@ def cleared_by_the_model(here: Here) -> nn.Module:
     return model
 
 
+def cleared_by_hand(here: Here) -> nn.Module:
+    """Between forward and backward, each time in another way that torch's recipes know."""
+    model, optimizer = begun(here)
+    for at, (x, y) in enumerate(here.batches(6)):
+        loss = F.cross_entropy(model(x), y)
+        if at % 3 == 0:
+            for parameter in model.parameters():
+                parameter.grad = None
+        elif at % 3 == 1:
+            for layer in model:
+                layer.zero_grad()
+        else:
+            for parameter in model.parameters():
+                parameter.grad.zero_()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+def cleared_in_part(here: Here) -> nn.Module:
+    """A layer's gradient is dropped between forward and backward, the others add up."""
+    model, optimizer = begun(here)
+    for at, (x, y) in enumerate(here.batches(6)):
+        loss = F.cross_entropy(model(x), y)
+        if at % 2:
+            model[0].zero_grad()
+        loss.backward()
+        optimizer.step()
+        if not at % 2:
+            continue
+        optimizer.zero_grad()
+    return model
+
+
+def looked_at_in_between(here: Here) -> nn.Module:
+    """Measures between backward and the limit on gradients."""
+    model, optimizer = begun(here)
+    for x, y in here.batches():
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        with torch.no_grad():
+            assert model(x).shape == (len(x), 3)
+            assert model[3](model[2](model[1](model[0](x)))).shape == (len(x), 3)
+        assert clip_grad_norm_(model.parameters(), 0.05) > 0.05
+        optimizer.step()
+        model(x)  # with gradients on, and no backward
+    return model
+
+
+def weights_in_the_loss(here: Here) -> nn.Module:
+    """An L2 penalty by hand, beside gradients that wait."""
+    model, optimizer = begun(here)
+    for at, (x, y) in enumerate(here.batches(6)):
+        loss = F.cross_entropy(model(x), y)
+        (loss + 0.1 * sum(p.pow(2).sum() for p in model.parameters())).backward()
+        if at % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
 def one_backward_of_many(here: Here) -> nn.Module:
     """As learning from episodes does it: a forward for each sample, then all losses at once."""
     model, optimizer = begun(here)
@@ -215,10 +276,21 @@ LOOPS: list[Loop] = [
     adversaries,
     adversaries_by_turns,
     cleared_by_the_model,
+    cleared_by_hand,
+    cleared_in_part,
+    looked_at_in_between,
+    weights_in_the_loss,
     one_backward_of_many,
     twice_differentiated,
 ]
-SPREAD: list[Loop] = [adversaries_by_turns, cleared_by_the_model, one_backward_of_many]
+SPREAD: list[Loop] = [
+    adversaries_by_turns,
+    cleared_by_the_model,
+    cleared_by_hand,
+    cleared_in_part,
+    looked_at_in_between,
+    one_backward_of_many,
+]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -231,3 +303,8 @@ def test_a_loop_of_torch_trains_the_same(loop: Loop, workers: int) -> None:
 @pytest.mark.parametrize("loop", SPREAD)
 def test_a_loop_of_torch_trains_the_same_when_spread(loop: Loop, stage: int) -> None:
     world(2).run(same, loop, sharding=True, sharding_configs={"stage": stage})
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_weights_that_stay_gathered_may_be_in_the_loss(stage: int) -> None:
+    world(2).run(same, weights_in_the_loss, sharding=True, sharding_configs={"stage": stage})

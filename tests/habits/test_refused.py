@@ -1,5 +1,6 @@
 """What loops of torch do that cannot work with several workers: stopped, with what to write."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -126,6 +127,73 @@ def test_gradients_that_no_backward_brought_are_refused() -> None:
 @pytest.mark.parametrize("stage", [1, 3])
 def test_hooks_that_are_never_called_are_refused(stage: int) -> None:
     world(2).run(_hooked, stage)
+
+
+def _dropped(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+def _zeroed(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+
+
+CLEAR: dict[str, Callable[[Any], None]] = {
+    "by hand": _dropped,
+    "in part": lambda model: model[2].zero_grad(),
+    "with zeros": _zeroed,
+}
+
+
+@pytest.mark.parametrize("when", ["before the forward", "before the backward"])
+@pytest.mark.parametrize("stage", [None, 1, 2, 3])
+def test_gradients_that_wait_are_not_cleared_by_hand(stage: int | None, when: str) -> None:
+    for how in CLEAR:
+        world(2).run(_cleared, stage, how, when)
+
+
+def _cleared(stage: int | None, how: str, when: str) -> None:
+    sharded = {"sharding": True, "sharding_configs": {"stage": stage}} if stage else {}
+    model, optimizer = begun(**MERGE, **sharded)
+    x, y = batch()
+
+    def learn() -> None:
+        if when == "before the forward":
+            CLEAR[how](model)
+        loss = F.cross_entropy(model(x), y)
+        if when == "before the backward":
+            CLEAR[how](model)
+        optimizer.minimize(loss)
+
+    learn()
+    if stage == 1:  # they wait where nobody sees them, or are those of this worker
+        learn() if when == "before the forward" else _refused(learn)
+        return
+    _refused(learn)
+
+
+def _refused(learn: Callable[[], None]) -> None:
+    with pytest.raises(RuntimeError, match=r"'[02].(weight|bias)' was cleared or changed by hand"):
+        learn()
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_gradients_that_a_forward_hides_are_not_read(stage: int) -> None:
+    world(2).run(_hidden, stage)
+
+
+def _hidden(stage: int) -> None:
+    model, optimizer = begun(sharding=True, sharding_configs={"stage": stage})
+    x, y = batch()
+    F.cross_entropy(model(x), y).backward()
+    out = model(x)
+    with pytest.raises(RuntimeError, match=r"is read or changed .*limit and read gradients after"):
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    F.cross_entropy(out, y).backward()
+    assert float(nn.utils.clip_grad_norm_(model.parameters(), 1.0)) > 0
+    optimizer.step()
 
 
 def _hooked(stage: int) -> None:

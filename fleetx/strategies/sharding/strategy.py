@@ -25,6 +25,7 @@ from fleetx.plan.subject import Subject
 from fleetx.roles.subgroups import data_group
 from fleetx.strategies.sharding.costs import spread, traffic, units_at_once
 from fleetx.strategies.sharding.fully_sharded import shard, units_of
+from fleetx.strategies.sharding.hidden_gradients import HiddenGradients, uncovered
 from fleetx.strategies.sharding.reached_parameters import checked
 from fleetx.strategies.sharding.units import Unit
 
@@ -45,7 +46,7 @@ class Sharding(Strategy, name="sharding"):
 
     contract = Contract(
         phase=Phase.CARRIER,
-        touches=frozenset({"model", "due", "sync", "agree", "update", "settle"}),
+        touches=frozenset({"model", "due", "sync", "ready", "resume", "agree", "update", "settle"}),
         provides=frozenset({"carrier", "gradient_exchange"}),
         reads=frozenset({"find_unused_parameters"}),
         tolerance=1e-5,
@@ -111,6 +112,7 @@ class Sharding(Strategy, name="sharding"):
 
     config: Config
     _units: tuple[Unit, ...] = ()
+    _hidden: HiddenGradients | None = None
 
     @property
     def units(self) -> list[list[str]]:
@@ -176,6 +178,8 @@ class Sharding(Strategy, name="sharding"):
         start_equal(model, data_group(job.mesh))
         shard(model, units, job, again=config.stage == 3)
         self._units = tuple(units)
+        if config.stage < 3:
+            self._hidden = HiddenGradients(model)
         return model
 
     @override
@@ -191,6 +195,8 @@ class Sharding(Strategy, name="sharding"):
             step.sync(armed)
             job.model.set_requires_gradient_sync(armed)  # type: ignore[operator]
 
+        if self._hidden is not None:
+            step = uncovered(step, self._hidden)
         return replace(
             checked(with_equal_buffers(step, job.model, group), job, group),
             sync=sync if self._waits else step.sync,
