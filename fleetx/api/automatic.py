@@ -154,6 +154,9 @@ def machines_at_hand(given: DistributedStrategy) -> Cluster:
     known = remembered(device, workers_here=here, nodes=nodes)
     if _everywhere(known is not None) and known is not None:
         return known
+    logger.info(
+        "strategy.auto measures this job's machines, which takes a minute, and remembers it"
+    )
     with activity.during("measuring the machines"):
         found = with_chores(probe(device, workers_here=here, nodes=nodes))
     remember(found, device)

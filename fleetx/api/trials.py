@@ -66,7 +66,7 @@ class Trial:
             updates: how many are timed, of which the fastest counts.
             clock: what they are timed with.
         """
-        with as_it_was():
+        with as_it_was(), _without_notes():
             try:
                 engine = self._engine(plan, batch)
             except Exception as error:  # on all workers: a plan that the model refuses
@@ -135,6 +135,18 @@ def as_it_was() -> Iterator[None]:
     gc.collect()
     if cards:
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def _without_notes() -> Iterator[None]:
+    """Without what strategies say of a plan, which may never be the job's; warnings stay."""
+    ours = logging.getLogger("fleetx")
+    before = ours.level
+    ours.setLevel(max(ours.getEffectiveLevel(), logging.WARNING))
+    try:
+        yield
+    finally:
+        ours.setLevel(before)
 
 
 def _mean(outputs: Any, targets: Tensor) -> Tensor:
