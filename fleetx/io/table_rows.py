@@ -51,19 +51,41 @@ class Described(nn.Module):
 
     def __init__(self, layer: SparseEmbedding) -> None:
         super().__init__()
-        self._options = (layer.options.name, layer.options.dim, layer.padding_idx, layer.pooling)
+        self._table = (layer.options.name, layer.options.dim, layer.padding_idx)
+        self._pooling, self._ends = layer.pooling, layer.include_last_offset
+        self._padding_row: Tensor | None
+        kept = [buffer for name, buffer in layer.named_buffers() if name == "padding_row"]
+        self.register_buffer("_padding_row", kept[0] if kept else None)
 
     @override
     def forward(
         self,
         ids: Tensor,
         offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
         *,
         show: Tensor | None = None,
         click: Tensor | None = None,
     ) -> Tensor:
-        found: Tensor = table_rows(ids, offsets, *self._options)
-        return found
+        if offsets is not None and self._ends:
+            offsets = offsets[:-1]
+        if per_sample_weights is not None:
+            return self._weighted(ids, offsets, per_sample_weights)
+        found: Tensor = table_rows(ids, offsets, *self._table, self._pooling)
+        if self._padding_row is None:
+            return found
+        assert self._table[2] is not None, "it is that row which was kept"
+        is_padding = torch.eq(ids, self._table[2]).unsqueeze(-1)
+        return torch.where(is_padding, self._padding_row, found)
+
+    def _weighted(self, ids: Tensor, offsets: Tensor | None, weights: Tensor) -> Tensor:
+        """Sums of weighted rows, which the table does not know of."""
+        rows: Tensor = table_rows(ids, None, *self._table, None) * weights.unsqueeze(-1)
+        if offsets is None:
+            return rows.sum(1)
+        places = torch.arange(ids.shape[0], device=ids.device)
+        bags = torch.searchsorted(offsets, places, right=True) - 1
+        return rows.new_zeros(offsets.shape[0], rows.shape[1]).index_add(0, bags, rows)
 
 
 def tables_of(module: nn.Module) -> dict[str, SparseModule]:

@@ -1,11 +1,13 @@
 """An embedding over 64-bit ids whose rows live on parameter servers."""
 
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fleetx.nn.row_outputs import Indexed, InOrder, Pooled, RowOutput, bags_of
@@ -17,6 +19,8 @@ from fleetx.ps.tables.rules import Rule
 from fleetx.ps.tables.sparse_spec import check_dtype, memory_for
 from fleetx.ps.wire.arrays import Array, Floats, Ids, same_ids
 from fleetx.ps.wire.short_floats import check_wire_dtype
+from fleetx.ps.worker.given_rows import GivenRows
+from fleetx.ps.worker.row_gradients import array_of
 from fleetx.ps.worker.sparse_module import Lookup, SparseModule
 from fleetx.torch_internals import FakeTensor, unsafe_view
 
@@ -91,6 +95,58 @@ class SparseEmbedding(SparseModule):
             maxlen=AHEAD
         )
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Tensor | nn.Embedding | nn.EmbeddingBag,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        *,
+        name: str,
+        ids: Tensor | Sequence[int] | None = None,
+        max_norm: float | None = None,
+        scale_grad_by_freq: bool = False,
+        **options: Any,
+    ) -> Self:
+        """A layer whose table begins with these rows, as ``torch.nn.Embedding`` has it.
+
+        The first worker gives them to the servers before the first batch, for ids that have no row
+        there yet: what a save brought, or was trained already, stays. Other ids begin as ever.
+
+        Args:
+            embeddings: a row for each id, or a layer of torch, whose ``padding_idx`` and whose
+                ``mode`` and ``include_last_offset`` are taken over, too.
+            freeze: rows stay as they are; ``False`` trains them.
+            padding_idx: an id whose row is never trained. It stays as it is in ``embeddings``;
+                bags leave it out.
+            name: of the table.
+            ids: of the rows; 0, 1, 2 and so on if not said.
+            max_norm: refused, as rows are not renormalised.
+            scale_grad_by_freq: refused, as gradients are not divided.
+            options: those of ``SparseEmbedding``.
+        """
+        layer = embeddings if isinstance(embeddings, nn.Embedding | nn.EmbeddingBag) else None
+        _refuse_norms(name, layer, max_norm, scale_grad_by_freq)
+        given = GivenRows.checked(name, embeddings if layer is None else layer.weight, ids)
+        if layer is not None and padding_idx is None:
+            padding_idx = layer.padding_idx
+            if padding_idx is not None:
+                padding_idx = int(given.ids[padding_idx])
+        elif padding_idx is not None and ids is None:
+            padding_idx = _counted_from_the_end(padding_idx, len(given.ids))
+        if isinstance(layer, nn.EmbeddingBag):
+            options = {
+                "pooling": layer.mode,
+                "include_last_offset": layer.include_last_offset,
+            } | options
+        made = cls(given.rows.shape[1], name=name, padding_idx=padding_idx, **options)
+        made._shared.given = given.without(padding_idx)
+        kept = None if made.pooling is not None else given.row(padding_idx)
+        if kept is not None and bool(kept.any()):
+            made.register_buffer("padding_row", kept)
+        made.anchor.requires_grad_(not freeze)
+        return made
+
     @override
     def forward(
         self,
@@ -125,7 +181,7 @@ class SparseEmbedding(SparseModule):
         train = self.learns()
         batch, rows = self._rows(flat, train)
         if self.padding_idx is not None:
-            rows = np.concatenate([rows, np.zeros((1, rows.shape[1]), np.float32)])
+            rows = np.concatenate([rows, self._padding()])
         pools = self.pooling is not None and per_sample_weights is None
         output = self._output(batch, ids, offsets, pools=pools)
         leaf = output.forward(rows)
@@ -138,6 +194,12 @@ class SparseEmbedding(SparseModule):
         shape = leaf.shape if pools else (*ids.shape, self.options.dim)
         # No view, for torch lets nobody write to views of a leaf; nor a copy, for nobody reads it.
         return (unsafe_view(leaf, shape) if train else leaf.view(shape)).to(dtype)
+
+    def _padding(self) -> Floats:
+        """The row of the id that stands for nothing: zero, unless another one was given."""
+        if "padding_row" in self._buffers:
+            return array_of(self.get_buffer("padding_row"))[None]
+        return np.zeros((1, self.options.dim), np.float32)
 
     def _check_weights(self, ids: Tensor, weights: Tensor) -> None:
         """As ``torch.nn.EmbeddingBag``, which weighs rows of sums."""
@@ -288,6 +350,31 @@ class SparseEmbedding(SparseModule):
     @override
     def extra_repr(self) -> str:
         return f"{self.options.dim}, name={self.options.name!r}"
+
+
+def _refuse_norms(name: str, layer: Any, max_norm: float | None, scaled: bool) -> None:
+    """Refuse what embeddings of torch do to rows or gradients by themselves."""
+    if max_norm is not None or (layer is not None and layer.max_norm is not None):
+        raise ValueError(
+            f"max_norm lets a layer of torch shorten rows when they are looked up, and table "
+            f"{name!r} keeps rows as they were learned; leave it out, and shorten what was looked "
+            "up: rows * (max_norm / rows.norm(dim=-1, keepdim=True)).clamp(max=1)"
+        )
+    if scaled or (layer is not None and layer.scale_grad_by_freq):
+        raise ValueError(
+            f"scale_grad_by_freq divides the gradient of a row by how often its id is in a batch, "
+            f"and that of table {name!r} is their sum; leave it out"
+        )
+
+
+def _counted_from_the_end(padding_idx: int, rows: int) -> int:
+    """As torch has it, where the numbers of rows are the ids."""
+    if not -rows <= padding_idx < rows:
+        raise ValueError(
+            f"padding_idx={padding_idx} is none of the {rows} rows; pass a number from 0 to "
+            f"{rows - 1}, or ids"
+        )
+    return padding_idx % rows
 
 
 def _check_pooling(pooling: str | None, include_last_offset: bool) -> None:

@@ -488,6 +488,49 @@ def test_records_of_any_length_are_looked_up_in_bags(
     np.testing.assert_allclose(exe.run(program, feed, outputs)[0], inside, rtol=1e-6, atol=1e-6)
 
 
+class AsInTorch(Job):
+    """Bags with the end of the last one and with weights, and a table that was given its rows."""
+
+    @override
+    def _record(self) -> None:
+        ids = static.data("ids", [None], "int64")
+        begins, weights = static.data("begins", [None], "int64"), static.data("weights", [None])
+        first, ends = Uniform(-0.5, 0.5), {"include_last_offset": True, "pooling": "sum"}
+        plain = SparseEmbedding(DIM, name="plain", initializer=first, **ends)  # type: ignore[arg-type]
+        weighted = SparseEmbedding(DIM, name="weighted", initializer=first, **ends)  # type: ignore[arg-type]
+        given = torch.arange(5.0 * DIM).view(5, DIM) + 1
+        words = SparseEmbedding.from_pretrained(given, False, 3, name="given")
+        bags = torch.stack([plain(ids, begins), weighted(ids, begins, weights)])
+        self.score = torch.cat([bags.sum((0, 2)), words(ids).sum(1)])
+        self.test = self.main.clone(for_test=True)
+        optimizer = fleet.distributed_optimizer(static.Optimizer(torch.optim.SGD, lr=RATE))
+        optimizer.minimize(self.score.sum(), self.startup)
+
+
+def test_lookups_of_a_served_model_are_those_of_its_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends of bags counted as bags, weights could not be exported."""
+    feed = {
+        "ids": np.array([3, 1, 3, 2, 1, 2]),
+        "begins": np.array([0, 3, 3, 4, 6]),
+        "weights": np.linspace(-1, 1, 6, dtype=np.float32),
+    }
+    with alone(monkeypatch, AsInTorch) as job:
+        job.exe.run(job.main, feed, [])
+        save: Any = fleet.save_inference_model
+        save(job.exe, tmp_path, ["ids", "begins", "weights"], [job.score], job.main)
+        (inside,) = job.exe.run(job.test, feed, [job.score])
+    assert inside.shape == (4 + 6,)
+    rows = np.arange(5.0 * DIM).reshape(5, DIM).sum(1) + DIM
+    rows[[1, 2]] -= 2 * DIM * RATE  # they were met twice; 3 stands for nothing, and keeps its row
+    np.testing.assert_allclose(inside[4:], rows[feed["ids"]], rtol=1e-6)
+    exe = static.Executor()
+    program, _, outputs = fleet.load_inference_model(tmp_path, exe)
+    (found,) = exe.run(program, feed, outputs)
+    np.testing.assert_allclose(found, inside, rtol=1e-6, atol=1e-6)
+
+
 class Counted(Job):
     """A table that counts shows and clicks, and one that an option of the optimizer is not for."""
 

@@ -217,7 +217,9 @@ class LoggedSparseTable(LoggedTable):
         if self.saved_at is not None:
             change = self._unsaved(change)
         unique = bool(frame.flags & Flag.UNIQUE)
-        if frame.flags & Flag.DELTA:
+        if frame.flags & Flag.INITIAL:
+            self.recent_changes.note(self.table.give(change.ids, change.values), 0)
+        elif frame.flags & Flag.DELTA:
             self.table.add(change.ids, change.values, unique=unique)
             self.recent_changes.note(change.ids, frame.step)
         else:

@@ -164,6 +164,15 @@ class SparseTable:
         slots, new = self._met(ids)
         self._begin(ids, slots, new)
 
+    def give(self, ids: Ids, weights: Floats) -> Ids:
+        """Make rows with these weights for those of the ids that have none; returns whose.
+
+        Whatever the entry says, and no update: nothing of what was learned is changed.
+        """
+        slots, new = self._met(ids)
+        self._rows.set_weights(slots[new], weights[new])
+        return ids[new]
+
     def push(
         self,
         ids: Ids,

@@ -238,13 +238,14 @@ class Client:
         delta: bool = False,
         everywhere: bool = False,
         stats: Floats | None = None,
+        initial: bool = False,
     ) -> list[Exchange]:
-        """What ``push`` asks for."""
+        """What ``push`` asks for; ``initial`` rows are for ids that have none, as they are."""
         flags = (
             Flag.UNIQUE | (Flag.DELTA if delta else 0) | (Flag.COUNTS if stats is not None else 0)
         )
-        flags |= table.short
-        values = shortened(values, table.short)
+        flags |= Flag.INITIAL if initial else table.short
+        values = values if initial else shortened(values, table.short)
         each = 8 + values.itemsize * table.width + (8 if stats is not None else 0)
         asked: list[Exchange] = []
         for server, cut, follows in self._frames(

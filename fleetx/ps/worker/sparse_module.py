@@ -13,6 +13,7 @@ from fleetx.ps.tables.entries import CountFilterEntry, ProbabilityEntry
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.row_source import RowSource, TableOptions
 from fleetx.ps.wire.arrays import Floats
+from fleetx.ps.worker.given_rows import GivenRows
 from fleetx.ps.worker.row_gradients import RowGradients, array_of, joined
 from fleetx.torch_internals import after_backward, current_backward
 
@@ -53,6 +54,8 @@ class _Shared:
 
     source: RowSource | None = None
     """Where rows come from."""
+    given: GivenRows | None = None
+    """What the table begins with, beside what follows from ids."""
     bearer: "SparseModule | None" = None
     """Another layer of the same table, whose anchor bears the gradients of this one, too."""
     shown: RowGradients | None = None
@@ -111,6 +114,11 @@ class SparseModule(nn.Module):
     @row_source.setter
     def row_source(self, source: RowSource | None) -> None:
         self._shared.source = source
+
+    @property
+    def given(self) -> GivenRows | None:
+        """Rows that the table begins with, if a user gave any."""
+        return self._shared.given
 
     def bears_with(self, first: "SparseModule") -> None:
         """Let the first layer of the same table bear the gradients of this one, too.

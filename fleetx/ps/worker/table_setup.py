@@ -41,6 +41,8 @@ class TableSetup:
         given = {p for group in optimizer.param_groups for p in group["params"]}
         moved = [module for module in modules if _is_moved(module, given)]
         self.modules = {module.anchor: module for module in moved}
+        self._given = [module for module in modules if module.given is not None]
+        """Layers with rows that their tables begin with, whether they are trained or not."""
         self.tables = {module.options.name: module for module in reversed(moved)}
         """Table -> the first layer over it."""
         for module in moved:
@@ -143,6 +145,8 @@ class TableSetup:
                     made.create(worker.client, rule, initial_options(options), worker.pace)
                     groups.append((made, group))
             self._open_sparse(worker, group)
+        for module in self._given:
+            worker.table(module.options)  # which no group has, if it is frozen
         self.groups = groups
         self._initial_options = [_fixed(group) for group in self.optimizer.param_groups]
         self.refuse_states()
@@ -172,6 +176,13 @@ class TableSetup:
         """Give the values with which all begin; servers keep those that come first."""
         for group, _ in self.groups:
             worker.client.write(group.table, group.values(), flag=Flag.INITIAL)
+        client = worker.client
+        for module in self._given:
+            assert module.given is not None
+            for batch, rows in module.given.pieces(client.servers):
+                client.exchange(
+                    client.pushing(worker.table(module.options), batch, rows, initial=True)
+                )
 
     def _open_sparse(self, worker: Worker, group: Mapping[str, Any]) -> None:
         for module in self._modules_of(group):
