@@ -33,6 +33,7 @@ OF_OBJECTS = {
         "_get_ddp_logging_data",
         "_module_info",
         "_unsharded_param",
+        "_local_tensor",
         "_new_shared",
         "_values",
     ),
@@ -378,6 +379,13 @@ def test_groups_meshes_and_spread_parameters() -> None:
     assert whole is not None
     assert whole.shape == (4, 4)
     assert records[0].unsharded_accumulated_grad is None
+    kept: Any = internals.fsdp_kept(records[0])
+    held, number = internals.part_held(kept), internals.storage_number(kept)
+    assert held is internals.part_held(kept)
+    assert held.data_ptr() == kept.to_local().data_ptr()
+    kept.data = kept.data * 2
+    assert internals.storage_number(kept) != number
+    assert internals.part_held(kept) is held, "assigning moves what is around the numbers alone"
     model.unshard()
     found = model[0](torch.ones(2, 4))  # FSDP does not see what the layer alone returns
     model.reshard()

@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.plan.strategy import Plan
+from fleetx.torch_internals import current_backward
 
 
 class Watched(Protocol):
@@ -84,6 +85,8 @@ def _refuse(engine: Watched, optimizer: Optimizer, name: str) -> None:
     )
     if stale:
         left_out.append(f"the layout, which has replaced {name!r}")
+    if current_backward() >= 0 and engine.job.mesh.size() > 1:
+        left_out.append("the exchange of gradients, which the backward that calls it has not made")
     if left_out:
         raise PlanError(
             f"{type(optimizer).__name__}.step() moves parameters of a distributed model past the "

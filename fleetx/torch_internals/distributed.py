@@ -29,6 +29,7 @@ __all__ = [
     "last_collectives",
     "measures",
     "part_from_meeting",
+    "part_held",
     "process_groups",
     "seed_spread_tensors",
     "weights_share_nodes",
@@ -143,6 +144,12 @@ def fsdp_kept(record: FsdpRecord) -> Tensor:
 def fsdp_whole(record: FsdpRecord) -> Tensor | None:
     """The whole parameter of a record; None before it was gathered for the first time."""
     return getattr(record, "_unsharded_param", None)
+
+
+def part_held(spread: Any) -> Tensor:
+    """The tensor of this rank inside of a DTensor: itself, and no view of it."""
+    held: Tensor = spread._local_tensor
+    return held
 
 
 def process_groups() -> list[Any]:

@@ -9,7 +9,7 @@ from torch.optim import lr_scheduler
 
 import fleetx as fleet
 from fleetx.testing import world
-from tests.habits.both import Here, Loop, begun, same
+from tests.habits.both import Here, Loop, begun, net, same
 
 
 def accumulated(here: Here) -> nn.Module:
@@ -240,6 +240,60 @@ def weights_in_the_loss(here: Here) -> nn.Module:
     return model
 
 
+def followed_by_momentum(here: Here) -> nn.Module:
+    """MoCo and BYOL: another model, also distributed, is an average of the one that learns."""
+    model, optimizer = begun(here)
+    torch.manual_seed(3)
+    follower = here.model(net())
+    for x, y in here.batches(6):
+        with torch.no_grad():
+            for own, other in zip(follower.parameters(), model.parameters(), strict=True):
+                own.data.mul_(0.9).add_(other.data, alpha=0.1)
+            key = follower(x)
+        optimizer.zero_grad()
+        (F.cross_entropy(model(x), y) + F.mse_loss(model(x), key)).backward()
+        optimizer.step()
+    return nn.ModuleList([model, follower])
+
+
+def sharpened(here: Here) -> nn.Module:
+    """Sharpness-aware: a step up, gradients there, a step back, and the update."""
+    model, optimizer = begun(here)
+    for x, y in here.batches():
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        with torch.no_grad():
+            norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+            ups = [p.grad * (0.05 / (norm + 1e-12)) for p in model.parameters()]
+            for parameter, up in zip(model.parameters(), ups, strict=True):
+                parameter.add_(up)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        with torch.no_grad():
+            for parameter, up in zip(model.parameters(), ups, strict=True):
+                parameter.sub_(up)
+        optimizer.step()
+    return model
+
+
+def looked_ahead(here: Here) -> nn.Module:
+    """Slow weights by hand, and weights that are clipped as in WGAN."""
+    model, optimizer = begun(here)
+    slow = [p.detach().clone() for p in model.parameters()]
+    for at, (x, y) in enumerate(here.batches(6)):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        for parameter in model.parameters():
+            parameter.data.clamp_(-0.3, 0.3)
+        if at % 2:
+            with torch.no_grad():
+                for kept, parameter in zip(slow, model.parameters(), strict=True):
+                    kept.add_(parameter - kept, alpha=0.5)
+                    parameter.copy_(kept)
+    return model
+
+
 def one_backward_of_many(here: Here) -> nn.Module:
     """As learning from episodes does it: a forward for each sample, then all losses at once."""
     model, optimizer = begun(here)
@@ -280,6 +334,9 @@ LOOPS: list[Loop] = [
     cleared_in_part,
     looked_at_in_between,
     weights_in_the_loss,
+    followed_by_momentum,
+    sharpened,
+    looked_ahead,
     one_backward_of_many,
     twice_differentiated,
 ]
@@ -289,6 +346,9 @@ SPREAD: list[Loop] = [
     cleared_by_hand,
     cleared_in_part,
     looked_at_in_between,
+    followed_by_momentum,
+    sharpened,
+    looked_ahead,
     one_backward_of_many,
 ]
 

@@ -196,6 +196,52 @@ def _hidden(stage: int) -> None:
     optimizer.step()
 
 
+@world(2)
+def test_a_step_inside_of_a_backward_is_refused() -> None:
+    """As torch's tutorial on optimizers in the backward does it."""
+    model, _ = begun()
+    each = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: each[p].step())
+    x, y = batch()
+    with pytest.raises(fleet.PlanError, match=r"the exchange of gradients.*distributed_optimizer"):
+        F.cross_entropy(model(x), y).backward()
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_weights_that_are_assigned_as_data_are_refused(stage: int) -> None:
+    world(2).run(_assigned, stage)
+
+
+def _assigned(stage: int) -> None:
+    model, optimizer = begun(sharding=True, sharding_configs={"stage": stage})
+    x, y = batch()
+    optimizer.minimize(F.cross_entropy(model(x), y))
+    with torch.no_grad():
+        model(x)
+    model.float().cpu()  # changes nothing
+    model.load_state_dict(model.state_dict())
+    optimizer.minimize(F.cross_entropy(model(x), y))
+    model[2].weight.data = model[2].weight.data * 0.5  # as many averages of weights do
+    for _ in range(2):
+        with torch.no_grad(), pytest.raises(fleet.PlanError, match=r"p\.data of .* '2\.weight'"):
+            model(x)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_gathered_weights_that_are_assigned_as_data_are_refused(stage: int) -> None:
+    world(2).run(_assigned_whole, stage)
+
+
+def _assigned_whole(stage: int) -> None:
+    model, _ = begun(sharding=True, sharding_configs={"stage": stage})
+    x, _ = batch()
+    model(x)
+    model[2].weight.data = torch.zeros(3, 8)
+    with pytest.raises(fleet.PlanError, match=r"p\.data of the parameter '2\.weight'"):
+        model(x)
+
+
 def _hooked(stage: int) -> None:
     model, optimizer = begun(sharding=True, sharding_configs={"stage": stage})
     x, y = batch()

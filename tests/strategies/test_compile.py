@@ -294,6 +294,26 @@ def test_a_criterion_that_differentiates_is_refused_unless_it_is_left_alone(told
             train({}, [6] * 3, criterion=criterion)
 
 
+class Later(nn.Module):
+    """A criterion with a penalty of gradients from its third batch on."""
+
+    batches = 0
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+        self.batches += 1
+        loss = functional.cross_entropy(scores, labels)
+        if self.batches <= 2:
+            return loss
+        (slope,) = torch.autograd.grad(loss, scores, create_graph=True)
+        return loss + slope.square().sum()
+
+
+def test_a_criterion_that_differentiates_later_is_refused_then() -> None:
+    train({}, [6] * 2, criterion=Later())
+    with pytest.raises(PlanError, match=r"Set compile_configs\['criterion'\] to False"):
+        train({}, [6] * 3, criterion=Later())
+
+
 def test_nothing_is_recorded_before_the_criterion_is_code() -> None:
     engine = train({}, [6])
     assert not all(ask() for ask in engine.job.recordable)

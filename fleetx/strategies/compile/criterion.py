@@ -8,8 +8,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
+from fleetx.comm.nested import tensors
 from fleetx.plan.error import PlanError
 
+_DIFFERENTIATES = (
+    "strategy.compile = True makes code of the criterion, which differentiates by itself "
+    "(torch.autograd.grad), and compiled code cannot be differentiated twice. Set "
+    "compile_configs['criterion'] to False."
+)
 Criterion = Callable[[Any, Any], Tensor]
 
 
@@ -17,7 +23,8 @@ class CompiledCriterion:
     """Runs the user's own criterion once, and code that was made of it from then on.
 
     Code of torch.compile loses, or stops at, what a criterion differentiates by itself, as
-    penalties of gradients do. The first batch tells whether it does so.
+    penalties of gradients do. The first batch tells whether it does so; one that begins later is
+    seen by what it sends back through the outputs.
     """
 
     def __init__(self, plain: Criterion, compiled: Criterion) -> None:
@@ -28,17 +35,28 @@ class CompiledCriterion:
         """The loss."""
         if self._looked:
             self._made = True
-            return self._compiled(outputs, targets)
+            return self._watched(outputs, targets)
         with _Differentiating() as seen:
             loss = self._plain(outputs, targets)
         if seen.differentiates:
-            raise PlanError(
-                "strategy.compile = True makes code of the criterion, which differentiates by "
-                "itself (torch.autograd.grad), and compiled code cannot be differentiated twice. "
-                "Set compile_configs['criterion'] to False."
-            )
+            raise PlanError(_DIFFERENTIATES)
         self._looked = True
         return loss
+
+    def _watched(self, outputs: Any, targets: Any) -> Tensor:
+        sent: list[bool] = []
+        hooks = [
+            tensor.register_hook(lambda gradient: sent.append(True))
+            for tensor in tensors(outputs)
+            if tensor.requires_grad
+        ]
+        try:
+            return self._compiled(outputs, targets)
+        finally:
+            for hook in hooks:
+                hook.remove()
+            if sent:  # whatever came of it, this is the reason
+                raise PlanError(_DIFFERENTIATES)
 
     def is_made(self) -> bool:
         """Whether code was made of it, which no step that is being recorded can do."""

@@ -39,6 +39,8 @@ class HiddenGradients:
         """What stands for gradients now, and the gathered weights that show it."""
         self._hooks: list[RemovableHandle] = []
         self._depth = 0
+        self._awaited = False
+        """Whether a backward may come that reads gathered weights."""
         model.register_forward_pre_hook(self._enter)
         for unit in self._units:
             unit.register_forward_hook(self._leave, always_call=unit is model)
@@ -57,24 +59,28 @@ class HiddenGradients:
         self.take_off()
         units = self._units if module is self._model else [module]
         hiding = [record for unit in units for record in fsdp_records(unit) if _hides(record)]
-        if hiding and torch.is_grad_enabled():
-            self._show(hiding, outputs)
-        elif hiding:  # nobody needs gathered weights any more
+        if torch.is_grad_enabled():
+            self._awaited = True
+        elif not self._awaited and (hiding or module.training):
+            # Nobody needs gathered weights any more, and an average of them may follow.
             self._give_back()
+            return
+        self._show(hiding)
+        # Before a backward adds to them, wherever it enters; and before FSDP takes them for true.
+        entered = [tensor for tensor in tensors(outputs) if tensor.requires_grad]
+        entered += [p for p in self._model.parameters() if hiding and p.requires_grad]
+        self._hooks += [tensor.register_hook(self._entered) for tensor in entered]
 
-    def _show(self, hiding: list[FsdpRecord], outputs: Any) -> None:
+    def _show(self, hiding: list[FsdpRecord]) -> None:
         for record in hiding:
             whole = fsdp_whole(record)
             assert whole is not None, "it hides its part"
             if whole.grad is None:
                 stand_in.show(whole)
                 self._shown.append((record, whole))
-        # Before a backward adds to them, wherever it enters; and before FSDP takes them for true.
-        entered = [t for t in tensors(outputs) if t.requires_grad]
-        entered += [p for p in self._model.parameters() if p.requires_grad]
-        self._hooks += [tensor.register_hook(self._entered) for tensor in entered]
 
     def _entered(self, gradient: Tensor) -> None:
+        self._awaited = False
         self.take_off()
 
     def take_off(self) -> None:

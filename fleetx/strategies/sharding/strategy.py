@@ -23,6 +23,7 @@ from fleetx.plan.step import Step, largest_over, with_equal_buffers
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.plan.subject import Subject
 from fleetx.roles.subgroups import data_group
+from fleetx.strategies.sharding.assigned_data import AssignedData
 from fleetx.strategies.sharding.costs import spread, traffic, units_at_once
 from fleetx.strategies.sharding.fully_sharded import shard, units_of
 from fleetx.strategies.sharding.hidden_gradients import HiddenGradients, uncovered
@@ -180,6 +181,7 @@ class Sharding(Strategy, name="sharding"):
         self._units = tuple(units)
         if config.stage < 3:
             self._hidden = HiddenGradients(model)
+        AssignedData(model)
         return model
 
     @override
