@@ -306,8 +306,8 @@ class Asked:
 def test_a_full_disk_refuses_what_needs_room_and_nothing_that_was_taken_is_lost(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetx.ps.tables.cold_rows.GROWTH", 0)
-    monkeypatch.setattr("fleetx.ps.tables.cold_rows.SPARE", 8)
+    monkeypatch.setattr("fleetx.ps.tables.segment_file.GROWTH", 0)
+    monkeypatch.setattr("fleetx.ps.tables.segment_file.SPARE", 8)
     server, taken, refusal = Asked(tmp_path, workers), list[Any](), OSError()
     server.push(np.arange(50), seq=1)
     taken.append(np.arange(50))
@@ -342,7 +342,7 @@ def test_a_full_disk_refuses_what_needs_room_and_nothing_that_was_taken_is_lost(
 def test_a_day_that_began_to_end_in_a_part_has_room_to_drop_its_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fleetx.ps.tables.cold_rows.GROWTH", 0)
+    monkeypatch.setattr("fleetx.ps.tables.segment_file.GROWTH", 0)
     counted = spec(entry=ShowClickEntry("show", "click"))
     ids, made = np.arange(20 * HOT), SparseTable(counted)
     pulled(made, ids)

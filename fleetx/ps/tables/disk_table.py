@@ -8,9 +8,8 @@ import numpy as np
 from typing_extensions import override
 
 from fleetx.ps.tables.arena import Arena
-from fleetx.ps.tables.cold_rows import SPARE, ColdRows, NoRoomError
+from fleetx.ps.tables.cold_rows import ColdRows, NoRoomError
 from fleetx.ps.tables.entries import ShowClickEntry
-from fleetx.ps.tables.hashing import among
 from fleetx.ps.tables.index import DAY, DAY_SHIFT, MARK, MARK_SHIFT, fullness_for, rows_of
 from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.sparse_spec import SparseSpec
@@ -34,7 +33,7 @@ USES_BITS, FADED_BITS = 7, 16
 
 
 class DiskTable(SparseTable):
-    """The rows in memory are those of ``SparseTable``; they are newer than what the disk has.
+    """The rows in memory are those of ``SparseTable``; the others are on the disk.
 
     Uses are counted, and old ones fade. When memory is full, a hand goes on round the hash range,
     and of the rows that it comes by those that were used least are written to the disk; since they
@@ -46,20 +45,23 @@ class DiskTable(SparseTable):
         self, spec: SparseSpec, engine: ModuleType | None = None, *, folder: Path | None = None
     ) -> None:
         super().__init__(spec, engine)
-        self._cold = ColdRows(folder, self._rows.record)
+        self._cold = ColdRows(folder, self._rows.record, self._kernels, spec.memory)
         self._uses = Arena(1, np.uint8)
-        self._total = self._hand = self._noted = self._faded = 0
+        self._hand = self._noted = self._faded = 0
         self._chance = np.random.default_rng(0)
 
     @property
     def _most(self) -> int:
-        """Rows that there is memory for."""
+        """Rows that there is memory for, beside the index of the others."""
         row = self._rows.row_bytes
-        return max(FEWEST, int(self.spec.memory / (row + fullness_for(row).most_bytes + 1)))
+        return max(
+            FEWEST,
+            int((self.spec.memory - self._cold.memory) / (row + fullness_for(row).most_bytes + 1)),
+        )
 
     @override
     def __len__(self) -> int:
-        return self._total
+        return self.hot + len(self._cold)
 
     @property
     def hot(self) -> int:
@@ -82,16 +84,22 @@ class DiskTable(SparseTable):
             coming = self._kernels.dedupe(ids[slots < 0], 1)[0]
             self._make_room(len(coming), stay=slots[slots >= 0])
             if self._recall(coming):
-                slots, missing = self._index.find(ids, keep, stamp)
+                open_ = np.flatnonzero(slots < 0)
+                slots[open_], missing = self._index.find(ids[open_], keep, stamp)
         return slots, missing
 
     def _recall(self, ids: Ids) -> int:
-        """Bring rows back to memory; returns how many there were."""
-        records = self._cold.find(ids)
+        """Bring rows back to memory; returns how many there were.
+
+        The disk forgets them when they are here, so that none is lost if there is no memory.
+        """
+        records, places = self._cold.find(ids)
         if len(records):
             slots, stamps = self._rows.take_records(self._kernels, records), records["stamps"]
             self._begin_uses(slots, self._kept_uses(stamps))
-            self._index.insert(records["id"].copy(), (stamps & (DAY | MARK)) | slots)
+            came = records["id"].copy()
+            self._index.insert(came, (stamps & (DAY | MARK)) | slots)
+            self._cold.forget(came, places)
         return len(records)
 
     def _begin_uses(self, slots: Ids, uses: Ids | int = 0) -> None:
@@ -116,7 +124,6 @@ class DiskTable(SparseTable):
         unknown = np.flatnonzero(slots < 0)
         slots[unknown], new = super()._met(ids[unknown], keep, stamp)
         self._begin_uses(slots[unknown[new]])
-        self._total += len(new)
         return slots, unknown[new]
 
     @override
@@ -151,7 +158,7 @@ class DiskTable(SparseTable):
             records = np.empty(int(gone.sum()), self._rows.record)
             records["id"], records["stamps"] = ids[gone], self._with_uses(words[gone], uses[gone])
             self._rows.fill_records(self._kernels, slots[gone], records)
-            self._cold.put(records)
+            self._cold.add(records)
             self._rows.give_back(slots[gone])
             self._index.remove(ids[gone])
 
@@ -159,35 +166,28 @@ class DiskTable(SparseTable):
     def _show_unknown(self, ids: Ids, slots: Ids, out: Floats) -> None:
         super()._show_unknown(ids, slots, out)
         unknown = np.flatnonzero(slots < 0)
-        records = self._cold.find(np.unique(ids[unknown]))
+        records, _ = self._cold.find(np.unique(ids[unknown]))
         if len(records):
             records = records[np.argsort(records["id"])]
             at = np.minimum(np.searchsorted(records["id"], ids[unknown]), len(records) - 1)
             here = records["id"][at] == ids[unknown]
             out[unknown[here]] = self._rows.weights_in(records)[at[here]]
 
-    def _cold_part(self, number: int, bits: int) -> Array:
-        """The records of rows in a part that are not in memory."""
-        records = self._cold.part(number, bits)
-        slots, _ = self._index.find(records["id"].copy())
-        cold: Array = records[slots < 0]
-        return cold
-
     @override
     def knows(self, ids: Ids) -> Array:
         known = super().knows(ids)
-        known[~known] = among(ids[~known], self._cold.find(ids[~known])["id"])
+        known[~known] = self._cold.knows(ids[~known])
         return known
 
     @override
     def ids(self, number: int = 0, bits: int = 0) -> Ids:
         return np.concatenate(
-            [super().ids(number, bits), self._cold_part(number, bits)["id"]], dtype=np.int64
+            [super().ids(number, bits), self._cold.part(number, bits)["id"]], dtype=np.int64
         )
 
     @override
     def leaving(self, threshold: int, number: int = 0, bits: int = 0) -> Ids:
-        records = self._cold_part(number, bits)
+        records = self._cold.part(number, bits)
         gone = self._leaves(records["stamps"], self._rows.stats_in(records), threshold)
         return np.concatenate([super().leaving(threshold, number, bits), records["id"][gone]])
 
@@ -195,20 +195,15 @@ class DiskTable(SparseTable):
     def decay(self, ids: Ids) -> None:
         if isinstance(self.spec.entry, ShowClickEntry):
             slots, _ = self._index.find(ids)
-            records = self._cold.find(ids[slots < 0]).copy()
+            records, _ = self._cold.find(ids[slots < 0])
             self._rows.stats_in(records)[...] *= np.float32(self.spec.entry.decay)
-            # First, for it may find no room; and room for what a day drops beside it is there then.
-            self._cold.reserve(2 * len(ids) + SPARE)
-            self._cold.put(records)
+            self._cold.put(records)  # first, for it may find no room
         super().decay(ids)
 
     @override
     def drop(self, ids: Ids, number: int = 0, bits: int = 0) -> None:
-        ids = np.unique(ids)
-        self._cold.reserve(len(ids))  # afterwards rows in memory are gone
-        self._total -= int(self.knows(ids).sum())
         super().drop(ids, number, bits)
-        self._cold.delete(ids)
+        self._cold.delete(np.unique(ids))
 
     @override
     def _renumber(self) -> None:
@@ -216,7 +211,7 @@ class DiskTable(SparseTable):
         super()._renumber()
         back = before - self.day
         for number in range(1 << (bits := (len(self) // PART_ROWS).bit_length())):
-            records = self._cold_part(number, bits).copy()
+            records = self._cold.part(number, bits)
             days = np.maximum(((records["stamps"] & DAY) >> DAY_SHIFT) - back, 0)
             records["stamps"] = (days << DAY_SHIFT) | (self.mark << MARK_SHIFT)
             try:
@@ -226,7 +221,7 @@ class DiskTable(SparseTable):
 
     @override
     def part(self, number: int, bits: int, since: int = 0) -> Rows:
-        hot, records = super().part(number, bits, since), self._cold_part(number, bits)
+        hot, records = super().part(number, bits, since), self._cold.part(number, bits)
         records = records[((records["stamps"] & MARK) >> MARK_SHIFT) >= since]
         cold = Rows(
             records["id"],
@@ -246,6 +241,7 @@ class DiskTable(SparseTable):
         if len(rows) == 0 or not complete or rows.stats.shape[1] != columns["stats"].width:
             super().put(rows)
             return
+        self._cold.reserve(len(rows))
         slots, missing = self._index.find(rows.ids)
         if missing < len(rows):  # what is in memory would hide them
             self.drop(rows.ids[slots >= 0])
@@ -254,18 +250,16 @@ class DiskTable(SparseTable):
         stamps = (rows.days.astype(np.int64) << DAY_SHIFT) | (self.mark << MARK_SHIFT)
         records["stamps"] = stamps
         self._rows.put_weights(records, rows.weights)
-        before = len(self._cold)
         self._cold.put(records)
-        self._total += len(self._cold) - before
 
     @override
     def clear(self) -> None:
         super().clear()
         self._cold.clear()
-        self._total = 0
 
     @override
     def reserve(self, rows: int) -> None:
+        self._cold.expect(rows)
         super().reserve(min(rows, self._most))
 
     @override

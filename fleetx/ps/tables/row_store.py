@@ -1,6 +1,7 @@
 """The rows of a table in memory: weights, the rule's state, and counts, found by number."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import NamedTuple
 
@@ -126,11 +127,14 @@ class RowStore:
         """``w += delta`` for rows that are all different."""
         kernels.add(self.weights.arena.array, slots, delta)
 
-    @property
+    @cached_property
     def record(self) -> np.dtype[np.void]:
         """All of a row in one piece, with its id and its stamps, as it is kept elsewhere."""
         columns = [(name, column.dtype, (column.width,)) for name, column in self.columns.items()]
-        return np.dtype([("id", np.int64), ("stamps", np.int64), *columns])
+        packed = np.dtype([("id", np.int64), ("stamps", np.int64), *columns])
+        # Whole words of eight bytes, one of which is the id.
+        padding = ("padding", np.uint8, (-packed.itemsize % 8,))
+        return np.dtype([("id", np.int64), ("stamps", np.int64), *columns, padding])
 
     def fill_records(self, kernels: ModuleType, slots: Ids, records: Array) -> None:
         """Write rows, without their ids and stamps, to records."""
@@ -140,7 +144,8 @@ class RowStore:
 
     def take_records(self, kernels: ModuleType, records: Array) -> Ids:
         """Give unused rows to records; returns their numbers."""
-        slots = self.take(len(records))
+        slots, _ = self.slots.take(len(records))
+        self._grow()
         for column, at in self._in_records():
             place = column.bytes, column.first_byte, slots, _bytes(records), at, column.row_bytes
             kernels.copy_in(*place)
@@ -199,14 +204,18 @@ class RowStore:
 
     def clean(self, slots: Ids, reused: int) -> None:
         """Let all but the weights of new rows be as at the beginning; the first were used."""
-        for column in self.columns.values():
-            column.arena.reserve(self.used)
+        self._grow()
         # Memory that nobody had is zero. To write it again would cost as much as to use it.
         first = self._rule.first_state
         begin = slots[:reused] if first == 0 else slots
         self.state.array[begin] = first
         if reused:
             self.stats.array[slots[:reused]] = 0
+
+    def _grow(self) -> None:
+        """Have memory for all rows that were given out."""
+        for column in self.columns.values():
+            column.arena.reserve(self.used)
 
     def begin(
         self, kernels: ModuleType, slots: Ids, ids: Ids, first: Initializer, seed: int

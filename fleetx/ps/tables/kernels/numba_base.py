@@ -37,6 +37,17 @@ allocating = njit(nogil=True, cache=True, error_model="numpy")
 inlined = njit(inline="always", error_model="numpy")
 
 
+def _emit_prefetch(builder: Any, place: Any) -> None:
+    # In a register of its own: some ARM processors ignore a prefetch whose address is a sum.
+    one = ir.FunctionType(place.type, [place.type])
+    place = builder.asm(one, "", "=r,0", [place], False)
+    word = ir.IntType(32)
+    call = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
+    function = cgutils.get_or_insert_function(builder.module, call, "llvm.prefetch.p0")
+    # For reading, to be kept in all caches, as data.
+    builder.call(function, [place, word(0), word(3), word(1)])
+
+
 @intrinsic
 def prefetch(_typing: Any, array: Any, index: Any) -> Any:
     """Ask memory for ``array[index]`` without waiting for it.
@@ -48,18 +59,32 @@ def prefetch(_typing: Any, array: Any, index: Any) -> Any:
         kind = signature.args[0]
         view = context.make_array(kind)(context, builder, args[0])
         place = cgutils.get_item_pointer(context, builder, kind, view, [args[1]], wraparound=False)
-        place = builder.bitcast(place, ir.IntType(8).as_pointer())
-        # In a register of its own: some ARM processors ignore a prefetch whose address is a sum.
-        one = ir.FunctionType(place.type, [place.type])
-        place = builder.asm(one, "", "=r,0", [place], False)
-        word = ir.IntType(32)
-        call = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, call, "llvm.prefetch.p0")
-        # For reading, to be kept in all caches, as data.
-        builder.call(function, [place, word(0), word(3), word(1)])
+        _emit_prefetch(builder, builder.bitcast(place, ir.IntType(8).as_pointer()))
         return context.get_dummy_value()
 
     return types.void(array, types.intp), emit
+
+
+@intrinsic
+def word_at(_typing: Any, address: Any) -> Any:
+    """The eight bytes at an address, a whole number; the caller knows that they are there."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        return builder.load(builder.inttoptr(args[0], word.as_pointer()))
+
+    return types.int64(types.uint64), emit
+
+
+@intrinsic
+def ask_for(_typing: Any, address: Any) -> Any:
+    """``prefetch``, for an address."""
+
+    def emit(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        _emit_prefetch(builder, builder.inttoptr(args[0], ir.IntType(8).as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), emit
 
 
 @inlined

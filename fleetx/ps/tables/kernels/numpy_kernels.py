@@ -17,6 +17,15 @@ from fleetx.ps.tables.kernels.numpy_dense import (  # noqa: F401 - names of this
     dense_rmsprop,
     dense_sgd,
 )
+from fleetx.ps.tables.kernels.numpy_places import (  # noqa: F401 - these, too
+    copy_records,
+    find_places,
+    forget_places,
+    keep_marked,
+    keep_places,
+    mark_places,
+    move_records,
+)
 from fleetx.ps.wire.arrays import Array, Floats, Ids, Words
 
 SLOT_BITS = 34
