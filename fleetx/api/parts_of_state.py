@@ -47,7 +47,8 @@ def tell_of_parts(state: Mapping[str, Any], whole: Collection[str], frame: Frame
     logger.warning(
         "%s asks for model.state_dict(), which gives this worker's part alone: of %d tensors, %d "
         "are cut%s and %d live on other workers%s. A file of it is not the model. Call "
-        "fleet.full_state_dict(model) on all workers and save what worker 0 gets, or use "
+        "fleet.full_state_dict(model) on all workers and save what worker 0 gets, or "
+        "fleet.save_weights(model, folder) instead of save_pretrained(), or use "
         "fleet.CheckpointManager; parts are of use only where every worker saves and loads its own",
         *(line, len(whole), len(cut), _such_as(cut), len(absent), _such_as(absent)),
     )
