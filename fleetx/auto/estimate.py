@@ -159,24 +159,24 @@ def _computing(
     work = share.work
     assert work is not None
     pace = _pace(accounts, share)
-    counted = _seconds(work, device, pace)
-    fused = _fused(work, pace)
-    once = np.where(np.isnan(work.forward_seconds), counted, work.forward_seconds * fused)
+    counted = _seconds(work, device)
+    once = np.where(np.isnan(work.forward_seconds), counted, work.forward_seconds)
     back = np.where(
-        np.isnan(work.backward_seconds), counted * work.backwards, work.backward_seconds * fused
+        np.isnan(work.backward_seconds), counted * work.backwards, work.backward_seconds
     )
-    back += work.joined * fused / (device.memory_gigabytes_per_second * 1e9)
+    back += work.joined / (device.memory_gigabytes_per_second * 1e9)
     runs = share.run.micro_batches * share.run.batches
     chores = _chores(pace, share, device) / runs / 2
     python = work.calls * device.microseconds_per_module
     dispatched = work.dispatched * device.microseconds_per_dispatch
-    starts = (device.microseconds_per_kernel + python + dispatched) * 1e-6 * pace.starts
+    kernels = work.starts * device.microseconds_per_kernel
+    starts = (kernels + python + dispatched) * 1e-6 * pace.starts
     forward = _with_host(once, [*starts, chores], device)
     again = work.forwards > 1
     checkpoints = pace.replays * device.microseconds_per_replay * 1e-6 * pace.starts
     replays = _with_host(once[again], [*starts[again], checkpoints], device)
     gradient = device.microseconds_per_gradient or device.microseconds_per_kernel
-    ends = (gradient + dispatched) * 1e-6 * pace.starts * work.backwards
+    ends = (work.starts * gradient + dispatched) * 1e-6 * pace.starts * work.backwards
     backward = _with_host(back, [*ends, chores], device) + replays
     casts = pace.casts * pace.moved / (device.memory_gigabytes_per_second * 1e9)
     forward, backward = forward + casts / 3, backward + casts * 2 / 3
@@ -206,19 +206,14 @@ def _moved_besides(share: Share, pace: Pace, device: Device) -> float:
     return max(moved, starts) if device.runs_ahead else moved + starts
 
 
-def _seconds(work: Work, device: Device, pace: Pace) -> Column:
+def _seconds(work: Work, device: Device) -> Column:
     """Of each operator, once forward: what it computes or what it moves, whichever is longer."""
     rates = np.ones(len(work.kind))
     for kind in np.unique(work.kind).tolist():
         for bits in np.unique(work.bits[work.kind == kind]).tolist():
             rates[(work.kind == kind) & (work.bits == bits)] = device.rate(KINDS[kind], bits)
-    moved = work.moved * _fused(work, pace) / (device.memory_gigabytes_per_second * 1e9)
+    moved = work.moved / (device.memory_gigabytes_per_second * 1e9)
     return np.maximum(work.operations / rates, moved)
-
-
-def _fused(work: Work, pace: Pace) -> Column:
-    """What is left of each operator when those that are no products are fused."""
-    return np.where(work.operations > 0, 1.0, pace.moved)
 
 
 def _with_host(kernels: Column, starts: Column | Sequence[float], device: Device) -> float:
@@ -302,7 +297,7 @@ def _in_its_middle(needs: Needs, share: Share) -> dict[str, int]:
 def _once(share: Share, found: Callable[[Trace], int]) -> int:
     """What is the same for all plans with such batches."""
     assert share.trace is not None
-    key = found.__name__, share.run.key, share.run.micro_batches, share.subject.samples()
+    key = found.__name__, share.trace.form, share.run.micro_batches, share.subject.samples()
     return share.subject.once(key, partial(found, share.trace))
 
 

@@ -43,6 +43,8 @@ class Blank:
     dtype: torch.dtype
     place: int
     """Its memory is this one of those that the operator reads."""
+    offset: int = 0
+    """Where in that memory it begins, in numbers."""
 
     @property
     def size(self) -> int:
@@ -68,7 +70,8 @@ def signature(
     def blank(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        return Blank(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype, place(leaf))
+        shape, stride = tuple(leaf.shape), tuple(leaf.stride())
+        return Blank(shape, stride, leaf.dtype, place(leaf), int(leaf.storage_offset()))
 
     return Signature(operator, *tree_map(blank, (args, dict(kwargs))))
 

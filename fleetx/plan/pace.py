@@ -17,7 +17,7 @@ class Pace:
     replays: float = 0.0
     """Tensors that are not kept for the backward of a micro-batch but computed once more."""
     moved: float = 1.0
-    """What is left of the bytes that operators other than products read and write."""
+    """What is left of the bytes of `casts`, where those are a part of what was computed before."""
     casts: float = 0.0
     """Bytes that each micro-batch reads and writes, besides, to bring numbers to another format; a
     third of them in its forward."""

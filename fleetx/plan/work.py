@@ -39,8 +39,8 @@ class Work:
     """Bytes that one forward reads and writes."""
     calls: Column
     """Calls of submodules that ended after it and before the next one."""
-    kernels: Column
-    """1 for what starts a kernel, 0 for a view."""
+    starts: Column
+    """What the host does to start it, in times of what it does for an operator of eager code."""
     dispatched: Column
     """1 for what torch's DTensor deals out to ranks, which takes the host longer."""
     forwards: Column
@@ -68,6 +68,29 @@ class Work:
         """With some operators run forward once more."""
         return replace(self, forwards=self.forwards + mask)
 
+    def fused(self, moved: Column, backwards: Column, starts: Column, inside: Mask) -> "Work":
+        """As code of a compiler, in which operators between products are parts of kernels.
+
+        Args:
+            moved: what is left of the bytes of each operator.
+            backwards: so many times as long its backward takes then; not a number: as before.
+            starts: what the host does to start each of them.
+            inside: what is such code, in which nothing of Python runs.
+        """
+        is_part = ~np.isnan(backwards)
+        unknown = np.where(is_part, np.nan, 0.0)  # what somebody measured was an operator by itself
+        return replace(
+            self,
+            moved=self.moved * moved,
+            backwards=np.where(is_part, backwards, self.backwards),
+            starts=self.starts * starts,
+            calls=np.where(inside, 0.0, self.calls),
+            dispatched=np.where(inside, 0.0, self.dispatched),
+            joined=np.where(inside, 0.0, self.joined),
+            forward_seconds=self.forward_seconds + unknown,
+            backward_seconds=self.backward_seconds + unknown,
+        )
+
     def _columns(self) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in self.__dataclass_fields__]
 
@@ -91,7 +114,7 @@ def work_of(trace: "Trace", trained: Collection[str], clock: Clock | None = None
         clock: measures operators.
     """
     counts = [one.count for one in trace.operations]
-    backwards, wanted = _backwards(trace, trained)
+    backwards, wanted = gradients(trace, trained)
     unknown = (float("nan"), float("nan"))
     seconds = [unknown if clock is None else clock(one, wanted) for one in trace.operations]
     return Work(
@@ -101,7 +124,7 @@ def work_of(trace: "Trace", trained: Collection[str], clock: Clock | None = None
         operations=np.array([count.operations for count in counts], np.float64),
         moved=np.array([count.moved for count in counts], np.float64),
         calls=_calls(trace),
-        kernels=np.array([float(count.moved > 0) for count in counts], np.float64),
+        starts=np.ones(len(counts)),
         dispatched=np.zeros(len(counts)),
         forwards=np.ones(len(counts)),
         backwards=np.array(backwards, np.float64),
@@ -133,7 +156,7 @@ def _joined(trace: "Trace", wanted: Collection[int]) -> list[float]:
     return found
 
 
-def _backwards(trace: "Trace", trained: Collection[str]) -> tuple[list[float], set[int]]:
+def gradients(trace: "Trace", trained: Collection[str]) -> tuple[list[float], set[int]]:
     """How many times its forward the backward of each operator takes, and what wants gradients.
 
     That of a product is one product for each of its inputs that wants a gradient.

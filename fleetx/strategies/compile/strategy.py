@@ -20,14 +20,16 @@ from fleetx.plan.mesh import AXES
 from fleetx.plan.option import OneOf
 from fleetx.plan.pace import Pace
 from fleetx.plan.share import Share
+from fleetx.plan.share import inside as is_inside
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.plan.subject import Subject
+from fleetx.strategies.compile.costs import Units, compiled
 from fleetx.strategies.compile.criterion import CompiledCriterion
 from fleetx.strategies.compile.pieces import pieces
 
-FUSED = 0.4
-"""What fusion leaves of the traffic of operators other than products, and of their number. A guess,
-which benchmarks/README.md shows to be wrong for convolutions."""
+CASTS = 0.4
+"""What fusion leaves of the traffic of casts that are no operators of the forward, such as fp8's:
+numbers are read where they are made, and one or two bytes of five or six are written."""
 MANY = 4
 """Blocks of one kind for which it is worth it that their code is made once."""
 _SERVERS = "it fetches from servers while the forward runs, where compiled code cannot wait."
@@ -79,7 +81,11 @@ class Compile(Strategy, name="compile"):
 
     @override
     def pace(self, pace: Pace, share: Share) -> Pace:
-        return replace(pace, moved=pace.moved * FUSED, starts=pace.starts * FUSED)
+        inside = self._units(share).modules
+        # What is replayed inside of a piece of code is no checkpoint of torch's any more.
+        torn = inside and any(not is_inside(path, inside) for path, _ in share.replayed)
+        replays = pace.replays if torn else 0.0
+        return replace(pace, moved=pace.moved * CASTS, replays=replays)
 
     @override
     def share(self, share: Share) -> Share:
@@ -97,7 +103,14 @@ class Compile(Strategy, name="compile"):
 
         key = "compiled by itself", share.opened, blocks
         paths = share.subject.once(key, found)
-        return replace(share, whole=share.whole | paths)
+        share = replace(share, whole=share.whole | paths)
+        if share.trace is None or self.config.backend != "inductor":
+            return share
+        return compiled(share, self._units(share))
+
+    def _units(self, share: Share) -> Units:
+        """What of a traced forward is compiled by itself."""
+        return Units(modules=share.whole or None, criterion=self._compiles_losses)
 
     @override
     def remarks(self) -> tuple[str, ...]:
