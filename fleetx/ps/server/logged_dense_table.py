@@ -12,7 +12,7 @@ from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.tables.dense_table import DenseSpec, DenseTable
 from fleetx.ps.wire.arrays import Array, Floats
-from fleetx.ps.wire.frames import BadFrameError, Flag, Frame
+from fleetx.ps.wire.frames import BadFrameError, Flag, Frame, Op
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.wire.pipes import byte_view
 
@@ -21,6 +21,8 @@ _NONE = np.empty(0, np.int64)
 
 class LoggedDenseTable(LoggedTable):
     """One flat array, which pulls and pushes take as a whole."""
+
+    takes = frozenset({Op.READ, Op.WRITE})
 
     def __init__(
         self, spec: DenseSpec, membership: Membership, folder: Path | None, durable: bool = False
@@ -52,7 +54,8 @@ class LoggedDenseTable(LoggedTable):
     def read(self, claim: Claim, frame: Frame, patience: float) -> tuple[Floats, int]:
         """A copy of all values and its version, once the table has come to the one asked for."""
         with self.changed:
-            self.await_version(frame.step, patience)
+            if frame.step > self.version:
+                self.await_version(frame.step, patience)
             self.require_intact()
             self.staleness.read(claim.worker, self.version)
             self.pulled += self.table.spec.size

@@ -24,7 +24,7 @@ from fleetx.ps.tables.row_store import Rows
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import ONE_SHOW
 from fleetx.ps.wire.arrays import Array, Floats, Ids
-from fleetx.ps.wire.frames import SHORT, BadFrameError, Flag, Frame
+from fleetx.ps.wire.frames import SHORT, BadFrameError, Flag, Frame, Op
 from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.wire.pipes import Bytes
 from fleetx.ps.wire.short_floats import shortened, widened, width_of
@@ -42,6 +42,8 @@ MOST_BITS = 32
 
 class LoggedSparseTable(LoggedTable):
     """Pulls make rows, which needs no log: they follow from the id."""
+
+    takes = frozenset({Op.PULL, Op.PUSH})
 
     def __init__(
         self, spec: SparseSpec, membership: Membership, folder: Path | None, durable: bool = False

@@ -39,6 +39,9 @@ class TableLostError(RuntimeError):
 class LoggedTable(ABC):
     """One table with its log; subclasses know what a change is."""
 
+    takes: frozenset[int]
+    """The requests that every batch makes of it."""
+
     def __init__(
         self,
         table: SparseTable | DenseTable,
@@ -62,6 +65,8 @@ class LoggedTable(ABC):
         self.pulled = self.pushed = 0
         """Rows that were asked for, and rows that gradients came for; of a dense table, numbers."""
         self._table = table
+        self._awaiting = 0
+        """Who waits for a version."""
         self._lost = ""
         self._rate_conflict = ""
         """What is wrong with the open round: workers want different learning rates."""
@@ -81,8 +86,9 @@ class LoggedTable(ABC):
             self.require_intact()
             if frame.seq <= self.seen.get(claim.client, 0):
                 return
-            self._check_step(claim.worker, frame)
-            self._check_rate(claim.worker, frame)
+            if self._waits(frame):
+                self._check_step(claim.worker, frame)
+                self._check_rate(claim.worker, frame)
             count = frame.count
             if not frame.flags & Flag.INITIAL and self.not_finite.found(claim.worker, change):
                 # Before it is logged: what is redone must not depend on how a server was begun.
@@ -148,7 +154,7 @@ class LoggedTable(ABC):
 
     def _check_step(self, worker: int, frame: Frame) -> None:
         """Pushes that were sent twice are known by their numbers; another old one is a mistake."""
-        if self._waits(frame) and frame.step < self.version:
+        if frame.step < self.version:
             raise ValueError(
                 f"worker {worker} pushed update {frame.step} of table {self.spec.name!r}, which "
                 f"has seen {self.version}: another model of this job trains the same table, or "
@@ -158,8 +164,6 @@ class LoggedTable(ABC):
 
     def _check_rate(self, worker: int, frame: Frame) -> None:
         """An update for which all workers wait is one step, so it has one learning rate."""
-        if not self._waits(frame):
-            return
         for other, (theirs, _) in self._rounds.get(frame.step, {}).items():
             if other != worker and not math.isclose(theirs.rate, frame.rate, rel_tol=1e-6):
                 self._rate_conflict = (
@@ -190,7 +194,12 @@ class LoggedTable(ABC):
         if not frame.flags & Flag.INITIAL:
             self.staleness.pushed(claim.worker, self.version)
         self.apply(frame, change)
-        self.changed.notify_all()
+        self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        """Wake those who wait for a version; mostly there are none, and to find that takes long."""
+        if self._awaiting:
+            self.changed.notify_all()
 
     def _add_to_round(self, claim: Claim, frame: Frame, change: Change) -> None:
         """Keep a push for its round, and end the rounds that are complete."""
@@ -221,7 +230,7 @@ class LoggedTable(ABC):
         self.apply(ordered[0][0], change)
         assert self.version == done + 1, "a round is one update"
         self._rate_conflict = ""
-        self.changed.notify_all()
+        self._tell_changed()
 
     def close_incomplete_rounds(self) -> None:
         """End rounds that only lack workers which have no data, for ever or for now."""
@@ -250,18 +259,22 @@ class LoggedTable(ABC):
             return self.version >= version
 
         waited = 0.0
-        while not self.changed.wait_for(ready, POLL):
-            self.require_intact()
-            self._require_one_rate()
-            self.membership.require_alive()
-            self.try_close_incomplete_rounds()
-            waited += POLL
-            if waited > patience:
-                raise TimeoutError(
-                    f"waited {patience:.0f} s for update {version} of table {self.spec.name!r}; "
-                    f"workers {self._missing()} have not pushed (set FLEETX_TIMEOUT, in seconds, "
-                    "if they are only slow)"
-                )
+        self._awaiting += 1
+        try:
+            while not self.changed.wait_for(ready, POLL):
+                self.require_intact()
+                self._require_one_rate()
+                self.membership.require_alive()
+                self.try_close_incomplete_rounds()
+                waited += POLL
+                if waited > patience:
+                    raise TimeoutError(
+                        f"waited {patience:.0f} s for update {version} of table "
+                        f"{self.spec.name!r}; workers {self._missing()} have not pushed (set "
+                        "FLEETX_TIMEOUT, in seconds, if they are only slow)"
+                    )
+        finally:
+            self._awaiting -= 1
 
     def _missing(self) -> list[int]:
         here = self._rounds.get(self.version, {})

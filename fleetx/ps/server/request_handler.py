@@ -144,12 +144,13 @@ class RequestHandler:
 
     def quick_table(self, frame: Frame) -> LoggedTable | None:
         """The table of a request that takes no time and waits for nobody; None for all others."""
-        if frame.op not in _QUICK or frame.body > QUICK_BYTES:
+        op = frame.op
+        if op not in _QUICK or frame.body > QUICK_BYTES:
             return None
         logged = self._found(frame.table)
-        if logged.waits_for_disk:
+        if logged.waits_for_disk or op not in logged.takes:  # the other kind is refused elsewhere
             return None
-        if frame.op in CHANGING:
+        if op in CHANGING:
             return logged
         waits = frame.step > logged.version or logged.reply_bytes(frame) > QUICK_BYTES
         return None if waits else logged

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from fleetx.ps.server.logged_dense_table import LoggedDenseTable
 from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable, TableLostError
 from fleetx.ps.server.request_handler import RequestHandler
@@ -216,6 +217,7 @@ class _RequestLoop:
 
     def __init__(self, handler: RequestHandler, pipe: Pipe, claim: Claim) -> None:
         self._handler, self._pipe, self._claim = handler, pipe, claim
+        self._observes = claim.worker == OBSERVER
         self._reader = RequestReader(pipe)
         self._replies = SharedReplyWriter(pipe)
         self._held: list[memoryview] | None = None
@@ -242,7 +244,9 @@ class _RequestLoop:
         """Wait for a request and answer it; returns whether it was one that takes no time."""
         frame, body = self._reader.next()
         quick = self._handler.quick_table(frame) is not None
-        self._check_claim(frame)
+        self._hear()
+        if self._observes:
+            self._handler.check_observer(frame)
         self._serve(frame, body)
         return quick
 
@@ -255,6 +259,7 @@ class _RequestLoop:
         if self._held is None:
             self._held = []
         self._reader.poll()
+        self._hear()
         frame = self._reader.head
         return frame is not None and frame.op in LOOKING
 
@@ -267,9 +272,14 @@ class _RequestLoop:
             return self._sent(leaves=True)
         if not reader.complete(frame):
             return self._sent()
-        self._check_claim(frame)
-        if not self._serve_under_lock(logged):
+        if self._observes:
+            self._handler.check_observer(frame)
+        if not logged.changed.acquire(timeout=SHORT_WAIT):  # others have the table for long
             return self._sent(leaves=True)
+        try:
+            self._serve(frame, reader.taken(frame), logged)
+        finally:
+            logged.changed.release()
         return self._sent() if reader.empty else Served.MORE
 
     def _sent(self, *, leaves: bool = False) -> Served:
@@ -279,28 +289,20 @@ class _RequestLoop:
             self._pipe.send_some(self._held)
         return Served.OWN_THREAD if leaves or self._held else Served.NOTHING
 
-    def _serve_under_lock(self, logged: LoggedTable) -> bool:
-        """Answer the next request, unless others have its table for long; whether it was done."""
-        if not logged.changed.acquire(timeout=SHORT_WAIT):
-            return False
+    def _serve(self, frame: Frame, body: memoryview, logged: LoggedTable | None = None) -> None:
+        """Answer a request, about this table if that is known."""
         try:
-            self._serve(*self._reader.next())
-        finally:
-            logged.changed.release()
-        return True
-
-    def _serve(self, frame: Frame, body: memoryview) -> None:
-        try:
-            self._answer(frame, body)
+            if logged is None:
+                self._answer(frame, body)
+            else:
+                self._answer_about(logged, frame, body)
         except (ValueError, TimeoutError, PeerLostError, TableLostError, OSError) as error:
             if isinstance(error, ConnectionError):
                 raise
             self.refuse(error)
 
-    def _check_claim(self, frame: Frame) -> None:
-        if self._claim.worker == OBSERVER:
-            self._handler.check_observer(frame)
-        else:
+    def _hear(self) -> None:
+        if not self._observes:
             self._handler.membership.heard(self._claim.worker)
 
     def close(self) -> None:
@@ -311,7 +313,9 @@ class _RequestLoop:
         if self._held is None:
             self._pipe.send(*parts)
         else:
-            self._held += [byte_view(part) for part in parts if len(part)]
+            for part in parts:
+                if len(part):
+                    self._held.append(byte_view(part))
 
     def refuse(self, error: Exception) -> None:
         """Tell the client what was wrong."""
@@ -319,17 +323,10 @@ class _RequestLoop:
 
     def _answer(self, frame: Frame, body: memoryview) -> None:
         op = frame.op
-        if op == Op.PULL:
-            self._pull(frame, body)
-        elif op in CHANGING:
-            find = self._handler.sparse if op == Op.PUSH else self._handler.dense
-            logged = find(frame)
-            logged.change(self._claim, frame, body)
-            self._send(done(frame.seq, logged.version))
-        elif op == Op.READ:
-            dense = self._handler.dense(frame)
-            values, version = dense.read(self._claim, frame, self._handler.patience)
-            self._reply(Frame(Op.VALUES, count=len(values), step=version), values)
+        if op in LoggedSparseTable.takes:
+            self._answer_about(self._handler.sparse(frame), frame, body)
+        elif op in LoggedDenseTable.takes:
+            self._answer_about(self._handler.dense(frame), frame, body)
         elif op == Op.CHANGED_IDS:
             self._send_changed_ids(frame)
         elif op == Op.SHARED_MEMORY:
@@ -339,11 +336,22 @@ class _RequestLoop:
         else:
             self._message(Op.ANSWER, self._called(from_json(body)))
 
+    def _answer_about(self, logged: LoggedTable, frame: Frame, body: memoryview) -> None:
+        """Answer what every batch asks of a table of this kind."""
+        if frame.op in CHANGING:
+            logged.change(self._claim, frame, body)
+            self._send(done(frame.seq, logged.version))
+        elif isinstance(logged, LoggedSparseTable):
+            self._pull(logged, frame, body)
+        else:
+            assert isinstance(logged, LoggedDenseTable), "there are no others"
+            values, version = logged.read(self._claim, frame, self._handler.patience)
+            self._reply(Frame(Op.VALUES, count=len(values), step=version), values)
+
     def _called(self, message: Message) -> Message:
         return self._handler.call(self._claim, message, self._pipe.connected)
 
-    def _pull(self, frame: Frame, body: memoryview) -> None:
-        logged = self._handler.sparse(frame)
+    def _pull(self, logged: LoggedSparseTable, frame: Frame, body: memoryview) -> None:
         width = logged.table.spec.dim
         end = ROWS_AT + 4 * frame.count * width
         self._replies.reserve(end)

@@ -4,7 +4,7 @@ XXH3 and XXH64, from the package ``xxhash``: they read memory about as fast as i
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,20 @@ class DamagedError(ValueError):
 
 def of_parts(*parts: bytes | memoryview, seed: int = 0) -> int:
     """The checksum of bytes, one behind the other."""
-    if len(parts) == 1 and len(parts[0]) < SHORT:
-        return xxh64_intdigest(parts[0], seed)
-    state = (xxh64 if sum(map(len, parts)) < SHORT else xxh3_64)(seed=seed)
+    length = sum(map(len, parts))
+    if len(parts) == 1 and length < SHORT:
+        return of_short(parts[0], seed)
+    return of_views(parts, length, seed)
+
+
+def of_short(part: bytes | memoryview, seed: int) -> int:
+    """The checksum of a few bytes."""
+    return xxh64_intdigest(part, seed)
+
+
+def of_views(parts: Iterable[bytes | memoryview], length: int, seed: int) -> int:
+    """The checksum of bytes whose length is known, one behind the other."""
+    state = (xxh64 if length < SHORT else xxh3_64)(seed=seed)
     for part in parts:
         state.update(part)
     return state.intdigest()

@@ -7,6 +7,7 @@ all numbers have made the same updates; from then on each has a count of its own
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, groupby, pairwise
 from typing import Any
 
@@ -54,7 +55,7 @@ class DenseSpec:
                 f"servers have no {self.optimizer}; use {', '.join(sorted(OPTIMIZERS))}"
             )
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Numbers in the table."""
         return sum(end - begin for _, begin, end in self.blocks)

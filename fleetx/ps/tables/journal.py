@@ -113,10 +113,11 @@ class Journal:
         if self._file is None:
             self._file = self._open(number)
             self._end = self._allocated = log_file.FILE_HEAD
-        size = sum(map(len, views)) + log_file.RECORD_EXTRA
+        length = sum(map(len, views))
+        size = length + log_file.RECORD_EXTRA
         if self._end + size > self._allocated:
             self._reserve(self._end + size)
-        pieces = log_file.record_bytes(kind, number, views, self._seed)
+        pieces = log_file.record_bytes(kind, number, views, length, self._seed)
         try:
             if os.pwritev(self._file, pieces, self._end) != size:
                 _write(self._file, self._end, pieces)

@@ -36,7 +36,7 @@ def file_head(identity: str, first: int) -> bytes:
 
 
 def record_bytes(
-    kind: int, number: int, views: list[memoryview], seed: int
+    kind: int, number: int, views: list[memoryview], length: int, seed: int
 ) -> list[bytes | memoryview]:
     """The pieces of a record, to be written in this order: who dies meanwhile leaves no tail.
 
@@ -44,11 +44,11 @@ def record_bytes(
         kind: what the data means.
         number: of the record in its journal.
         views: the data.
+        length: of all of it.
         seed: of the journal, so that a record of another one does not fit.
     """
-    length = sum(map(len, views))
-    head = _HEAD.pack(_MAGIC, kind, number, length, checksums.of_parts(*views, seed=seed))
-    return [head + _WORD.pack(checksums.of_parts(head, seed=seed)), *views, _tail(number)]
+    head = _HEAD.pack(_MAGIC, kind, number, length, checksums.of_views(views, length, seed))
+    return [head + _WORD.pack(checksums.of_short(head, seed)), *views, _tail(number)]
 
 
 def seed_of(identity: str) -> int:

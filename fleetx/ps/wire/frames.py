@@ -73,6 +73,8 @@ class Flag:
 
 SHORT = Flag.FLOAT16 | Flag.BFLOAT16
 _KNOWN = Flag.ALL - 1
+_PLAIN = _KNOWN & ~SHORT
+"""What any frame may bear."""
 _ONLY_IN: dict[int, int] = {
     Op.IDS: Flag.ALL,
     Op.CHANGES: Flag.ALL,
@@ -130,10 +132,8 @@ def checked(frame: Frame, allowed: frozenset[int]) -> Frame:
     op, flags = frame.op, frame.flags
     if op not in allowed:
         raise BadFrameError(f"operation {op} is not known here")
-    short = flags & SHORT
-    known = _KNOWN | _ONLY_IN.get(op, 0)
-    if flags & ~known or short == SHORT or (short and op not in _WITH_ROWS):
-        raise BadFrameError(f"flags {flags:#x} are not known")
+    if flags & ~_PLAIN:
+        _check_flags(op, flags)
     expected = body_bytes(frame)
     if expected is None:
         if frame.body > MAX_JSON:
@@ -145,6 +145,13 @@ def checked(frame: Frame, allowed: frozenset[int]) -> Frame:
     if frame.body > MAX_BODY:
         raise BadFrameError(f"{frame.body} bytes in one frame are too many")
     return frame
+
+
+def _check_flags(op: int, flags: int) -> None:
+    short = flags & SHORT
+    known = _KNOWN | _ONLY_IN.get(op, 0)
+    if flags & ~known or short == SHORT or (short and op not in _WITH_ROWS):
+        raise BadFrameError(f"flags {flags:#x} are not known")
 
 
 def body_bytes(frame: Frame) -> int | None:

@@ -23,7 +23,8 @@ def byte_view(part: Bytes | Array) -> memoryview:
     """The bytes of something, not copied."""
     if isinstance(part, bytes):
         return memoryview(part)
-    return (part.data if isinstance(part, np.ndarray) else memoryview(part)).cast("B")
+    view = part.data if isinstance(part, np.ndarray) else memoryview(part)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 def _drop(views: list[memoryview], sent: int) -> None:

@@ -49,13 +49,18 @@ class RequestReader:
         while (frame := self.head) is None:
             self._make_room()
             self._end += self._pipe.read_some(self._bytes[self._end : LEAST], idle=self.empty)
+        if not self.complete(frame):
+            self._frame = None
+            return frame, self._completed(self._begin + HEADER.size, frame.body)
+        return frame, self.taken(frame)
+
+    def taken(self, frame: Frame) -> memoryview:
+        """The body of the next request, whose header this is, and of which all is here."""
         self._frame = None
-        begin, end = self._begin + HEADER.size, self._begin + HEADER.size + frame.body
-        if end > self._end:
-            return frame, self._completed(begin, frame.body)
-        self._begin = end
+        begin = self._begin + HEADER.size
+        self._begin = end = begin + frame.body
         body = self._bytes[begin:end]
-        return frame, body if begin % _WORD == 0 else self._copied(body)
+        return body if begin % _WORD == 0 else self._copied(body)
 
     def _make_room(self) -> None:
         """Let what is kept be at the beginning."""
