@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from fleetx.api.same_samples import SameSamples
+from fleetx.api.same_weights import hold_replicas
 from fleetx.engine.engine import Engine
 from fleetx.plan.all_or_none import all_or_none
 from fleetx.plan.error import PlanError
@@ -54,10 +55,22 @@ class Agreement:
         self._notice(engine)
         if self._updates == 1:
             _agree_on_update(engine)
+            self._hold_replicas(engine)
         elif _is_compared(self._updates) and _is_shared(here := world("distributed_model")):
             all_or_none(partial(self._compare, engine))
             assert here.barrier is not None
             self._samples.compare(engine, here.barrier, self._updates)
+            self._hold_replicas(engine)
+
+    def _hold_replicas(self, engine: Engine) -> None:
+        here = world("distributed_model")
+        if not _is_shared(here):
+            return
+        assert here.barrier is not None
+        before = _compared_before(self._updates) or None
+        all_or_none(
+            partial(hold_replicas, engine, here.barrier, self._model, self._updates, before)
+        )
 
     def look(self, engine: Engine, batch: Any) -> None:
         """A batch is given, whose samples may be compared when it ends in an update."""

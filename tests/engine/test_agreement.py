@@ -227,3 +227,82 @@ def test_a_stranger_s_parameters_are_named() -> None:
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(net().parameters(), lr=0.1))
     with pytest.raises(RuntimeError, match="not from those of a copy or of another model"):
         optimizer.step()
+
+
+def written(how: str, flags: dict[str, Any]) -> str:
+    """What a worker hears whose script has written into parameters."""
+    roles.stop()
+    start(**flags)
+    torch.manual_seed(0)
+    model = fleet.distributed_model(net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    inputs, targets = data()
+    other = fleet.worker_index() == 1
+    own = inputs[int(other) :: 2], targets[int(other) :: 2]
+    try:
+        for update in range(4):
+            if update == WHEN.get(how, 0):
+                WRITES[how](model, own, other)
+            optimizer.minimize(F.cross_entropy(model(own[0]), own[1]))
+    except fleet.PlanError as error:
+        return str(error)
+    return ""
+
+
+def loaded_by_one(model: nn.Module, own: Any, other: bool) -> None:
+    if other:
+        model.load_state_dict({name: 0.9 * value for name, value in model.state_dict().items()})
+
+
+def drawn(model: nn.Module, own: Any, other: bool) -> None:
+    torch.manual_seed(int(other))
+    nn.init.xavier_uniform_(model.get_submodule("2").weight)  # type: ignore[arg-type]
+
+
+def drawn_alike(model: nn.Module, own: Any, other: bool) -> None:
+    torch.manual_seed(5)
+    nn.init.xavier_uniform_(model.get_submodule("2").weight)  # type: ignore[arg-type]
+
+
+def clipped(model: nn.Module, own: Any, other: bool) -> None:
+    for parameter in model.parameters():
+        parameter.data.clamp_(-0.1, 0.1)
+
+
+def moved_by_hand(model: nn.Module, own: Any, other: bool) -> None:
+    parameters = [*model.parameters()]
+    loss = F.cross_entropy(model(own[0]), own[1])
+    for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        parameter.data -= 0.5 * gradient
+
+
+WRITES: dict[str, Callable[[nn.Module, Any, bool], None]] = {
+    "loaded_by_one": loaded_by_one,
+    "drawn": drawn,
+    "moved_by_hand": moved_by_hand,
+    "late": moved_by_hand,
+    "clipped": clipped,
+    "drawn_alike": drawn_alike,
+}
+WHEN = {"late": 2}
+APART = {"loaded_by_one": "'0.weight'", "drawn": "'2.weight'", "moved_by_hand": "'0.weight'"}
+
+
+def all_written(flags: dict[str, Any]) -> dict[str, str]:
+    return {how: written(how, flags) for how in WRITES}
+
+
+@pytest.mark.parametrize("flags", [{}, {"amp": True, "amp_configs": {"dtype": "bfloat16"}}])
+def test_replicas_that_part_are_stopped(flags: dict[str, Any]) -> None:
+    first, second = world(2, timeout=240).run(all_written, flags)
+    for how, name in APART.items():
+        for heard in (first[how], second[how]):  # one of them by the other
+            assert f"different numbers in the parameter {name} before update 1" in heard
+    assert "before update 4" in first["late"]
+    assert not first["clipped"] + first["drawn_alike"] + second["clipped"] + second["drawn_alike"]
+
+
+def test_replicas_that_meet_seldom_may_differ_in_between() -> None:
+    flags = {"localsgd": True, "localsgd_configs": {"k_steps": 3}}
+    found = world(2, timeout=240).run(written, "clipped", flags)
+    assert found == ["", ""]

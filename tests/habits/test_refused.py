@@ -23,7 +23,11 @@ def begun(**settings: Any) -> tuple[Any, Any]:
         setattr(strategy, name, value)
     fleet.init(is_collective=True, strategy=strategy)
     torch.manual_seed(0)
-    model = fleet.distributed_model(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))
+    return laid_out(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))
+
+
+def laid_out(plain: nn.Module) -> tuple[Any, Any]:
+    model = fleet.distributed_model(plain)
     return model, fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
 
 
@@ -208,6 +212,40 @@ def test_a_step_inside_of_a_backward_is_refused() -> None:
         F.cross_entropy(model(x), y).backward()
 
 
+@world(2)
+def test_parameters_that_are_moved_by_gradients_nobody_exchanged_are_refused() -> None:
+    """Loops without any optimizer; those of loss.backward() are exchanged, and learn."""
+    for how in ("backward", "grad", "inputs"):
+        roles.stop()
+        fleet.init(is_collective=True)
+        torch.manual_seed(0)
+        model = fleet.distributed_model(nn.Linear(6, 3))
+        x, y = batch()
+        if how == "grad":
+            with pytest.raises(fleet.PlanError, match=r"'weight', after gradients of torch\.autog"):
+                _by_hand(model, x, y, how)
+        else:
+            _by_hand(model, x, y, how)
+
+
+def _by_hand(model: nn.Module, x: torch.Tensor, y: torch.Tensor, how: str) -> None:
+    for _ in range(6):
+        parameters = [*model.parameters()]
+        if how == "inputs":  # with a look at slopes of inputs in front, as attacks have it
+            for _ in range(2):
+                x = x.detach().requires_grad_()
+                torch.autograd.grad(model(x).sum(), x)
+        loss = F.cross_entropy(model(x), y)
+        if how == "grad":
+            gradients = [*torch.autograd.grad(loss, parameters)]
+        else:
+            model.zero_grad()
+            loss.backward()
+            gradients = [p.grad for p in parameters if p.grad is not None]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.data -= 0.1 * gradient
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_weights_that_are_assigned_as_data_are_refused(stage: int) -> None:
     world(2).run(_assigned, stage)
@@ -226,6 +264,33 @@ def _assigned(stage: int) -> None:
     for _ in range(2):
         with torch.no_grad(), pytest.raises(fleet.PlanError, match=r"p\.data of .* '2\.weight'"):
             model(x)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_numbers_that_all_workers_draw_alike_are_refused(stage: int) -> None:
+    world(2).run(_drawn, stage)
+
+
+def _drawn(stage: int) -> None:
+    for how in ("xavier", "constant", "other seeds"):
+        model, optimizer = begun(sharding=True, sharding_configs={"stage": stage})
+        x, y = batch()
+        torch.manual_seed(5 + (fleet.worker_index() if how == "other seeds" else 0))
+        if how == "constant":
+            nn.init.constant_(model[0].weight, 0.1)
+        else:
+            nn.init.xavier_uniform_(model[0].weight)
+        if how == "xavier":
+            match = r"parts of the parameter '0\.weight', which therefore repeats itself"
+            with pytest.raises(fleet.PlanError, match=match):
+                optimizer.minimize(F.cross_entropy(model(x), y))
+        else:
+            optimizer.minimize(F.cross_entropy(model(x), y))
+    # As tables of places do that were made longer.
+    first = nn.Linear(6, 8)
+    first.weight = nn.Parameter(first.weight.detach()[:4].repeat(2, 1))
+    model, optimizer = laid_out(nn.Sequential(first, nn.Linear(8, 3)))
+    optimizer.minimize(F.cross_entropy(model(x), y))
 
 
 @pytest.mark.parametrize("stage", [1, 2])

@@ -1,6 +1,6 @@
 """Which gradients came without an exchange: what DDP ignores or still waits for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -26,14 +26,33 @@ class Backwards:
         self._expected = self._came = self._used = False
         """Since the last update: whether a backward was to be exchanged, whether one came; and
         whether those that are noted were before it."""
+        self._passed = False
+        """Whether something was differentiated since the last forward."""
 
     def forget(self, armed: bool) -> None:
         """A forward follows; ``armed`` says whether its backward is to be exchanged."""
         self._came |= bool(self._reached) and not self._used
         self._expected, self._used = self._expected or armed, False
         self._reached.forget()
+        self._passed = False
         self._armed = armed
         self._forwards += armed
+
+    def watch(self, outputs: Iterable[Tensor]) -> None:
+        """Notice when what a forward returned is differentiated."""
+        for tensor in outputs:
+            if tensor.requires_grad:
+                tensor.register_hook(self._pass)
+
+    def _pass(self, gradient: Tensor) -> None:
+        self._passed = True
+
+    def left_nothing(self) -> bool:
+        """Whether gradients since the last forward came to no parameter.
+
+        ``torch.autograd.grad`` returns them instead.
+        """
+        return self._passed and not self._reached
 
     def possible(self) -> bool:
         """Whether a backward would bring gradients: not while all that trains is frozen.

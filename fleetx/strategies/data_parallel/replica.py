@@ -22,6 +22,7 @@ from fleetx.plan.step import Reduce, Step
 from fleetx.roles import figures
 from fleetx.strategies.data_parallel.averaging import UNUSED, reduction
 from fleetx.strategies.data_parallel.backwards import Backwards
+from fleetx.strategies.data_parallel.by_hand import ByHand
 from fleetx.torch_internals import exposed_exchange
 
 ONE_TENSOR_PER_BUCKET = 1e-6
@@ -107,14 +108,18 @@ def with_gradients(
     replica: DistributedDataParallel, backwards: Backwards, forward: Forward
 ) -> Forward:
     """Go through the replica when there will be a backward; one worker may evaluate alone."""
+    by_hand = ByHand()
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if not (torch.is_grad_enabled() and backwards.possible()):
             return forward(*args, **kwargs)
         _check_repeated(backwards)
+        if backwards.left_nothing():
+            by_hand.look(replica)
         backwards.forget(armed=replica.require_backward_grad_sync)
         try:
             outputs = replica(*args, **kwargs)
+            backwards.watch(outputs[1] if replica.module.shows else tensors(outputs))
             return outputs[0] if replica.module.shows else outputs
         except RuntimeError as error:
             if "find_unused_parameters" in str(error):

@@ -1,7 +1,7 @@
 """Sharding: parameters, gradients and optimizer state are spread over ranks (ZeRO 1 to 3)."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -25,6 +25,7 @@ from fleetx.plan.subject import Subject
 from fleetx.roles.subgroups import data_group
 from fleetx.strategies.sharding.assigned_data import AssignedData
 from fleetx.strategies.sharding.costs import spread, traffic, units_at_once
+from fleetx.strategies.sharding.drawn_alike import refuse_drawn_alike, repeating
 from fleetx.strategies.sharding.fully_sharded import shard, units_of
 from fleetx.strategies.sharding.hidden_gradients import HiddenGradients, uncovered
 from fleetx.strategies.sharding.reached_parameters import checked
@@ -114,6 +115,7 @@ class Sharding(Strategy, name="sharding"):
     config: Config
     _units: tuple[Unit, ...] = ()
     _hidden: HiddenGradients | None = None
+    _repeating: Collection[str] = ()
 
     @property
     def units(self) -> list[list[str]]:
@@ -177,6 +179,7 @@ class Sharding(Strategy, name="sharding"):
         if job.size("dp") * job.size("sharding") == 1:
             return job.place(model)
         start_equal(model, data_group(job.mesh))
+        self._repeating = repeating(model, job.size("sharding"))
         shard(model, units, job, again=config.stage == 3)
         self._units = tuple(units)
         if config.stage < 3:
@@ -197,6 +200,7 @@ class Sharding(Strategy, name="sharding"):
             step.sync(armed)
             job.model.set_requires_gradient_sync(armed)  # type: ignore[operator]
 
+        step = refuse_drawn_alike(step, job, self._repeating)
         if self._hidden is not None:
             step = uncovered(step, self._hidden)
         return replace(
