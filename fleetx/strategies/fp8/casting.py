@@ -27,15 +27,26 @@ kernels: dict[Kernel, Any] = {}
 """Filled before the first product, because code that is being compiled can load nothing."""
 _looked: set[str] = set()
 """Kinds of devices whose kernels were tried."""
+MULTIPLE = 16
+"""Products take matrices whose sizes are multiples of it. For others Triton makes other code."""
+TRIED = (17 * MULTIPLE, 25 * MULTIPLE), (17 * MULTIPLE + 3, 25 * MULTIPLE)
+"""Sizes at which kernels are tried: how many rows there are may be unknown to compiled code."""
 
 
 def load_kernels(device: torch.device) -> None:
     """Have the kernels for a device, if there are some."""
     if device.type != "cuda" or not has_kernels() or device.type in _looked:
         return
-    from fleetx.strategies.fp8 import casting_kernels
-
     _looked.add(device.type)
+    try:
+        from fleetx.strategies.fp8 import casting_kernels
+    except Exception as error:  # a Triton that is there and of no use has errors of its own
+        _warn_of_none(f"{type(error).__name__}: {error}")
+        return
+    logger.info(
+        "fp8: comparing kernels with torch before they are used; on a machine that has none of "
+        "them yet, compiling them takes up to a minute"
+    )
     kernels.update(trusted(casting_kernels.KERNELS, device))
 
 
@@ -56,8 +67,12 @@ def trusted(candidates: Mapping[str, Any], device: torch.device) -> dict[Kernel,
             else:
                 found[device.type, name, dtype] = own
     if not found:
-        logger.warning("fp8: no kernel for rounding works here, and torch's are slower")
+        _warn_of_none("all are wrong here, or cannot be compiled")
     return found
+
+
+def _warn_of_none(why: str) -> None:
+    logger.warning("fp8: no kernel for rounding works here (%s), and torch's are slower", why)
 
 
 def largest(matrix: Tensor) -> Tensor:
@@ -119,8 +134,7 @@ def rounded(tensor: Tensor, kind: torch.dtype, factor: Tensor) -> Tensor:
 def _is_right(name: str, own: Any, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether a kernel gives the same numbers as torch, bit by bit."""
     factors = [torch.full((), s, device=device, dtype=torch.float32) for s in (1e-4, 1.0, 1e4)]
-    # Triton makes other code for sizes that are no multiples of 16, as dynamic ones may be.
-    for shape in ((272, 400), (275, 403)):
+    for shape in TRIED:
         matrix = _looked_at(shape, dtype, device)
         broken = matrix.clone()
         broken[17, 140], broken[200, 7], broken[270, 390] = math.nan, math.inf, -math.inf
@@ -165,6 +179,9 @@ def _same(found: Tensor, wanted: Tensor) -> bool:
 
 
 def _kernel(name: str, matrix: Tensor) -> Any:
+    columns = matrix.shape[0 if _lies_by_columns(matrix) else 1]
+    if columns % MULTIPLE:
+        return None
     return kernels.get((matrix.device.type, name, matrix.dtype))
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from fleetx.plan import option
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import has_own_forward
-from fleetx.strategies.fp8.products import MULTIPLE
+from fleetx.strategies.fp8.casting import MULTIPLE
 from fleetx.torch_internals import parameters_of
 
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)

@@ -13,12 +13,17 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from typing_extensions import override
 
-from fleetx.strategies.fp8.casting import cast, cast_both, cast_columns, largest, rounded
+from fleetx.strategies.fp8.casting import (
+    MULTIPLE,
+    cast,
+    cast_both,
+    cast_columns,
+    largest,
+    rounded,
+)
 from fleetx.torch_internals import scaled_mm, unsafe_view
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
-MULTIPLE = 16
-"""The kernels take matrices whose sizes are multiples of it."""
 SMALLEST = 1e-30
 """Tensors of zeros have no largest magnitude; this one leaves all scales finite."""
 Scaled = tuple[Tensor, Tensor]

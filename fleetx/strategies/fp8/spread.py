@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from fleetx.strategies.fp8 import products
-from fleetx.strategies.fp8.products import MULTIPLE
+from fleetx.strategies.fp8.casting import MULTIPLE
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, by_row: bool) -> Tensor:

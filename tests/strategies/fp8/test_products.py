@@ -1,6 +1,7 @@
 """A product in float8 is that of float32 within float8's digits, forward and backward."""
 
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -324,7 +325,7 @@ def _wrong_in_one_format(
 
 
 def _wrong_at_edges(matrix: Tensor, factor: Tensor, wide: bool) -> Tensor:
-    """Triton makes other code for sizes that are no multiples of 16."""
+    """Triton makes other code for rows that are no multiples of 16."""
     found = cast_columns(matrix, factor, wide)
     found[-1, -1] += matrix.shape[0] % 16 > 0
     return found
@@ -389,6 +390,41 @@ def test_kernels_are_tried_whatever_the_default_is(dtype: torch.dtype) -> None:
     finally:
         torch.set_default_dtype(usual)
     assert len(found) == len(OWN) * len(ALL)
+
+
+def test_no_kernel_is_asked_for_sizes_at_which_none_was_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*given: Any) -> Tensor:
+        raise AssertionError(f"asked for {given[0].shape}")
+
+    for name in OWN:
+        monkeypatch.setitem(casting.kernels, ("cpu", name, torch.float32), fails)
+    factor, odd = torch.tensor(2.0), drawn(32, 41)
+    for matrix in (odd, odd.t()):
+        assert torch.equal(casting.largest(matrix), matrix.abs().amax())
+        wanted = casting.rounded(matrix, torch.float8_e5m2, factor).float()
+        rows, columns, sums = casting.cast_both(matrix, torch.float8_e5m2, factor, summed=True)
+        assert torch.equal(rows.float(), wanted)
+        assert torch.equal(columns.float(), wanted.t())
+        assert sums is not None
+        assert torch.allclose(sums, matrix.sum(0))
+        assert torch.equal(casting.cast(matrix, torch.float8_e5m2, factor).float(), wanted)
+
+
+def test_a_triton_that_cannot_be_loaded_leaves_rounding_to_torch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(casting, "_looked", set())
+    monkeypatch.setattr(casting, "has_kernels", lambda: True)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "fleetx.strategies.fp8.casting_kernels", raising=False)
+    casting.load_kernels(torch.device("cuda"))
+    casting.load_kernels(torch.device("cuda"))  # looked at once
+    (line,) = caplog.messages
+    assert "no kernel for rounding works here" in line
+    assert "triton" in line
+    assert not [key for key in casting.kernels if key[0] == "cuda"]
 
 
 def test_a_device_where_no_kernel_works_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
