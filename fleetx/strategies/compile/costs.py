@@ -1,6 +1,6 @@
 """What a rank computes and keeps when parts of its forward are compiled."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, groupby
@@ -119,41 +119,53 @@ def _moment(trace: Trace, piece: Piece, value: int) -> int:
     return trace.operations[piece.operators[0]].at
 
 
+_Place = tuple[Number, int]
+"""Memory, and the part of the forward that saved it."""
+
+
 def _waiting(share: Share, found: _Compiled) -> Share:
     """With what compiled code keeps, where nobody else has decided what is kept."""
     eager = {(one.value, one.part): one for one in share.waiting}
-    times = {one.part: one.times for one in share.waiting}
-    mine: dict[tuple[int, int], Waiting] = {}
-    trace = share.trace
-    assert trace is not None
-    inside, gone = set[int](), set[tuple[int, int]]()
-    for which, piece in enumerate(found.pieces):
-        first = trace.operations[piece.operators[0]]
-        if first.part not in share.parts or _is_replayed(share, piece):
-            continue
-        inside |= {*piece.operators}
-        saves = {(n, first.part) for at in piece.operators for n in found.needed.get(at, ())}
-        gone |= saves
-        left = _left(trace, [eager[key] for key in saves if key in eager])
-        for value in kept(piece.code):
-            number = found.fresh.get((which, value), piece.numbers[value])
-            assert number is not None
-            key = number, first.part
-            if key in eager:
-                mine[key] = eager[key]
-            elif key not in saves:
-                size = round(piece.code.sizes[value] * left)
-                mine[key] = Waiting(number, first.path, *key[1:], size, times.get(first.part, 1))
-    others = {
-        (number, trace.operations[at].part)
-        for at, numbers in found.needed.items()
-        if at not in inside
-        for number in numbers
+    here = {
+        which: piece
+        for which, piece in enumerate(found.pieces)
+        if found.trace.operations[piece.operators[0]].part in share.parts
+        and not _is_replayed(share, piece)
     }
-    stay = [one for key, one in eager.items() if key in others or key not in gone]
-    stayed = {(one.value, one.part) for one in stay}
-    new = [one for key, one in mine.items() if key not in stayed]
-    return replace(share, trace=found.trace, waiting=(*stay, *new))
+    inside = {at for piece in here.values() for at in piece.operators}
+    gone, others = _saved(found, inside), _saved(found, found.needed.keys() - inside)
+    waiting = {key: one for key, one in eager.items() if key in others or key not in gone}
+    for which in here:
+        for key, one in _kept(share, found, which, eager):
+            waiting.setdefault(key, one)
+    return replace(share, trace=found.trace, waiting=tuple(waiting.values()))
+
+
+def _saved(found: _Compiled, places: Collection[int]) -> set[_Place]:
+    """What autograd would save for some operators."""
+    operations = found.trace.operations
+    return {(n, operations[at].part) for at in places for n in found.needed.get(at, ())}
+
+
+def _kept(
+    share: Share, found: _Compiled, which: int, eager: Mapping[_Place, Waiting]
+) -> Iterator[tuple[_Place, Waiting]]:
+    """What a piece of code keeps, as large as this rank has it."""
+    trace, piece = share.trace, found.pieces[which]
+    assert trace is not None
+    first = trace.operations[piece.operators[0]]
+    saves = _saved(found, piece.operators)
+    left = _left(trace, [eager[key] for key in saves if key in eager])
+    times = next((one.times for one in eager.values() if one.part == first.part), 1)
+    for value in kept(piece.code):
+        number = found.fresh.get((which, value), piece.numbers[value])
+        assert number is not None
+        key = number, first.part
+        if key in eager:
+            yield key, eager[key]
+        elif key not in saves:  # else a strategy keeps something else in its place
+            size = round(piece.code.sizes[value] * left)
+            yield key, Waiting(number, first.path, first.part, size, times)
 
 
 def _is_replayed(share: Share, piece: Piece) -> bool:
