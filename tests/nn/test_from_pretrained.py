@@ -249,6 +249,29 @@ def test_a_save_comes_before_what_is_given(tmp_path: Path, monkeypatch: pytest.M
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
+def test_tied_weights_are_not_parted_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head of a language model is its words; it would go on to learn without them."""
+    config = transformers.GPT2Config(
+        vocab_size=WORDS, n_embd=WIDTH, n_layer=1, n_head=2, n_positions=16
+    )
+
+    def train(given: Callable[[Any], Any]) -> None:
+        model = transformers.GPT2LMHeadModel(config)
+        words = model.transformer.wte
+        assert model.lm_head.weight is words.weight
+        table = SparseEmbedding.from_pretrained(given(words), name="words", freeze=False)
+        model.set_submodule("transformer.wte", table)
+        with job(monkeypatch, 2):
+            served = fleet.distributed_model(model)
+            optimizer = fleet.distributed_optimizer(torch.optim.SGD(served.parameters(), lr=0.5))
+            fleet.init_worker()
+            optimizer.minimize(served(input_ids=texts()[0]).logits.square().mean())
+
+    with pytest.raises(ValueError, match=r"'lm_head.weight' shares its numbers.*'words'.*clone"):
+        train(lambda words: words)
+    train(lambda words: words.weight.detach().clone())
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 def test_bags(mode: str) -> None:
     plain = nn.EmbeddingBag(20, 4, mode=mode, padding_idx=3, include_last_offset=True)

@@ -1,6 +1,6 @@
 """Rows that a table begins with, for ids that have none there yet."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ class GivenRows:
 
     ids: Ids
     rows: Tensor
+    whole: Tensor
+    """What they were taken from."""
 
     @staticmethod
     def checked(table: str, rows: Any, ids: Any) -> "GivenRows":
@@ -36,12 +38,26 @@ class GivenRows:
                 f"table {table!r} cannot begin with rows that hold NaN or infinity: they would "
                 "stay so; replace them, as by torch.nan_to_num()"
             )
-        return GivenRows(_ids(table, ids, len(rows)), rows)
+        return GivenRows(_ids(table, ids, len(rows)), rows, rows)
 
     def without(self, id_: int | None) -> "GivenRows":
         """The others."""
         kept = self.ids != id_
-        return self if kept.all() else GivenRows(self.ids[kept], self.rows[torch.from_numpy(kept)])
+        if kept.all():
+            return self
+        return GivenRows(self.ids[kept], self.rows[torch.from_numpy(kept)], self.whole)
+
+    def refuse_shared(self, table: str, names: Mapping[Tensor, str]) -> None:
+        """Refuse a parameter that is the matrix itself: the two were tied, and are not any more."""
+        for parameter, name in names.items():
+            same = parameter.data_ptr() == self.whole.data_ptr()
+            if same and parameter.shape == self.whole.shape and parameter.requires_grad:
+                raise ValueError(
+                    f"{name!r} shares its numbers with what table {table!r} begins with, as tied "
+                    "weights do, and rows on servers cannot be shared with a parameter: each would "
+                    "learn by itself. Compute with rows that are looked up instead, or part them: "
+                    f"SparseEmbedding.from_pretrained(weight.detach().clone(), name={table!r})"
+                )
 
     def row(self, id_: int | None) -> Tensor | None:
         """That of one id, if it has any."""

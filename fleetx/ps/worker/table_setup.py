@@ -43,6 +43,9 @@ class TableSetup:
         self.modules = {module.anchor: module for module in moved}
         self._given = [module for module in modules if module.given is not None]
         """Layers with rows that their tables begin with, whether they are trained or not."""
+        for module in self._given:
+            assert module.given is not None
+            module.given.refuse_shared(module.options.name, names)
         self.tables = {module.options.name: module for module in reversed(moved)}
         """Table -> the first layer over it."""
         for module in moved:
