@@ -217,3 +217,39 @@ def test_more_records_than_places_can_be_numbered_are_refused_before_anything_is
     with pytest.raises(NoRoomError, match="take more servers"):
         rows.put(records(np.arange(9 * rows._size), 1))
     assert found(rows, np.arange(9 * rows._size)) == plain(records(np.arange(2 * rows._size), 0))
+
+
+@pytest.mark.parametrize("failing", range(8))
+def test_a_disk_that_gives_less_than_it_promised_loses_nothing(
+    failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever segment cannot be written: of rows that come, or of those that are moved."""
+    rows, count = filled(numba_kernels, 20_000, 12), 0
+    before, put = found(rows, np.arange(20_000)), rows._file.put
+
+    def fail(*given: Any) -> int:
+        nonlocal count
+        count += 1
+        if count > failing:
+            no_room()
+        return put(*given)
+
+    given = records(np.arange(0, 10_000, 4), 5)
+
+    def put_often() -> None:
+        for _ in range(20):
+            rows.put(given)
+            before.update(plain(given))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rows._file, "put", fail)
+        with pytest.raises(NoRoomError):
+            put_often()
+        assert count > failing
+        assert found(rows, np.arange(20_000)) == before
+    assert len(rows) == sum(rows._segments.live) == 20_000
+    rows.put(given)
+    for turn in range(12):
+        rows.put(records(np.arange(turn % 4, 20_000, 4), turn))
+    assert len(rows) == sum(rows._segments.live) == 20_000
+    assert holes(rows) < 2 * cold_rows.HOLES

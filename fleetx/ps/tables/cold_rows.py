@@ -90,31 +90,45 @@ class ColdRows:
 
     def put(self, records: Array) -> None:
         """Keep records, in the place of those of the same ids."""
-        self.reserve(len(records))
-        self.delete(records["id"].copy())
-        self.add(records)
+        ids = records["id"].copy()
+        places, _ = self._look_for(ids)
+        old = places >= 0
+        self._keep(ids, records)
+        self.forget(ids[old], places[old])
+        self._collect(ids)
 
     def add(self, records: Array) -> None:
         """Keep records of ids that have none."""
-        self.reserve(len(records))
-        ids, words = records["id"].copy(), records.view(np.int64).reshape(-1, self._wide)
-        done = 0
-        while done < len(ids):
-            if self._filled == self._size:
-                self._seal()
-            end = min(len(ids), done + self._size - self._filled)
-            self._append(ids[done:end], words[done:end])
-            done = end
-        if len(ids):
-            self._collect(ids)
+        ids = records["id"].copy()
+        self._keep(ids, records)
+        self._collect(ids)
 
-    def _append(self, ids: Ids, words: Array) -> None:
+    def _keep(self, ids: Ids, records: Array) -> None:
+        """Append all records, or none if there is no room."""
+        self.reserve(len(ids))
+        words, places, done = records.view(np.int64).reshape(-1, self._wide), np.empty_like(ids), 0
+        try:
+            while done < len(ids):
+                if self._filled == self._size:
+                    self._seal()
+                end = min(len(ids), done + self._size - self._filled)
+                first = self._append(ids[done:end], words[done:end])
+                places[done:end] = np.arange(first, first + end - done)
+                done = end
+        except NoRoomError:  # some disks give less than they promised
+            self.forget(ids[:done], places[:done])
+            raise
+
+    def _append(self, ids: Ids, words: Array) -> int:
+        """Add records to the segment that is filled; returns the place of the first of them."""
         begin, end = self._filled, self._filled + len(ids)
         self._buffer[begin:end] = ids
         self._buffer[self._size :].reshape(-1, self._wide)[begin:end] = words
         self._filled = end
         self._segments.live[self._number] += len(ids)
-        self._places.keep(ids, self._first(self._number) + begin, self._end, self._put_in)
+        first = self._first(self._number) + begin
+        self._places.keep(ids, first, self._end, self._put_in)
+        return first
 
     def _first(self, number: int) -> int:
         """The place of the first record of a segment."""
@@ -140,8 +154,15 @@ class ColdRows:
         return words_at(address, len(self._buffer))
 
     def _seal(self) -> None:
-        """Write the segment that is full, and begin another one."""
-        address = self._file.put(self._number, self._buffer, self._emptied)
+        """Write the segment that is full, and begin another one.
+
+        Raises:
+            NoRoomError: if it cannot be written; nothing is changed then.
+        """
+        try:
+            address = self._file.put(self._number, self._buffer, self._emptied)
+        except OSError as error:
+            raise NoRoomError(*error.args) from error
         first = int(mixed(self._buffer[:1])[0])
         self._segments.seal(self._number, address + 8 * self._size, first)
         self._segments.give_back(self._emptied)
@@ -153,6 +174,8 @@ class ColdRows:
 
         So the records of a segment stay neighbours.
         """
+        if not len(ids):
+            return
         hashes, moved = mixed(ids), 0
         first, last = int(hashes.min()), int(hashes.max())
         while self._holes > self._allowed_holes and moved < PACE * len(ids) + self._size:
@@ -161,12 +184,12 @@ class ColdRows:
                 if self._holes < 2 * self._allowed_holes:
                     return  # it will be the turn of others
                 victim = self._segments.emptiest(0, LAST_HASH)
+            moved += int(self._segments.live[victim]) + 1
             try:
                 self.reserve(self._size)
+                self._move(victim)
             except NoRoomError:
-                return
-            moved += int(self._segments.live[victim]) + 1
-            self._move(victim)
+                return  # what was moved is in its new place, and the rest where it was
 
     @property
     def _holes(self) -> int:
@@ -194,7 +217,8 @@ class ColdRows:
                 *(self._buffer, before, self._size, self._wide, self._first(self._number)),
             )
             self._segments.live[self._number] += self._filled - before
-        self._segments.open(victim)
+            self._segments.live[victim] -= self._filled - before
+        self._segments.sealed[victim] = False
         self._emptied.append(victim)
 
     def find(self, ids: Ids) -> tuple[Array, Ids]:

@@ -21,7 +21,7 @@ FEWEST = 1024
 PART_ROWS = 1 << 13
 """Rows among which those that are used least are looked for at once."""
 LEAVING = 2
-"""One in so many of them leaves at most, those used least; the more, the more share a page."""
+"""One in so many of them leaves at most, those used least; the more, the fewer are looked at."""
 MEMORY_OF_USES = 40
 """Uses for each row in memory after which all counts of uses are halved."""
 ONE_USE, MOST_USES = 4, 127
@@ -36,9 +36,9 @@ class DiskTable(SparseTable):
     """The rows in memory are those of ``SparseTable``; the others are on the disk.
 
     Uses are counted, and old ones fade. When memory is full, a hand goes on round the hash range,
-    and of the rows that it comes by those that were used least are written to the disk; since they
-    leave in the order of their hashes, which is that of the file, some share pages. They come back
-    when they are trained, and their uses, which the disk remembers, with them.
+    and of the rows that it comes by those that were used least are written to the disk, so that
+    neighbours in the hash range are so there, too. They come back when they are trained, and their
+    uses, which the disk remembers, with them.
     """
 
     def __init__(

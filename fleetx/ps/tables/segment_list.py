@@ -48,10 +48,6 @@ class SegmentList:
         self.addresses[number], self.hashes[number] = address, first
         self.sealed[number] = True
 
-    def open(self, number: int) -> None:
-        """Nothing is read from it any more."""
-        self.live[number], self.sealed[number] = 0, False
-
     def give_back(self, numbers: list[int]) -> None:
         """These are not in the file any more."""
         self._free += numbers

@@ -96,9 +96,12 @@ def _ask_for_record(address: Any, wide: Any) -> Any:
 @compiled
 def _guess(lines: Any, tags: Any, homes: Any, value: Any) -> Any:
     """The first place with the tag of an id, which is most likely its own, or -1."""
-    line = _line(value, homes)
-    k = _bearing(tags, line, _tag(value))
-    return np.int64(lines[np.uint64(WIDE) * line + k]) if k < np.uint64(HELD) else -1
+    line, tag, word = _line(value, homes), _tag(value), np.uint64(WIDE)
+    k = _bearing(tags, line, tag)
+    if k == np.uint64(HELD) and lines[word * line + np.uint64(OVER)] != 0:
+        line += np.uint64(1)  # which is near, and has most of those that are not in their own
+        k = _bearing(tags, line, tag)
+    return np.int64(lines[word * line + k]) if k < np.uint64(HELD) else -1
 
 
 @compiled
