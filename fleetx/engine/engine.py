@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from fleetx.comm.reached import Reached
+from fleetx.engine.by_hand import ByHand
 from fleetx.engine.laid_out import LaidOut
 from fleetx.engine.parameter_names import ParameterNames
 from fleetx.engine.running_optimizer import running_optimizer
@@ -101,6 +102,9 @@ class Engine:
         """Whether a backward must resume the step before it adds to gradients."""
         self._reached = Reached(())
         """Parameters that got gradients since the last backward through the plan, if it scales."""
+        self._by_hand = ByHand()
+        self._at_update = [word for s in plan.strategies for word in s.at_update(self.job)]
+        """What is lost with updates that go past the plan."""
         watch_over(self)
 
     def first_name(self, name: str) -> str:
@@ -185,6 +189,7 @@ class Engine:
         if self.job.unmade is not None:
             self.job.unmade.check()
         if self.step is None:
+            self._by_hand.look(self.job.model, self._at_update)
             return
         activity.begin_batch()
         self._due, self._ready = self.step.due(), False

@@ -246,6 +246,26 @@ def _by_hand(model: nn.Module, x: torch.Tensor, y: torch.Tensor, how: str) -> No
             parameter.data -= 0.1 * gradient
 
 
+@world(2)
+def test_updates_by_hand_past_a_flag_are_refused() -> None:
+    flags: dict[str, dict[str, Any]] = {"gradient_merge": MERGE}
+    flags |= {name: {name: True} for name in ("clip", "localsgd", "lars")}
+    for name, settings in flags.items():
+        roles.stop()
+        strategy = fleet.DistributedStrategy()
+        for option, value in settings.items():
+            setattr(strategy, option, value)
+        fleet.init(is_collective=True, strategy=strategy)
+        model = fleet.distributed_model(nn.Linear(6, 3))
+        x, y = batch()
+        state = {key: value.clone() for key, value in model.state_dict().items()}
+        model(x).sum().backward()
+        model.load_state_dict(state)
+        model(x)  # gradients and a load alone are no training
+        with pytest.raises(fleet.PlanError, match=rf"by hand.*at an update: strategy\.{name}"):
+            _by_hand(model, x, y, "backward")
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_weights_that_are_assigned_as_data_are_refused(stage: int) -> None:
     world(2).run(_assigned, stage)
