@@ -3,6 +3,7 @@
 import copy
 import logging
 import pickle
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.api import servers
 from fleetx.nn import Normal, SparseEmbedding
+from fleetx.ps.worker.carrier_async import AsyncCarrier
 from tests.ps.team import TOKEN, team
 
 IDS, WIDTH, STEPS = 12, 4, 4
@@ -334,6 +336,35 @@ def test_fresh_parameters_do_not_cover_what_was_written(monkeypatch: pytest.Monk
         copied_to(model.head.weight)
         with pytest.raises(RuntimeError, match=r"'head.weight' was written to"):
             model(*next(batches())[:2])
+
+
+def test_a_push_has_the_rate_of_its_update_though_it_is_sent_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A scheduler steps right after the update, and another thread sends."""
+    stepped, send = threading.Event(), AsyncCarrier._deliver
+
+    def late(carrier: AsyncCarrier, *args: Any) -> None:
+        assert stepped.wait(60)
+        send(carrier, *args)
+
+    def run(*, late_rate: float | None) -> dict[str, Tensor]:
+        with job(monkeypatch, 2, a_sync={"k_steps": 0}):
+            model, optimizer = trained(count=1)
+            if late_rate is not None:
+                for group in optimizer.param_groups:
+                    group["lr"] = late_rate
+            stepped.set()
+            fleet.settle_workers()
+            return values(model)
+
+    stepped.set()
+    wanted = run(late_rate=None)
+    stepped.clear()
+    monkeypatch.setattr(AsyncCarrier, "_deliver", late)
+    found = run(late_rate=0.0)
+    for name in wanted:
+        torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("mode", MODES)

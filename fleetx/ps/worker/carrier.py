@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,15 @@ from fleetx.ps.worker.table_setup import TableSetup
 from fleetx.ps.worker.worker import Worker
 
 T = TypeVar("T")
+
+
+class Rates(NamedTuple):
+    """The learning rates of an update."""
+
+    groups: list[float]
+    """Of the groups of dense parameters."""
+    tables: dict[str, float]
+    """Table -> its rate; negative where it has a rule of its own."""
 
 
 class Carrier(TableSetup):
@@ -116,7 +125,8 @@ class Carrier(TableSetup):
         self, worker: Worker, dense: list[DenseGradients], sparse: Mapping[str, RowGradients]
     ) -> None:
         """Send gradients to the servers."""
-        worker.client.exchange(self.pushes(worker, worker.client, dense, sparse))
+        asked = self.pushes(worker, worker.client, dense, sparse, self.rates())
+        worker.client.exchange(asked)
         if worker.pace.workers > 0:
             for group, _ in self.groups:
                 group.table.advance()
@@ -129,11 +139,14 @@ class Carrier(TableSetup):
         client: Client,
         dense: list[DenseGradients],
         sparse: Mapping[str, RowGradients],
+        rates: Rates,
     ) -> list[Exchange]:
         """What a client asks servers for, to give them these gradients."""
         asked: list[Exchange] = []
-        for (group, options), (values, present) in zip(self.groups, dense, strict=True):
-            rate, handle = float(options["lr"]), group.table
+        for (group, _), rate, (values, present) in zip(
+            self.groups, rates.groups, dense, strict=True
+        ):
+            handle = group.table
             step = handle.versions
             asked += client.writing(handle, values, rate=rate, step=step, present=present)
         for name, gathered in sparse.items():
@@ -142,12 +155,17 @@ class Carrier(TableSetup):
                 handle,
                 gathered.batch,
                 gathered.gradients,
-                rate=self.rate(name),
+                rate=rates.tables[name],
                 step=handle.versions,
                 everywhere=worker.pace.workers > 0,
                 stats=gathered.stats,
             )
         return asked
+
+    def rates(self) -> Rates:
+        """The learning rates of now: what is sent later is of this update all the same."""
+        groups = [float(options["lr"]) for _, options in self.groups]
+        return Rates(groups, {name: self.rate(name) for name in self.tables})
 
     def rate(self, table: str) -> float:
         """The learning rate of a table: the job's, unless the table has a rule of its own."""

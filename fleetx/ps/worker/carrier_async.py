@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire.arrays import Floats
-from fleetx.ps.worker.carrier import Carrier
+from fleetx.ps.worker.carrier import Carrier, Rates
 from fleetx.ps.worker.client import Client
 from fleetx.ps.worker.dense_group import DenseGradients, mean
 from fleetx.ps.worker.row_gradients import RowGradients, joined
@@ -18,6 +18,8 @@ from fleetx.ps.worker.worker import Worker
 
 Dense = list[DenseGradients]
 Sparse = Mapping[str, RowGradients]
+Update = tuple[tuple[Dense, Sparse], Rates]
+"""Gradients, and the rates that they were found at."""
 
 
 class _UnsynchronizedCarrier(Carrier):
@@ -70,7 +72,7 @@ class AsyncCarrier(_UnsynchronizedCarrier):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._waiting: queue.Queue[tuple[Dense, Sparse] | None] = queue.Queue(self.options.queue)
+        self._waiting: queue.Queue[Update | None] = queue.Queue(self.options.queue)
         self._sender: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._fresh: list[list[Floats]] | None = None
@@ -121,10 +123,10 @@ class AsyncCarrier(_UnsynchronizedCarrier):
             self._sender.start()
         with self._arrived:
             self._under_way += 1
-        self._put((self._dense(), self._sparse()))
+        self._put(((self._dense(), self._sparse()), self.rates()))
         self.count(worker)
 
-    def _put(self, item: tuple[Dense, Sparse] | None) -> None:
+    def _put(self, item: Update | None) -> None:
         while True:
             self._check()
             try:
@@ -151,9 +153,10 @@ class AsyncCarrier(_UnsynchronizedCarrier):
         finally:
             client.close()
 
-    def _deliver(self, worker: Worker, client: Client, items: list[tuple[Dense, Sparse]]) -> None:
-        dense, sparse = merged(items, client.servers) if len(items) > 1 else items[0]
-        asked, fetched = self.pushes(worker, client, dense, sparse), list[list[Floats]]()
+    def _deliver(self, worker: Worker, client: Client, items: list[Update]) -> None:
+        pushes, rates = [push for push, _ in items], items[-1][1]
+        dense, sparse = merged(pushes, client.servers) if len(pushes) > 1 else pushes[0]
+        asked, fetched = self.pushes(worker, client, dense, sparse, rates), list[list[Floats]]()
         self._sent += len(items)
         if self._sent >= self.options.refresh and self.groups:
             self._sent = 0
