@@ -367,6 +367,22 @@ def test_a_push_has_the_rate_of_its_update_though_it_is_sent_later(
         torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=0)
 
 
+def test_batches_that_are_held_have_the_rate_of_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(*, late_rate: float | None) -> dict[str, Tensor]:
+        held = {"k_steps": 0, "half_async": True, "max_merge_var_num": 4}
+        with job(monkeypatch, 2, a_sync=held):
+            model, optimizer = trained(count=2)
+            if late_rate is not None:
+                for group in optimizer.param_groups:
+                    group["lr"] = late_rate
+            fleet.settle_workers()
+            return values(model)
+
+    torch.testing.assert_close(run(late_rate=0.0), run(late_rate=None), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_weights_that_are_lent_for_an_evaluation_may_be_given_back(
     mode: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch

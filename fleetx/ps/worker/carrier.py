@@ -122,10 +122,14 @@ class Carrier(TableSetup):
         return {name: module.take(servers) for name, module in self.tables.items()}
 
     def push(
-        self, worker: Worker, dense: list[DenseGradients], sparse: Mapping[str, RowGradients]
+        self,
+        worker: Worker,
+        dense: list[DenseGradients],
+        sparse: Mapping[str, RowGradients],
+        rates: Rates | None = None,
     ) -> None:
-        """Send gradients to the servers."""
-        asked = self.pushes(worker, worker.client, dense, sparse, self.rates())
+        """Send gradients to the servers, at the rates of now if no others are said."""
+        asked = self.pushes(worker, worker.client, dense, sparse, rates or self.rates())
         worker.client.exchange(asked)
         if worker.pace.workers > 0:
             for group, _ in self.groups:

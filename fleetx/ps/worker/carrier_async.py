@@ -42,11 +42,14 @@ class HalfAsyncCarrier(_UnsynchronizedCarrier):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._held: list[tuple[Dense, Sparse]] = []
+        self._last: Rates | None = None
+        """The rates of the last batch that is held."""
 
     @override
     def deliver(self) -> None:
         worker = self.worker
         self._held.append((self._dense(), self._sparse()))
+        self._last = self.rates()
         self.count(worker)
         full = len(self._held) >= self.options.merge
         if full or 0 <= self.options.bound < len(self._held):
@@ -59,7 +62,7 @@ class HalfAsyncCarrier(_UnsynchronizedCarrier):
     def _send(self, worker: Worker) -> None:
         held, self._held = self._held, []
         if held:
-            self.push(worker, *merged(held, worker.client.servers))
+            self.push(worker, *merged(held, worker.client.servers), self._last)
             self.refresh(worker)
 
     @override
