@@ -14,7 +14,7 @@ from fleetx.api.given_optimizer import goes_through, own_calls
 from fleetx.api.grad_clip import GradClip
 from fleetx.api.saved_layout import WHOLE, check_fits, check_order, check_same, layout_of
 from fleetx.comm.held_gradients import forget_gradients
-from fleetx.engine.engine import Engine
+from fleetx.engine.engine import ONE_LOSS, Engine
 from fleetx.expected import FUNCTION, MAPPING, a, expect
 from fleetx.plan.compose import extend
 from fleetx.plan.strategy import REGISTRY
@@ -110,7 +110,7 @@ class DistributedOptimizer(Optimizer):
             raise RuntimeError(
                 "optimizer.step() came after loss.backward(), but this plan changes the loss "
                 "before it is differentiated; call optimizer.backward(loss) instead of "
-                "loss.backward(), or optimizer.minimize(loss) for both."
+                f"loss.backward(), or optimizer.minimize(loss) for both. {ONE_LOSS}"
             )
         engine.refuse_strays()
         last, self._loss = self._loss, None

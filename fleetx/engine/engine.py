@@ -30,6 +30,12 @@ from fleetx.plan.strategy import Plan
 from fleetx.plan.unmade import unmade
 from fleetx.roles import activity
 
+ONE_LOSS = (
+    "Two distributed models with one loss are one here: put both into an nn.Module whose forward "
+    "calls them, and distribute that, with one optimizer."
+)
+"""What to do where the optimizer of one model differentiates a loss of two."""
+
 
 class Engine:
     """The same few lines whatever the plan; a batch goes begin -> drive -> finish."""
@@ -245,7 +251,7 @@ class Engine:
                 f"loss.backward() gave {name} a gradient, but this plan changes the loss before it "
                 "is differentiated, so gradients of that backward would count for more or less "
                 "than those of others; call optimizer.backward(loss) for every loss, or add the "
-                "losses up."
+                f"losses up. {ONE_LOSS}"
             )
 
     def cleared(self) -> None:

@@ -83,6 +83,17 @@ def test_a_scaler_or_a_backward_past_a_plan_that_scales_is_refused() -> None:
 
 
 @world(2)
+def test_two_models_with_one_loss_under_a_plan_that_scales_are_told_to_be_one() -> None:
+    encoder, encoding = begun(**MERGE)
+    decoder, decoding = laid_out(nn.Linear(3, 3))
+    x, y = batch()
+    encoding.backward(F.cross_entropy(decoder(encoder(x)), y))
+    encoding.step()
+    with pytest.raises(RuntimeError, match=r"models with one loss are one here: put both into an"):
+        decoding.step()
+
+
+@world(2)
 def test_an_optimizer_that_fleet_never_got_is_refused_with_a_flag() -> None:
     model, _ = begun(**MERGE)
     own = torch.optim.AdamW(model.parameters(), lr=0.1)
