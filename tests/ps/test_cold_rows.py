@@ -126,7 +126,7 @@ def test_holes_are_few_and_what_is_left_of_a_segment_stays_with_its_neighbours()
     for number in np.flatnonzero(rows._segments.sealed).tolist():
         ids = rows._words(number)[:whole]
         spread.append(len(np.unique(parts_of(ids, 3))))
-    assert np.mean(spread) < 2.5, "of eight"
+    assert np.mean(spread) < 1.6, "parts of eight"
     size = rows.nbytes
     for turn in range(100):
         rows.put(records(np.arange(turn % 8, 40_000, 8), turn))
