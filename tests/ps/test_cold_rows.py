@@ -146,6 +146,28 @@ def test_segments_stay_where_they_are_while_others_come_and_go() -> None:
     assert rows._segments.live[old] == rows._size
 
 
+def test_a_part_asks_the_disk_for_its_segments_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, asked = filled(numba_kernels, 40_000, 20), list[int]()
+    ask = rows._file.ask_for
+
+    def note(address: int) -> None:
+        ask(address)
+        asked.append(address + 8 * rows._size)
+
+    monkeypatch.setattr(rows._file, "ask_for", note)
+    needed = set[int]()
+    for number in range(16):
+        asked.clear()
+        places = rows._places.part(number, 4) >> rows._shift
+        mine, counts = np.unique(places, return_counts=True)
+        rows.part(number, 4)
+        many = mine[(counts > rows._size // 8) & rows._segments.sealed[mine]].tolist()
+        assert many, "most of a part is in few segments"
+        assert {*rows._segments.addresses[many].tolist()} <= {*asked} | needed
+        assert len({*asked} & needed) == 0, "not again for the next part"
+        needed = {*rows._segments.addresses[mine[counts * cold_rows.MANY >= rows._size]].tolist()}
+
+
 def test_all_that_is_deleted_gives_its_places_to_others() -> None:
     rows = filled(numba_kernels, 40_000, 8)
     size = rows.nbytes

@@ -31,6 +31,8 @@ FULL = 0.75
 """A segment of which more is alive is left alone, unless there are twice as many holes."""
 PACE = 4
 """So many records are moved at most for each one that comes: nobody waits for long."""
+MANY = 64
+"""A segment is read as a whole for a part that needs one of so many of its records."""
 LAST_HASH = (1 << 64) - 1
 
 
@@ -62,6 +64,8 @@ class ColdRows:
         self._places, self._segments = Places(self._kernels), SegmentList()
         self._emptied = list[int]()
         """Segments that are not needed any more, and are still in the file."""
+        self._asked_for: Ids = np.empty(0, np.int64)
+        """Segments that the last part was in."""
         self._open_next()
 
     def _open_next(self) -> None:
@@ -256,11 +260,24 @@ class ColdRows:
     def part(self, number: int, bits: int) -> Array:
         """The records in one of ``2**bits`` equal parts of the hash range."""
         places = self._places.part(number, bits)
+        self._ask_for(places)
         out = np.empty(len(places), self._record)
         where = self._segments.addresses, self._shift, self._wide
         self._kernels.copy_records(places, *where, out.view(np.int64))
         inside: Array = out[parts_of(out["id"], bits) == number] if bits else out
         return inside
+
+    def _ask_for(self, places: Ids) -> None:
+        """Let the disk read segments of which these places, and soon others, are needed.
+
+        Else it would be asked for a page at a time. Those of the part before are on their way.
+        """
+        numbers, counts = np.unique(places >> self._shift, return_counts=True)
+        numbers = numbers[counts * MANY >= self._size]
+        for number in np.setdiff1d(numbers, self._asked_for, assume_unique=True).tolist():
+            if self._segments.sealed[number]:
+                self._file.ask_for(int(self._segments.addresses[number]) - 8 * self._size)
+        self._asked_for = numbers
 
     def clear(self) -> None:
         """Forget all records."""

@@ -6,6 +6,8 @@ for the disk either.
 """
 
 import contextlib
+import ctypes
+import mmap
 import os
 import sys
 import tempfile
@@ -23,6 +25,10 @@ GROWTH = 64 << 20
 """Bytes of the disk that are asked for at once."""
 SPARE = 1024
 """Pages that a change may take beside those of its segments."""
+
+
+_advise = ctypes.CDLL(None).madvise
+_advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class SegmentFile:
@@ -83,6 +89,11 @@ class SegmentFile:
             with self._file.begin(self._table, buffers=True) as transaction:
                 kept = np.frombuffer(transaction.get(_key(number)), np.int64)
                 return int(kept.__array_interface__["data"][0])
+
+    def ask_for(self, address: int) -> None:
+        """Let the disk read a segment before it is needed, where that is not in memory."""
+        begin = address & -self._page
+        _advise(begin, self._pages * self._page, mmap.MADV_WILLNEED)
 
     def clear(self) -> None:
         """Delete all."""
