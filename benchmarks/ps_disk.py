@@ -1,7 +1,7 @@
 """Tables larger than memory against the same table in memory: rows pulled and pushed per second.
 
     python benchmarks/ps_disk.py --rows 2000000
-    python benchmarks/ps_disk.py --rows 50000000 --batches 400 --lines 3   # 10 GB, and 13 of disk
+    python benchmarks/ps_disk.py --rows 50000000 --batches 400 --lines 3   # 10 GB, and 9 of disk
 
 Both tables hold the same rows, of Adagrad; one has memory for a share of them. Batches of ids come
 by chance, by Zipf's law (the n-th id as often as 1/n says) or all alike, each id of a batch once,

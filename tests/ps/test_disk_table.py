@@ -164,6 +164,8 @@ def test_rows_that_are_asked_for_often_stay_in_memory() -> None:
     assert told["rows"] == len(IDS)
     assert told["rows_in_memory"] == table.hot <= HOT + len(often)
     assert told["disk_bytes"] > 0
+    places = told["bytes"] - table._rows.nbytes - table._index.nbytes
+    assert places == table._cold.memory > 0, "where rows are on the disk is in memory"
 
 
 def test_rows_of_the_batch_that_are_seldom_used_keep_no_others_from_leaving() -> None:

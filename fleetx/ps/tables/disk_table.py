@@ -64,6 +64,11 @@ class DiskTable(SparseTable):
         return self.hot + len(self._cold)
 
     @property
+    @override
+    def nbytes(self) -> int:
+        return super().nbytes + self._cold.memory
+
+    @property
     def hot(self) -> int:
         """Rows in memory."""
         return self._index.size
