@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count, groupby
 
 import numpy as np
 
 from fleetx.plan.share import Share, Waiting, upwards
 from fleetx.plan.trace import Number, Saved, Trace, Value
-from fleetx.plan.work import Column, gradients
+from fleetx.plan.work import Column, Mask, gradients
 from fleetx.strategies.compile.code import Piece, needed, pieces_of
 from fleetx.strategies.compile.kept import kept
 from fleetx.strategies.compile.kernels import traffic, written
@@ -30,9 +30,23 @@ class Units:
     criterion: bool
 
 
+_Place = tuple[Number, int]
+"""Memory, and the part of the forward that saved it."""
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """What code makes of each operator, as ``Work.fused`` takes it."""
+
+    moved: Column
+    backwards: Column
+    starts: Column
+    inside: Mask
+
+
 @dataclass(frozen=True)
 class _Compiled:
-    """A trace as compiled code runs it."""
+    """A trace as compiled code runs it; plans that run it alike share all that is found out."""
 
     trace: Trace
     pieces: tuple[Piece, ...]
@@ -42,6 +56,43 @@ class _Compiled:
     """Piece and value -> memory that eager code does not have."""
     wanted: Collection[Number]
     """Memory that gets gradients."""
+
+    @cached_property
+    def saves(self) -> tuple[frozenset[_Place], ...]:
+        """What autograd would save for the operators of each piece."""
+        return tuple(frozenset(self._saved(piece.operators)) for piece in self.pieces)
+
+    @cached_property
+    def saves_besides(self) -> frozenset[_Place]:
+        """The same for those that are in none."""
+        inside = {at for piece in self.pieces for at in piece.operators}
+        return frozenset(self._saved(self.needed.keys() - inside))
+
+    def _saved(self, places: Collection[int]) -> Iterator[_Place]:
+        for at in places:
+            part = self.trace.operations[at].part
+            yield from ((number, part) for number in self.needed.get(at, ()))
+
+    @cached_property
+    def kernels(self) -> _Kernels:
+        """Those of code, in place of operators that are no products."""
+        number = len(self.trace.operations)
+        moved, backwards, starts = np.ones(number), np.full(number, np.nan), np.ones(number)
+        inside = np.zeros(number, np.bool_)
+        for piece in self.pieces:
+            inside[[*piece.every]] = True
+            starts[[*piece.every]] = 0
+            pairs = zip(piece.code.nodes, piece.places, strict=True)
+            nodes = [(node, place) for node, place in pairs if place is not None]
+            fused = [place for node, place in nodes if node.kind is not Kind.ALONE]
+            starts[[place for node, place in nodes if node.kind is Kind.ALONE]] = 1
+            alone = sum(node.moved for node, _ in nodes if node.kind is not Kind.ALONE)
+            forward, backward = traffic(piece.code)
+            if alone and forward.moved:
+                moved[fused] = forward.moved / alone
+                backwards[fused] = backward.moved / forward.moved
+                starts[fused] = forward.kernels / len(fused)
+        return _Kernels(moved, backwards, starts, inside)
 
 
 def compiled(share: Share, units: Units) -> Share:
@@ -119,10 +170,6 @@ def _moment(trace: Trace, piece: Piece, value: int) -> int:
     return trace.operations[piece.operators[0]].at
 
 
-_Place = tuple[Number, int]
-"""Memory, and the part of the forward that saved it."""
-
-
 def _waiting(share: Share, found: _Compiled) -> Share:
     """With what compiled code keeps, where nobody else has decided what is kept."""
     eager = {(one.value, one.part): one for one in share.waiting}
@@ -132,19 +179,14 @@ def _waiting(share: Share, found: _Compiled) -> Share:
         if found.trace.operations[piece.operators[0]].part in share.parts
         and not _is_replayed(share, piece)
     }
-    inside = {at for piece in here.values() for at in piece.operators}
-    gone, others = _saved(found, inside), _saved(found, found.needed.keys() - inside)
+    gone = frozenset[_Place]().union(*(found.saves[which] for which in here))
+    elsewhere = (saves for which, saves in enumerate(found.saves) if which not in here)
+    others = found.saves_besides.union(*elsewhere)
     waiting = {key: one for key, one in eager.items() if key in others or key not in gone}
     for which in here:
         for key, one in _kept(share, found, which, eager):
             waiting.setdefault(key, one)
     return replace(share, trace=found.trace, waiting=tuple(waiting.values()))
-
-
-def _saved(found: _Compiled, places: Collection[int]) -> set[_Place]:
-    """What autograd would save for some operators."""
-    operations = found.trace.operations
-    return {(n, operations[at].part) for at in places for n in found.needed.get(at, ())}
 
 
 def _kept(
@@ -154,7 +196,7 @@ def _kept(
     trace, piece = share.trace, found.pieces[which]
     assert trace is not None
     first = trace.operations[piece.operators[0]]
-    saves = _saved(found, piece.operators)
+    saves = found.saves[which]
     left = _left(trace, [eager[key] for key in saves if key in eager])
     times = next((one.times for one in eager.values() if one.part == first.part), 1)
     for value in kept(piece.code):
@@ -185,24 +227,9 @@ def _timed(share: Share, found: _Compiled) -> Share:
     """With kernels of compiled code in place of operators that are no products."""
     if (work := share.work) is None:
         return share
-    number = len(found.trace.operations)
-    moved, backwards, starts = np.ones(number), np.full(number, np.nan), np.ones(number)
-    inside = np.zeros(number, np.bool_)
-    for piece in found.pieces:
-        inside[[*piece.every]] = True
-        starts[[*piece.every]] = 0
-        pairs = zip(piece.code.nodes, piece.places, strict=True)
-        nodes = [(node, place) for node, place in pairs if place is not None]
-        fused = [place for node, place in nodes if node.kind is not Kind.ALONE]
-        starts[[place for node, place in nodes if node.kind is Kind.ALONE]] = 1
-        alone = sum(node.moved for node, _ in nodes if node.kind is not Kind.ALONE)
-        forward, backward = traffic(piece.code)
-        if alone and forward.moved:
-            moved[fused] = forward.moved / alone
-            backwards[fused] = backward.moved / forward.moved
-            starts[fused] = forward.kernels / len(fused)
     here = np.isin(found.trace.part_of_each, share.parts)
-    new = work.fused(moved[here], backwards[here], starts[here], inside[here])
+    made = found.kernels
+    new = work.fused(made.moved[here], made.backwards[here], made.starts[here], made.inside[here])
     key = "products in code", id(found)
     once, back = share.subject.once(key, partial(_products, share, found))
     new = replace(

@@ -75,7 +75,6 @@ def refuse_drawn_alike(step: Step, job: Job, before: Collection[str]) -> Step:
 
 def _print(part: Tensor) -> list[float]:
     """What stands for the numbers of a part; nothing for a constant."""
-    if part.is_meta or not part.numel():
+    if part.is_meta or not part.numel() or bool((part == part.reshape(-1)[0]).all()):
         return []
-    found = [float(number) for number in print_of(part)]
-    return found if len({*found[2:]}) > 1 else []
+    return [float(number) for number in print_of(part)]
