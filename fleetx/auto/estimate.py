@@ -178,7 +178,8 @@ def _computing(
     gradient = device.microseconds_per_gradient or device.microseconds_per_kernel
     ends = (work.starts * gradient + dispatched) * 1e-6 * pace.starts * work.backwards
     backward = _with_host(back, [*ends, chores], device) + replays
-    casts = pace.casts * pace.moved / (device.memory_gigabytes_per_second * 1e9)
+    cast = pace.casts * pace.moved + pace.cast_by_kernels
+    casts = cast / (device.memory_gigabytes_per_second * 1e9)
     forward, backward = forward + casts / 3, backward + casts * 2 / 3
     besides = _moved_besides(share, pace, device)
     return forward * runs * correction, (backward * runs + besides) * correction

@@ -11,6 +11,8 @@ from fleetx.torch_internals import foreach_norm
 
 LOOKED_AT = 15
 """Numbers of a tensor that are looked at, beside its size."""
+FIGURES = 1 + LOOKED_AT
+"""What stands for a tensor."""
 APART = 1e-3
 """Of the largest of these: tensors of float32 that differ by more were not moved alike. Machines of
 several kinds may differ in the last digits."""

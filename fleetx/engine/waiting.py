@@ -33,8 +33,8 @@ class Waiting:
             if gone or (now[name] is held and version_of(held) != version):
                 raise RuntimeError(
                     f"the gradient of {name!r} was cleared or changed by hand between two batches "
-                    "of one update, and this plan (strategy.gradient_merge) lets the gradients of "
-                    "all its batches add up: those of earlier ones would be lost. Leave out "
-                    "p.grad = None, p.grad.zero_() and zero_grad() of submodules; "
-                    "optimizer.zero_grad() and model.zero_grad() leave alone what waits."
+                    "of one update, and this plan lets the gradients of all its batches add up: "
+                    "those of earlier ones would be lost. Leave out p.grad = None, p.grad.zero_() "
+                    "and zero_grad() of submodules; optimizer.zero_grad() and model.zero_grad() "
+                    "leave alone what waits."
                 )

@@ -21,6 +21,8 @@ class Pace:
     casts: float = 0.0
     """Bytes that each micro-batch reads and writes, besides, to bring numbers to another format; a
     third of them in its forward."""
+    cast_by_kernels: float = 0.0
+    """The same by kernels with which nothing is fused."""
     copied: float = 0.0
     """Bytes that each update reads and writes, besides, such as by copies into what is sent."""
     whole_gradients: bool = False

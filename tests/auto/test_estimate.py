@@ -1,16 +1,18 @@
 """Times of a plan follow from the numbers of a machine: the host's part, by counting."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
+from torch import nn
 
 import fleetx as fleet
 from fleetx.auto.cluster import Cluster
 from fleetx.auto.estimate import Estimate, estimate
 from fleetx.plan.accounts import Accounts
 from fleetx.plan.compose import compose
+from fleetx.plan.pace import Pace
 from fleetx.plan.subject import Subject
 from tests.auto.test_search import cluster, subject
 
@@ -152,7 +154,34 @@ def test_roundings_to_float8_take_the_time_of_memory() -> None:
     slow = replace(quick, device=replace(quick.device, memory_gigabytes_per_second=1.0))
     plain, found = told(slow)[0], told(slow, fp8=True)[0]
     assert found.forward > plain.forward
-    assert told(slow, fp8=True, compile=True)[0].forward < found.forward
+    rows: dict[str, Any] = {"fp8": True, "fp8_configs": {"scales": "row"}}
+    assert told(slow, **rows)[0].forward > found.forward, "by operators of torch"
+    assert told(slow, compile=True, **rows)[0].forward < told(slow, **rows)[0].forward
+
+
+@pytest.mark.parametrize("scales", ["tensor", "row"])
+def test_kernels_of_a_card_move_few_bytes_to_round_and_nothing_is_fused_with_them(
+    scales: Literal["tensor", "row"],
+) -> None:
+    # All but the first and the last one multiply in float8.
+    model = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 48), nn.Linear(48, 16))
+    device, rule = torch.device(KIND), torch.optim.AdamW(model.parameters())
+    whole = Subject(model=model, optimizer=rule, sample=torch.randn(16, 32), device=device)
+    strategy = fleet.DistributedStrategy()
+    strategy.fp8 = True
+    strategy.fp8_configs = {"scales": scales}
+    accounts = Accounts(compose(strategy.request(), 1), whole)
+    pace = Pace()
+    for each in accounts.plan.strategies:
+        pace = each.pace(pace, accounts.share(0))
+    if scales == "tensor":
+        read, written = 2 * 4, 2
+        rows, weights = 16 * (64 + 48), 64 * 48
+        assert pace.cast_by_kernels == rows * (read + written) + weights * (3 * 4 + 2)
+        assert pace.casts == 0
+    else:
+        assert pace.cast_by_kernels == 0
+        assert pace.casts > 0
 
 
 SHARDED: dict[str, Any] = {"sharding": True, "hybrid_configs": {"sharding_degree": 2}}

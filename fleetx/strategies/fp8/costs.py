@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from fleetx.plan.trace import Operation, Trace
 
 UNFUSED = 25
-"""Bytes that the operators of a cast read and write for each number, beside four times its own
+"""Bytes that torch's operators of a cast read and write for each number, beside four times its own
 size: its magnitude, a float32 copy, the scaled and the clamped one."""
 CASTS = 2
 """How often each factor is brought to float8 for the three products of a layer: gradients and
 weights in two layouts, inputs for forward and backward."""
+OF_ROWS = 2
+"""Bytes that our kernels write for each number of inputs and gradients, by rows and by columns."""
+OF_WEIGHTS = 3 * 4 + 2
+"""Bytes for each number of a weight, which is read for its largest one, for the forward and again
+for the backward, in float32."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def in_float8(share: Share, layers: Sequence[Layer], *, by_row: bool) -> Share:
     return replace(share, work=work)
 
 
-def cast_bytes(share: Share, layers: Sequence[Layer]) -> float:
+def cast_bytes(share: Share, layers: Sequence[Layer], *, by_kernels: bool) -> float:
     """Bytes that are moved to bring the factors of a micro-batch to float8."""
     trace = share.trace
     assert trace is not None
@@ -82,8 +87,12 @@ def cast_bytes(share: Share, layers: Sequence[Layer]) -> float:
     for one in _multiplied(share, layers):
         if trace.operations[one.at].part in share.parts:
             sizes = one.layer.inputs, one.layer.outputs
-            numbers = one.rows * sum(sizes) * (4 * one.itemsize + UNFUSED)
-            moved += CASTS * (numbers + sizes[0] * sizes[1] * (4 * 4 + UNFUSED))
+            rows, weights = one.rows * sum(sizes), sizes[0] * sizes[1]
+            if by_kernels:  # rows are read for their largest number and once more
+                moved += rows * (2 * one.itemsize + OF_ROWS) + weights * OF_WEIGHTS
+            else:
+                moved += CASTS * rows * (4 * one.itemsize + UNFUSED)
+                moved += CASTS * weights * (4 * 4 + UNFUSED)
     return moved / share.mesh["tp"]
 
 

@@ -80,7 +80,11 @@ class Fp8(Strategy, name="fp8"):
     def pace(self, pace: Pace, share: Share) -> Pace:
         if share.trace is None:
             return pace
-        moved = cast_bytes(share, self._of(share.subject).taken)
+        layers = self._of(share.subject).taken
+        if share.subject.device.type == "cuda" and not self._by_row:
+            moved = cast_bytes(share, layers, by_kernels=True)
+            return replace(pace, cast_by_kernels=pace.cast_by_kernels + moved)
+        moved = cast_bytes(share, layers, by_kernels=False)
         return replace(pace, casts=pace.casts + moved)
 
     @override
