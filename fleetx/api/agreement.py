@@ -40,10 +40,11 @@ class Agreement:
 
     Args:
         model: which of the job's models it is, in the order in which all workers lay them out.
+        replicas: whether what they hold is compared, too.
     """
 
-    def __init__(self, model: int) -> None:
-        self._model = model
+    def __init__(self, model: int, *, replicas: bool = True) -> None:
+        self._model, self._replicas = model, replicas
         self._samples = SameSamples(model)
         self._updates = 0
         self._numbers: list[Any] = []
@@ -64,7 +65,7 @@ class Agreement:
 
     def _hold_replicas(self, engine: Engine) -> None:
         here = world("distributed_model")
-        if not _is_shared(here):
+        if not (self._replicas and _is_shared(here)):
             return
         assert here.barrier is not None
         before = _compared_before(self._updates) or None

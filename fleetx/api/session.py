@@ -123,6 +123,9 @@ class Watch:
     finished: Callable[[Engine, Tensor | None], None] = lambda engine, loss: None
     """Called after every batch, with its loss where that is known."""
 
+    compares: bool = False
+    """Whether it compares what workers hold, and tells in its own way where they have parted."""
+
     saves: bool = True
     """Whether checkpoints and models are written. A tool that stops a script after a few batches
     leaves those of longer runs alone."""
@@ -213,7 +216,7 @@ def engine(plan: Plan, model: nn.Module, **given: Any) -> Engine:
     joins = [follow(*shown) for follow in session.follows]
     engine = Engine(plan, model, device=roles.device(), mesh=mesh(plan), **given)
     session.counted += 1
-    agreement = Agreement(session.counted)
+    agreement = Agreement(session.counted, replicas=not any(watch.compares for watch in watches))
     engine.given_batch.append(agreement.look)
     engine.updating.append(agreement)
     engine.attached += [watch.attached for watch in watches]

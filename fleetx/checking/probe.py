@@ -133,6 +133,7 @@ def main() -> None:
             given=probe.given,
             attached=probe.attached,
             finished=probe.finished,
+            compares=True,
         )
     )
     sys.argv = [args.script, *args.arguments]

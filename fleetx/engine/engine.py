@@ -168,8 +168,12 @@ class Engine:
         return running_optimizer(optimizer, self.given, self.plan, self.job, self.held())
 
     def held(self) -> dict[str, nn.Parameter]:
-        """What this rank holds, by first names: of a tied parameter it may hold a later place."""
-        return {self._first[name]: p for name, p in reversed(every_name(self.job.model).items())}
+        """What this rank holds, by first names: of a tied parameter it may hold a later place.
+
+        Without what a script has added since, which nobody trains.
+        """
+        every = reversed(every_name(self.job.model).items())
+        return {self._first[name]: p for name, p in every if name in self._first}
 
     @property
     def scaled(self) -> bool:
