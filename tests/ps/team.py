@@ -36,6 +36,7 @@ class Team:
     servers: list[Server]
     workers: int
     opened: list[Any] = field(default_factory=list)
+    begun: list[Worker] = field(default_factory=list)
 
     @property
     def endpoints(self) -> list[str]:
@@ -54,7 +55,8 @@ class Team:
         return client
 
     def worker(self, index: int = 0) -> Worker:
-        return Worker(self.endpoints, self.access(index), self.workers)
+        self.begun.append(Worker(self.endpoints, self.access(index), self.workers))
+        return self.begun[-1]
 
 
 @contextmanager
@@ -81,6 +83,8 @@ def team(
     try:
         yield here
     finally:
+        for worker in here.begun:  # those that a test left would call for its servers for ever
+            worker.heartbeat.stop()
         for client in here.opened:
             client.close()
         for server in made:
