@@ -40,9 +40,12 @@ def repeating(model: nn.Module, ranks: int) -> set[str]:
 
 @torch.no_grad()
 def _repeats(parameter: Tensor, ranks: int) -> bool:
-    if parameter.device.type != "cpu" or not parameter.dim() or parameter.shape[0] % ranks:
+    # What lies here of one that is cut over ranks: torch would compare whole ones with all workers,
+    # and stages have other numbers of parameters.
+    here = local(parameter)
+    if here.device.type != "cpu" or not here.dim() or here.shape[0] % ranks:
         return False
-    first, *others = parameter.chunk(ranks)
+    first, *others = here.chunk(ranks)
     return all(torch.equal(first, other) for other in others)
 
 
