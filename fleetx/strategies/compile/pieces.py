@@ -11,6 +11,9 @@ from fleetx.graph.repeated_blocks import repeated_blocks
 
 Kind = tuple[object, ...]
 """Modules of one kind can run the same code."""
+EVEN, LARGE = 8, 4096
+"""Numbers of 16 bits of which a row of a factor is a multiple where cards multiply quickly, and the
+length of rows from which on it counts: the product with 50,257 words takes four times as long."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ def pieces(
     opened: Collection[nn.Module],
     elsewhere: Collection[nn.Module],
     repeated: int | None = 1,
+    *,
+    pads: bool = False,
 ) -> Pieces:
     """The blocks that a model repeats, and what stands beside them; without blocks, the model.
 
@@ -43,6 +48,8 @@ def pieces(
         elsewhere: modules that run on other ranks.
         repeated: how often a kind of block must come, on average, for blocks to be compiled; None:
             they never are.
+        pads: whether a single layer of a size that cards do not like is compiled, too, because code
+            pads it.
     """
     away = with_descendants(elsewhere)
     # The code of a program calls single layers, never the modules around them.
@@ -53,7 +60,23 @@ def pieces(
         blocks.clear()
     if not blocks:
         return Pieces(() if model in opened else (model,), by_block=False)
-    return Pieces(tuple(_beside(model, blocks, opened, away)), by_block=True)
+    every = _beside(model, blocks, opened, away)
+    worth = (module for module in every if _is_worth_it(module, blocks, pads=pads))
+    return Pieces(tuple(worth), by_block=True)
+
+
+def _is_worth_it(module: nn.Module, blocks: set[nn.Module], *, pads: bool) -> bool:
+    """Whether code is faster: a single layer is one kernel already."""
+    alone = module not in blocks and len({*module.modules()}) == 1
+    return not alone or (pads and _is_uneven(module))
+
+
+def _is_uneven(module: nn.Module) -> bool:
+    """Whether its product is slow unless somebody pads it."""
+    if type(module) is not nn.Linear:
+        return False
+    sizes = module.in_features, module.out_features
+    return max(sizes) >= LARGE and any(size % EVEN for size in sizes)
 
 
 def _often(blocks: Collection[nn.Module], repeated: int | None) -> bool:
@@ -67,10 +90,7 @@ def _beside(
     opened: Collection[nn.Module],
     away: Collection[nn.Module],
 ) -> Iterator[nn.Module]:
-    """The blocks below a module, and the largest modules without a block that consist of several.
-
-    A single layer is one kernel already.
-    """
+    """The blocks below a module, and the largest modules without a block."""
     if module in away:
         return
     inside = set(module.modules())
@@ -79,7 +99,7 @@ def _beside(
     elif module in opened or not runs(module) or inside & blocks:
         for child in dict.fromkeys(module.children()):
             yield from _beside(child, blocks, opened, away)
-    elif len(inside) > 1:
+    else:
         yield module
 
 

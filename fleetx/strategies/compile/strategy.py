@@ -94,14 +94,15 @@ class Compile(Strategy, name="compile"):
             return share
 
         blocks = self._blocks(share.mesh.values())
+        pads = _pads(share.subject.device, share.mesh)
 
         def found() -> frozenset[str]:
             opened = {model.get_submodule(path) for path in share.opened}
-            kept = pieces(model, opened, (), blocks)
+            kept = pieces(model, opened, (), blocks, pads=pads)
             names = {module: path for path, module in model.named_modules()}
             return frozenset(names[module] for module in kept.modules if kept.by_block)
 
-        key = "compiled by itself", share.opened, blocks
+        key = "compiled by itself", share.opened, blocks, pads
         paths = share.subject.once(key, found)
         share = replace(share, whole=share.whole | paths)
         if share.trace is None or self.config.backend != "inductor":
@@ -157,7 +158,8 @@ class Compile(Strategy, name="compile"):
             job.criterion = criterion
             job.recordable.append(criterion.is_made)
         blocks = self._blocks(job.size(axis) for axis in AXES)
-        found = pieces(model, job.opened, job.elsewhere, blocks)
+        pads = _pads(job.device, {axis: job.size(axis) for axis in AXES})
+        found = pieces(model, job.opened, job.elsewhere, blocks, pads=pads)
         if self.config.unit == "block" and not found.by_block and job.size("pp") == 1:
             raise PlanError(
                 "compile_configs['unit'] = 'block' cannot be in force: the model repeats no block, "
@@ -204,6 +206,14 @@ class Compile(Strategy, name="compile"):
         if self.config.combo_kernels:
             return {"options": {"combo_kernels": True}}
         return {"mode": None if self.config.mode == "default" else self.config.mode}
+
+
+def _pads(device: torch.device, mesh: Mapping[str, int]) -> bool:
+    """Whether the large layers of odd sizes beside the blocks are code, too: on cards.
+
+    Where they are cut or dealt out, a layer that shares its weights must not become a unit.
+    """
+    return device.type == "cuda" and all(mesh[axis] == 1 for axis in AXES if axis != "dp")
 
 
 def _call(forward: Forward, *args: Any, **kwargs: Any) -> Any:
