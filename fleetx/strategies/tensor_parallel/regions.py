@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
+from fleetx.strategies.tensor_parallel.draws import DRAWS, drawn
+from fleetx.strategies.tensor_parallel.placing import as_spread, placed, whole
 from fleetx.torch_internals import tree_any, tree_iter, tree_map_only, version_of
 
 Forward = Callable[..., Any]
@@ -35,6 +37,7 @@ class Border:
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._mesh = mesh
+        self._rank = mesh.get_local_rank()
         self._here = _Here()
 
     def around(self, forward: Forward) -> Forward:
@@ -98,7 +101,7 @@ class Border:
             mha.set_fastpath_enabled(False)
             stack.callback(mha.set_fastpath_enabled, fast)
             stack.enter_context(implicit_replication())
-            stack.enter_context(_Mixing(self._mesh))
+            stack.enter_context(_Mixing(self._mesh, self._rank))
             yield
 
     def column(self, forward: Forward) -> Forward:
@@ -174,24 +177,6 @@ class _Here(threading.local):
         self.inside, self.gathered = False, None
 
 
-def as_spread(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
-    """A tensor that is equal on all ranks, as a replicated one; shares memory and gradients."""
-    if isinstance(tensor, DTensor):
-        return tensor
-    return DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)
-
-
-def placed(tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
-    """The tensor with another placement, exchanged between ranks where that takes it."""
-    spread = as_spread(tensor, mesh)
-    if isinstance(placement, Shard) and placement.dim < 0:
-        placement = Shard(placement.dim + spread.ndim)
-    # A redistribution to where it is already would still reduce the gradient by itself.
-    if spread.placements == (placement,):
-        return spread
-    return spread.redistribute(placements=[placement])
-
-
 def _is_spread(value: Any) -> bool:
     return isinstance(value, DTensor)
 
@@ -211,10 +196,9 @@ class _Mixing(TorchFunctionMode):
     which runs outside of the region, would refuse to mix them.
     """
 
-    def __init__(self, mesh: DeviceMesh) -> None:
+    def __init__(self, mesh: DeviceMesh, rank: int) -> None:
         super().__init__()
-        self._mesh = mesh
-        self._rank = mesh.get_local_rank()  # compiled code would have to ask for it
+        self._mesh, self._rank = mesh, rank
 
     @override
     def __torch_function__(
@@ -242,14 +226,8 @@ class _Mixing(TorchFunctionMode):
             return alike(self._mesh, func, by_batch, *args)
         if func is F.scaled_dot_product_attention:
             return attention(self._mesh, *args, **kwargs)
-        if func is F.dropout:
-            return dropout(self._mesh, self._rank, *args, **kwargs)
-        if func in OTHER_DROPOUTS:
-            return other_dropout(self._mesh, func, *args, **kwargs)
         if func in DRAWS:
-            return whole(self._mesh, func, *args, **kwargs)
-        if func in FILLS and _is_spread(args[0]):
-            return filled(self._mesh, func, *args, **kwargs)
+            return drawn(self._mesh, self._rank, func, args, kwargs)
         return _flattening(self._mesh, func, args, kwargs)
 
 
@@ -360,102 +338,6 @@ def alike(mesh: DeviceMesh, func: Callable[..., Any], where: Placement, *args: D
 
 def _stride(shape: torch.Size) -> tuple[int, ...]:
     return torch.empty(shape, device="meta").stride()
-
-
-def whole(mesh: DeviceMesh, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What every rank computes alone and completely, from tensors that it needs complete."""
-
-    found = whole_arguments(mesh, func, *args, **kwargs)
-    return tree_map_only(Tensor, lambda tensor: as_spread(tensor, mesh), found)
-
-
-def whole_arguments(mesh: DeviceMesh, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The same, for whoever wants the plain result."""
-
-    def plain(tensor: DTensor) -> Tensor:
-        return placed(tensor, mesh, Replicate()).to_local()
-
-    args, kwargs = tree_map_only(DTensor, plain, (args, kwargs))
-    return func(*args, **kwargs)
-
-
-OTHER_DROPOUTS = frozenset(
-    {F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
-)
-DRAWS = frozenset(
-    {torch.bernoulli, torch.rand_like, torch.randn_like, torch.randint_like, Tensor.bernoulli}
-)
-FILLS = frozenset({Tensor.bernoulli_, Tensor.exponential_, Tensor.normal_, Tensor.uniform_})
-"""What draws random numbers for a tensor, or into it.
-
-torch would look at the generator of a GPU before and after each of them, which waits for the GPU
-and which a CUDA graph cannot; on a CPU it would let ranks draw unequally many for unequal parts.
-"""
-
-
-def dropout(
-    mesh: DeviceMesh,
-    rank: int,
-    input: DTensor,
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-) -> DTensor:
-    """Dropout for which all ranks draw equally many numbers, so that they stay together."""
-    if not training or p == 0:
-        return input
-    where = input.placements[0]
-    if where.is_partial():
-        input, where = placed(input, mesh, Replicate()), Replicate()
-    if not isinstance(where, Shard):
-        return as_spread(F.dropout(input.to_local(), p), mesh)
-    if mesh.device_type == "cpu":
-        mask = F.dropout(torch.ones(input.shape, dtype=input.dtype), p)
-        return cast(DTensor, input * placed(mask, mesh, where))
-    return dropout_by_parts(mesh, rank, input, where, p)
-
-
-def dropout_by_parts(
-    mesh: DeviceMesh, rank: int, input: DTensor, where: Shard, p: float
-) -> DTensor:
-    """Dropout of cut tensors without memory for the whole: a rank draws its own part in its turn.
-
-    Elsewhere, the numbers of the others are drawn for nothing, part by part.
-    """
-    part, dropped = input.to_local(), None
-    each = -(-input.size(where.dim) // mesh.size())
-    for turn in range(mesh.size()):
-        if turn == rank:
-            dropped = F.dropout(part, p)
-            continue
-        shape = list(input.shape)
-        shape[where.dim] = max(0, min(each, shape[where.dim] - turn * each))
-        F.dropout(torch.empty(shape, dtype=part.dtype, device=part.device), p)
-    assert dropped is not None
-    return DTensor.from_local(
-        dropped, mesh, [where], run_check=False, shape=input.shape, stride=input.stride()
-    )
-
-
-def other_dropout(
-    mesh: DeviceMesh,
-    func: Callable[..., Any],
-    input: DTensor,
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-) -> Any:
-    """Dropout of whole channels, or one that keeps mean and variance."""
-    return whole(mesh, func, input, p) if training and p else input
-
-
-def filled(
-    mesh: DeviceMesh, func: Callable[..., Any], target: DTensor, *args: Any, **kwargs: Any
-) -> Any:
-    """A tensor into which numbers are drawn: each rank draws all, and takes those of its part."""
-    place = torch.empty(target.shape, dtype=target.dtype, device=target.device)
-    drawn = as_spread(whole_arguments(mesh, func, place, *args, **kwargs), mesh)
-    return target.copy_(placed(drawn, mesh, target.placements[0]))
 
 
 def attention(
