@@ -34,20 +34,22 @@ SHARDING: Settings = {
     "sharding_configs": {"sharding_degree": 2, "stage": 3, "segment_broadcast_MB": 1e-3},
 }
 COMPANY: dict[str, Settings] = {
-    "alone": {},
-    "sequence": {"tensor_parallel_configs": SEQUENCE},
-    "amp": AMP,
-    "clip": CLIP,
-    "gradient_merge": MERGE,
-    "lamb": {"lamb": True},
-    "all": AMP | CLIP | MERGE,
     "llama": {},
     "llama, recompute": RECOMPUTE,
+    "llama, dropout": {},
+    "opt": {},
+    "opt, sequence": {"tensor_parallel_configs": SEQUENCE},
+    "opt, amp": AMP,
+    "opt, clip": CLIP,
+    "opt, gradient_merge": MERGE,
+    "opt, lamb": {"lamb": True},
+    "opt, all": AMP | CLIP | MERGE,
 }
+"""Begins with the model that it trains."""
 OF_FOUR: dict[str, Settings] = {
-    "data parallel": {},
-    "data parallel, fp16_allreduce, merged": {"fp16_allreduce": True} | MERGE,
-    "sharding": SHARDING,
+    "opt, data parallel": {},
+    "opt, data parallel, fp16_allreduce, merged": {"fp16_allreduce": True} | MERGE,
+    "opt, sharding": SHARDING,
 }
 """With two workers for each of two groups that cut the layers."""
 COMPILED: dict[str, Settings] = {"llama, compile": {"compile": True}}
@@ -73,8 +75,13 @@ def opt() -> nn.Module:
     return model
 
 
-def llama() -> nn.Module:
-    """One that drops nothing, with the attention that its library chooses."""
+def drops(name: str) -> bool:
+    """Whether its model drops anything."""
+    return not name.startswith("llama") or "dropout" in name
+
+
+def llama(*, dropout: bool = False) -> nn.Module:
+    """One that drops weights of its attention or nothing."""
     config = transformers.LlamaConfig(
         vocab_size=64,
         hidden_size=32,
@@ -83,7 +90,9 @@ def llama() -> nn.Module:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=32,
+        attention_dropout=0.2 if dropout else 0.0,
         use_cache=False,
+        attn_implementation="eager" if dropout else None,
     )
     model: nn.Module = transformers.LlamaForCausalLM(config)
     return model
@@ -132,7 +141,7 @@ def trained(
     settings = EVERY[name]
     fleet.init(is_collective=True, strategy=strategy_of(settings, captured=captured))
     torch.manual_seed(0)
-    model = llama() if name.startswith("llama") else opt()
+    model = llama(dropout=drops(name)) if name.startswith("llama") else opt()
     # What workers draw by themselves differs, and masks must be the same nevertheless.
     torch.manual_seed(100 + fleet.worker_index())
     ours: Any = fleet.distributed_model(model, criterion=criterion)
