@@ -49,6 +49,7 @@ ALTERNATING = (
     "static/test_libraries.py",
     "static/test_spread.py",
     "strategies/test_amp.py",
+    "strategies/test_captured_cut_layers.py",
     "strategies/test_cuda_graph.py",
     "strategies/test_data_parallel.py",
     "strategies/test_dgc.py",

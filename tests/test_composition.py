@@ -48,7 +48,7 @@ COMPILED: dict[str, dict[str, Any]] = {"compile": {"backend": "aot_eager"}}
 FLOAT8: dict[str, dict[str, Any]] = {"fp8": {}}
 """Trained in pairs, by CPUs that are taken for a GPU which can."""
 CAPTURED = {"cuda_graph"}
-"""Trained in tests/strategies/test_cuda_graph.py and test_captured_workers.py."""
+"""Trained in tests/strategies/test_cuda_graph.py, and in test_captured_*.py next to it."""
 SPREAD: dict[str, dict[str, Any]] = {
     # One micro-batch, because batch norm would see the difference.
     "pipeline": {"split": ["mlp"], "micro_batch_size": 8, "schedule_mode": "F-then-B"},

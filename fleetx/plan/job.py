@@ -64,6 +64,10 @@ class Job:
     """Asked before a step is recorded to run without the host: False from who works with the host
     in the coming one, but not in each."""
 
+    around_recorded: list[Callable[[], AbstractContextManager[None]]] = field(default_factory=list)
+    """What the host does before and after a step that runs without it, its recording included: in
+    place of what it does around each forward of a step that it leads."""
+
     borrowed: set[str] = field(default_factory=set)
     """Names of parameters that another rank holds, too, and counts as its own."""
 

@@ -2,7 +2,8 @@
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -283,6 +284,20 @@ def test_the_order_of_options_makes_no_other_kind(device: str) -> None:
         group[name] = group.pop(name)
     training.losses(batches([8] * 4, device))
     assert len(training._run.kinds) == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_host_acts_around_each_recorded_step(device: str) -> None:
+    training, seen = Training(device, {}), list[int]()
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        seen.append(len(training.graphs()))
+        yield
+
+    training.engine.job.around_recorded.append(around)
+    training.losses(batches([8] * 6, device))
+    assert seen == [0, 1, 1, 1], "two ran as usual, and the third was recorded and replayed"
 
 
 @pytest.mark.parametrize("device", DEVICES)

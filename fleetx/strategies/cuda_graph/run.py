@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -94,11 +94,14 @@ class Run:
         decided = self.agreement.decided(key, self._stage(kind))
         if kind is None or decided is Stage.USUAL:
             return self._as_usual(whole, batch)
-        if decided is Stage.READY:
-            kind.captured = self.job.together(partial(self._capture, whole, leaves, spec))
-        assert kind.captured is not None
-        self._moved = self._due
-        loss, outputs = self._replay(kind.captured, leaves)
+        with ExitStack() as host:
+            for around in self.job.around_recorded:
+                host.enter_context(around())
+            if decided is Stage.READY:
+                kind.captured = self.job.together(partial(self._capture, whole, leaves, spec))
+            assert kind.captured is not None
+            self._moved = self._due
+            loss, outputs = self._replay(kind.captured, leaves)
         return Driven(loss, outputs)
 
     def _stage(self, kind: _Kind | None) -> Stage:

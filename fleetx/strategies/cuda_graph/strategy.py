@@ -37,7 +37,6 @@ _CONFLICTS = {
     "parameter_server": _SERVERS,
     "dgc": "how many numbers travel is decided by the host in each batch of its ramp-up.",
     "pipeline": "the host of each stage leads the micro-batches of a schedule, one by one.",
-    "tensor_parallel": "the host seeds the random numbers of layers that it cuts.",
 }
 
 
@@ -120,7 +119,8 @@ class CudaGraph(Strategy, name="cuda_graph"):
     def share(self, share: Share) -> Share:
         """Whoever compares plans shall not choose one that is refused later."""
         if share.rule is not None:
-            captured_form(share.rule.cls, spread=share.mesh["sharding"] > 1)
+            spread = share.mesh["sharding"] * share.mesh["tp"] > 1
+            captured_form(share.rule.cls, spread=spread)
         return share
 
     @override

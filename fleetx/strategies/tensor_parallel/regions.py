@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
+from fleetx.strategies.tensor_parallel.draws import DRAWS, drawn
+from fleetx.strategies.tensor_parallel.placing import as_spread, placed, whole
 from fleetx.torch_internals import tree_any, tree_iter, tree_map_only, version_of
 
 Forward = Callable[..., Any]
@@ -35,6 +37,7 @@ class Border:
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._mesh = mesh
+        self._rank = mesh.get_local_rank()
         self._here = _Here()
 
     def around(self, forward: Forward) -> Forward:
@@ -98,7 +101,7 @@ class Border:
             mha.set_fastpath_enabled(False)
             stack.callback(mha.set_fastpath_enabled, fast)
             stack.enter_context(implicit_replication())
-            stack.enter_context(_Mixing(self._mesh))
+            stack.enter_context(_Mixing(self._mesh, self._rank))
             yield
 
     def column(self, forward: Forward) -> Forward:
@@ -174,24 +177,6 @@ class _Here(threading.local):
         self.inside, self.gathered = False, None
 
 
-def as_spread(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
-    """A tensor that is equal on all ranks, as a replicated one; shares memory and gradients."""
-    if isinstance(tensor, DTensor):
-        return tensor
-    return DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)
-
-
-def placed(tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
-    """The tensor with another placement, exchanged between ranks where that takes it."""
-    spread = as_spread(tensor, mesh)
-    if isinstance(placement, Shard) and placement.dim < 0:
-        placement = Shard(placement.dim + spread.ndim)
-    # A redistribution to where it is already would still reduce the gradient by itself.
-    if spread.placements == (placement,):
-        return spread
-    return spread.redistribute(placements=[placement])
-
-
 def _is_spread(value: Any) -> bool:
     return isinstance(value, DTensor)
 
@@ -211,9 +196,9 @@ class _Mixing(TorchFunctionMode):
     which runs outside of the region, would refuse to mix them.
     """
 
-    def __init__(self, mesh: DeviceMesh) -> None:
+    def __init__(self, mesh: DeviceMesh, rank: int) -> None:
         super().__init__()
-        self._mesh = mesh
+        self._mesh, self._rank = mesh, rank
 
     @override
     def __torch_function__(
@@ -241,8 +226,8 @@ class _Mixing(TorchFunctionMode):
             return alike(self._mesh, func, by_batch, *args)
         if func is F.scaled_dot_product_attention:
             return attention(self._mesh, *args, **kwargs)
-        if func is F.dropout and self._mesh.device_type == "cpu":
-            return dropout(self._mesh, *args, **kwargs)
+        if func in DRAWS:
+            return drawn(self._mesh, self._rank, func, args, kwargs)
         return _flattening(self._mesh, func, args, kwargs)
 
 
@@ -353,33 +338,6 @@ def alike(mesh: DeviceMesh, func: Callable[..., Any], where: Placement, *args: D
 
 def _stride(shape: torch.Size) -> tuple[int, ...]:
     return torch.empty(shape, device="meta").stride()
-
-
-def whole(mesh: DeviceMesh, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What every rank computes alone and completely, from tensors that it needs complete."""
-
-    def plain(tensor: DTensor) -> Tensor:
-        return placed(tensor, mesh, Replicate()).to_local()
-
-    args, kwargs = tree_map_only(DTensor, plain, (args, kwargs))
-    return tree_map_only(Tensor, lambda tensor: as_spread(tensor, mesh), func(*args, **kwargs))
-
-
-def dropout(
-    mesh: DeviceMesh, input: DTensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> DTensor:
-    """Dropout with the mask that one process would draw, of which each rank uses its part.
-
-    On accelerators torch does so by itself. On a CPU ranks with parts of unequal size would draw
-    unequally many numbers and never agree on a mask again.
-    """
-    if not training or p == 0:
-        return input
-    where = input.placements[0]
-    if where.is_partial():
-        input, where = placed(input, mesh, Replicate()), Replicate()
-    mask = F.dropout(torch.ones(input.shape, dtype=input.dtype), p)
-    return cast(DTensor, input * placed(mask, mesh, where))
 
 
 def attention(

@@ -1,6 +1,7 @@
 """Random numbers that a group of ranks has in common, whatever their own seeds are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ class SharedRandomness:
     def __init__(self, seed: int, device: torch.device) -> None:
         self._seed, self._device = seed, device
         self.count = 0
-        """Forwards so far."""
+        """Forwards so far; those of a recorded step count as one."""
         self._begun = False
 
     def around(self, forward: Forward) -> Forward:
@@ -30,18 +31,29 @@ class SharedRandomness:
         def run(*args: Any, **kwargs: Any) -> Any:
             if self._begun or not torch.is_grad_enabled() or torch.compiler.is_compiling():
                 return forward(*args, **kwargs)
-            devices = [] if self._device.type == "cpu" else [self._device]
-            with torch.random.fork_rng(devices, device_type=self._device.type):
-                # Twins of a seed and of a count must not meet: hence the hash.
-                _begin_anew(hash((self._seed, self.count)) & (2**63 - 1), self._device)
-                self.count += 1
-                self._begun = True
-                try:
-                    return forward(*args, **kwargs)
-                finally:
-                    self._begun = False
+            with self.begun():
+                return forward(*args, **kwargs)
 
         return run
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Draw the numbers of the next forward inside, and go on outside as if none were drawn.
+
+        Around a recorded step the host does so, too, where the forward inside can no longer: a
+        graph takes its numbers from where the device's generator is when it is replayed. The
+        criterion then draws what follows the forward's numbers, and so does a second forward.
+        """
+        devices = [] if self._device.type == "cpu" else [self._device]
+        with torch.random.fork_rng(devices, device_type=self._device.type):
+            # Twins of a seed and of a count must not meet: hence the hash.
+            _begin_anew(hash((self._seed, self.count)) & (2**63 - 1), self._device)
+            self.count += 1
+            self._begun = True
+            try:
+                yield
+            finally:
+                self._begun = False
 
 
 def _begin_anew(seed: int, device: torch.device) -> None:

@@ -101,6 +101,7 @@ class TensorParallel(Strategy, name="tensor_parallel"):
         seed = common_seed(self.config.tensor_init_seed, job.mesh["tp"], job.device)
         random = self._random = SharedRandomness(seed, job.device)
         replace_forward(model, random.around)
+        job.around_recorded.append(random.begun)
         job.surround.append(lambda module: random.around if module is model else _unchanged)
         return model
 

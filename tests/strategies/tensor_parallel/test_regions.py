@@ -11,12 +11,20 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional as F
 
-from fleetx.strategies.tensor_parallel.regions import Border, as_spread, attention, placed
+from fleetx.strategies.tensor_parallel.draws import dropout_by_parts
+from fleetx.strategies.tensor_parallel.placing import as_spread, placed
+from fleetx.strategies.tensor_parallel.regions import Border, attention
 from fleetx.testing import world
 
 
 def tp() -> DeviceMesh:
     return init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+
+
+def assert_equal_on_ranks(tensor: Tensor) -> None:
+    first = tensor.clone()
+    dist.broadcast(first, src=0)
+    assert torch.equal(tensor, first)
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -202,6 +210,54 @@ def test_dropout_draws_the_masks_of_one_process(cut: Shard | Replicate) -> None:
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
     assert torch.equal(border.around(lambda x: F.dropout(x, training=False))(x), x)
+
+
+@world(2)
+def test_dropout_by_parts_keeps_ranks_together() -> None:
+    """As on GPUs: each rank has memory for its own part alone, and draws as many numbers."""
+    mesh, x = tp(), torch.ones(3, 40).requires_grad_()
+    torch.manual_seed(3)
+    cut = placed(x, mesh, Shard(0))
+    found = dropout_by_parts(mesh, dist.get_rank(), cut, 0.5).full_tensor()
+    torch.manual_seed(3)
+    expected = torch.cat([F.dropout(torch.ones(rows, 40)) for rows in (2, 1)])
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, expected)
+    torch.manual_seed(3)
+    dropout_by_parts(mesh, dist.get_rank(), cut, 0.5)
+    assert_equal_on_ranks(torch.rand(4))
+
+
+Draw = Callable[[Tensor], Tensor]
+DRAWS: dict[str, Draw] = {
+    "bernoulli": lambda x: torch.bernoulli(x.abs().clamp(max=1.0)),
+    "rand_like": torch.rand_like,
+    "normal_": lambda x: torch.zeros_like(x).normal_(1.0),
+    "bernoulli_": lambda x: x * x.new_empty(x.shape).bernoulli_(0.5),
+    "dropout1d": lambda x: F.dropout1d(x, 0.5),
+    "alpha_dropout": lambda x: F.alpha_dropout(x, training=True),
+    "no dropout": lambda x: F.dropout2d(x, training=False),
+}
+
+
+@world(2)
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("cut", [Shard(0), Replicate()], ids=str)
+def test_other_draws_are_those_of_one_process(cut: Shard | Replicate, draw: str) -> None:
+    border, x, function = Border(tp()), numbers(3, 4, 5), DRAWS[draw]
+
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        first = function(placed(x, border._mesh, cut) if isinstance(x, DTensor) else x)
+        return first, F.dropout(x, 0.3)
+
+    torch.manual_seed(3)
+    expected = forward(x)
+    torch.manual_seed(3)
+    found = border.around(forward)(x)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 @world(2)

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from fleetx.graph.recording import Recorder
 from fleetx.strategies.tensor_parallel.shared_randomness import SharedRandomness, common_seed
 from fleetx.testing import world
 
@@ -36,6 +37,41 @@ def test_shared_randomness_leaves_the_rest_alone() -> None:
     with torch.no_grad():
         assert torch.equal(random.around(lambda: torch.rand(2))(), expected)
     assert random.count == 1
+
+
+def test_whoever_leads_a_forward_may_begin_for_it() -> None:
+    random = SharedRandomness(1, torch.device("cpu"))
+    draw = random.around(lambda: torch.rand(4))
+    expected = [draw(), draw()]
+    random.count = 0
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with random.begun():
+        assert torch.equal(draw(), expected[0])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(draw(), expected[1])
+    assert random.count == 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_replay_draws_what_the_usual_forward_would() -> None:
+    device = torch.device("cuda")
+    random, recorder = SharedRandomness(1, device), Recorder(device)
+    draw = random.around(lambda: nn.functional.dropout(torch.ones(1000, device=device)))
+    expected = [draw() for _ in range(4)]
+    random.count = 0
+    torch.manual_seed(5)
+    before = torch.cuda.get_rng_state()
+    with random.begun():
+        recording = recorder.record(draw)
+        found = [recording.replay()]
+    for _ in range(3):
+        with random.begun():
+            found.append(recording.replay())
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    for ours, usual in zip(found, expected, strict=True):
+        assert torch.equal(ours, usual)
+    assert len({tuple(mask.tolist()) for mask in found}) == 4
 
 
 @world(4)
