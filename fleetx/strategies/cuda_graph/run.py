@@ -16,7 +16,6 @@ from fleetx.graph.meta import said
 from fleetx.graph.recording import Recorder, Recording
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
-from fleetx.plan.recorded import Recorded
 from fleetx.plan.step import Driven, Step
 from fleetx.strategies.cuda_graph.agreement import Agreement, Stage
 from fleetx.strategies.cuda_graph.captured import update_unless
@@ -141,8 +140,6 @@ class Run:
         """Skip an update; while recording, the device alone decides."""
         if not self.recorder.active:
             return self.step.unless(flag, update)
-        if self.job.recorded is not None:
-            self.job.recorded.undone = flag
         update_unless(flag, self._optimizer, update)
         return True
 
@@ -194,12 +191,11 @@ class Run:
         before = [parameter.grad for parameter in self._parameters]
 
         def work() -> tuple[Tensor, Sequence[Any]]:
-            with self._being_recorded():
-                driven = self.step.drive(whole, batch)
-                if self._due:
-                    self.step.ready(True)
-                    with self._rates_on_device():
-                        self.step.update()
+            driven = self.step.drive(whole, batch)
+            if self._due:
+                self.step.ready(True)
+                with self._rates_on_device():
+                    self.step.update()
             return driven.loss, driven.outputs
 
         recording = self._recorded(work)
@@ -213,15 +209,6 @@ class Run:
             "" if self._due else " (merged)",
         )
         return _Captured(recording, inputs, before, after)
-
-    @contextmanager
-    def _being_recorded(self) -> Iterator[None]:
-        """Strategies learn that the host will not run this step again."""
-        self.job.recorded = Recorded()
-        try:
-            yield
-        finally:
-            self.job.recorded = None
 
     @contextmanager
     def _rates_on_device(self) -> Iterator[None]:
@@ -268,14 +255,10 @@ class Run:
             parameter.grad = gradient
 
     def _look(self) -> list[int]:
-        """Where everything lies that a recording writes and that others may replace.
-
-        And how often a strategy has replaced something of its own.
-        """
+        """Where everything lies that a recording writes and that others may replace."""
         held = chain(self._optimizer.state.values(), self._buffers)
         state = (v for values in held for v in values.values() if isinstance(v, Tensor))
-        places = [local(tensor).data_ptr() for tensor in chain(state, self._parameters)]
-        return [self.job.replaced, *places]
+        return [local(tensor).data_ptr() for tensor in chain(state, self._parameters)]
 
 
 def _token(leaf: Any) -> Hashable:
