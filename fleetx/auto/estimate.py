@@ -1,7 +1,7 @@
 """How long an update of a plan takes on a cluster, and what it needs: in numbers before it runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil, isnan, prod
 
@@ -15,7 +15,7 @@ from fleetx.plan.exchange import Exchange
 from fleetx.plan.mesh import AXES
 from fleetx.plan.operators import KINDS
 from fleetx.plan.pace import Pace
-from fleetx.plan.share import Share
+from fleetx.plan.share import Share, kept_bytes
 from fleetx.plan.trace import Trace
 from fleetx.plan.work import Column, Work
 
@@ -262,8 +262,14 @@ def _to_host(pace: Pace, device: Device) -> float:
 
 
 def _held(needs: Needs, share: Share) -> dict[str, float]:
-    """What there is when most is there: as the backward begins, or in the middle of it."""
-    moments = _as_it_begins(needs, share), _in_its_middle(needs, share)
+    """What there is when most is there: as the backward begins, or in the middle of it.
+
+    Or as the first one of a new job begins, when the optimizer keeps nothing yet.
+    """
+    moments = [_as_it_begins(needs, share), _in_its_middle(needs, share)]
+    if (first := share.at_first) is not None:
+        new = replace(needs, state=0, activations=kept_bytes(first.waiting))
+        moments.append(_as_it_begins(new, first))
     parts = max(moments, key=lambda held: sum(held.values()))
     return {what: float(size) for what, size in parts.items() if size}
 

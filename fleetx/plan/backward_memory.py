@@ -12,7 +12,7 @@ def as_it_begins(trace: Trace) -> int:
     """
     roots = [call for call in trace.calls if not call.path]
     outputs = {number for call in roots for number in call.makes} - trace.own.keys()
-    ended = _end_of_model(trace)
+    ended = trace.model_ends
     criterion = [one for one in trace.operations if one.at > ended]
     made = {number for one in criterion for number in one.makes} | outputs
     saved = {one.value for one in trace.saved}
@@ -26,7 +26,7 @@ def as_it_begins(trace: Trace) -> int:
 
 def in_its_course(trace: Trace) -> int:
     """Bytes at most in the model, less those let go by then: gradients of values alone."""
-    wanted, leaving, ended = _wanted(trace), _leaving(trace), _end_of_model(trace)
+    wanted, leaving, ended = _wanted(trace), _leaving(trace), trace.model_ends
     gradients, alive, gone, most = set[int](), 0, 0, 0
     for at in reversed(range(len(trace.operations))):
         one = trace.operations[at]
@@ -41,11 +41,6 @@ def in_its_course(trace: Trace) -> int:
         alive -= _bytes(trace, used)
         gone += leaving.get(at, 0)
     return most
-
-
-def _end_of_model(trace: Trace) -> int:
-    """The moment after which only the criterion's operators run."""
-    return max((call.at for call in trace.calls if not call.path), default=0)
 
 
 def _wanted(trace: Trace) -> set[Number]:

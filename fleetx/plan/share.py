@@ -69,6 +69,8 @@ class Share:
     """Submodule and part whose forward runs again in each backward -> up to which moment."""
     extra: tuple[Memory, ...] = ()
     """What strategies keep besides."""
+    at_first: "Share | None" = None
+    """The same with what waits in a new job's first batch, where strategies run more as it is."""
     unknown: tuple[str, ...] = ()
     """What cannot be known before the run, and is not in the numbers."""
 

@@ -127,6 +127,11 @@ class Trace:
         """Bytes of the largest piece of memory."""
         return max((value.size for value in self.values.values()), default=0)
 
+    @property
+    def model_ends(self) -> int:
+        """The moment after which only the criterion's operators run."""
+        return max((call.at for call in self.calls if not call.path), default=0)
+
     def is_like(self, other: "Trace") -> bool:
         """Whether the other did the same with a batch of another size."""
         lengths = (

@@ -297,7 +297,9 @@ def test_a_criterion_that_differentiates_is_refused_unless_it_is_left_alone(told
 class Later(nn.Module):
     """A criterion with a penalty of gradients from its third batch on."""
 
-    batches = 0
+    def __init__(self, batches: int = 0) -> None:
+        super().__init__()
+        self.batches = batches
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
         self.batches += 1
@@ -319,6 +321,24 @@ def test_nothing_is_recorded_before_the_criterion_is_code() -> None:
     assert not all(ask() for ask in engine.job.recordable)
     engine.train_batch((torch.randn(6, 8), torch.randint(0, 4, (6,))))
     assert all(ask() for ask in engine.job.recordable)
+
+
+def goes_on(saved: Any, criterion: Any = functional.cross_entropy) -> Engine:
+    engine = train({}, [], criterion=criterion)
+    assert engine.job.optimizer is not None
+    engine.job.optimizer.load_state_dict(saved)
+    engine.train_batch((torch.randn(6, 8), torch.randint(0, 4, (6,))))
+    return engine
+
+
+def test_a_job_that_goes_on_has_looked_at_its_criterion_before() -> None:
+    """What the plain one keeps would lie beside the optimizer's state, which a new job lacks."""
+    first = train({}, [6]).job.optimizer
+    assert first is not None
+    saved = first.state_dict()
+    assert all(ask() for ask in goes_on(saved).job.recordable)
+    with pytest.raises(PlanError, match=r"Set compile_configs\['criterion'\] to False"):
+        goes_on(saved, Later(batches=2))
 
 
 def test_copies_of_blocks_are_those_of_the_model() -> None:

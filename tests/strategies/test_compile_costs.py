@@ -188,15 +188,15 @@ def test_statistics_over_a_batch_read_it_once_more() -> None:
     assert backward == pytest.approx(7 * size, rel=0.01)
 
 
-def estimated(settings: dict[str, Any], **given: Any) -> Estimate:
+def estimated(settings: dict[str, Any], *, rule: Any = torch.optim.AdamW, **given: Any) -> Estimate:
     """Of a model whose words are most of it, on a device that only moves bytes."""
-    model = nn.Sequential(nn.Embedding(50, 32), nn.Linear(32, 4000))
+    model = nn.Sequential(nn.Embedding(200_000, 32), nn.Linear(32, 4000))
     strategy = fleet.DistributedStrategy()
     for name, value in settings.items():
         setattr(strategy, name, value)
     subject = Subject(
         model=model,
-        optimizer=torch.optim.SGD(model.parameters()),
+        optimizer=rule(model.parameters()),
         sample=torch.zeros(64, 16, dtype=torch.long),
         targets=torch.zeros(64, 16, dtype=torch.long),
         criterion=lambda outputs, targets: functional.cross_entropy(
@@ -214,8 +214,18 @@ def test_a_compiled_criterion_keeps_no_probabilities() -> None:
     alone = {"compile": True, "compile_configs": {"unit": "model", "criterion": False}}
     eager, found = estimated(alone), estimated(SETTINGS)
     assert eager.held["activations"] - found.held["activations"] < 0.01 * size, "scores for these"
-    assert eager.memory - found.memory == pytest.approx(2 * size, rel=0.05)
+    assert eager.memory - found.memory > size
     assert eager.forward - found.forward == pytest.approx(2 * size / 1e9, rel=0.1)
+
+
+def test_the_first_batch_of_a_new_job_needs_what_its_plain_criterion_keeps() -> None:
+    """An optimizer's state is larger here, but there is none yet, and never with plain SGD."""
+    alone = {"compile": True, "compile_configs": {"unit": "model", "criterion": False}}
+    eager, found = (estimated(settings, rule=torch.optim.SGD) for settings in (alone, SETTINGS))
+    assert found.memory == pytest.approx(eager.memory, rel=0.01)
+    later = estimated(SETTINGS)
+    assert later.memory > found.memory
+    assert later.held["optimizer state"] > 0
 
 
 def test_what_recompute_keeps_is_left_to_it() -> None:

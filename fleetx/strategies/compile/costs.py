@@ -102,7 +102,16 @@ def compiled(share: Share, units: Units) -> Share:
     trained = [name for name, piece in subject.parameters().items() if piece.trained]
     key = "compiled", id(trace), units
     found = subject.once(key, partial(_compiled, trace, units, trained))
-    return _timed(_waiting(share, found), found)
+    later = _timed(_waiting(share, found, range(len(found.pieces))), found)
+    return replace(later, at_first=_at_first(share, found)) if units.criterion else later
+
+
+def _at_first(share: Share, found: _Compiled) -> Share:
+    """With a criterion that is no code yet: the first batch tells whether it can be."""
+    assert share.trace is not None
+    operations, ended = share.trace.operations, share.trace.model_ends
+    code = {n for n, one in enumerate(found.pieces) if operations[one.operators[0]].at <= ended}
+    return replace(_waiting(share, found, code), trace=share.trace)
 
 
 def _compiled(trace: Trace, units: Units, trained: Collection[str]) -> _Compiled:
@@ -132,7 +141,7 @@ def _compiled(trace: Trace, units: Units, trained: Collection[str]) -> _Compiled
 
 def _runs(trace: Trace, units: Units) -> Iterator[list[int]]:
     """Places of operators that follow each other and are one piece of code."""
-    ended = max((call.at for call in trace.calls if not call.path), default=0)
+    ended = trace.model_ends
 
     def unit(at: int) -> tuple[str, int] | None:
         one = trace.operations[at]
@@ -170,13 +179,14 @@ def _moment(trace: Trace, piece: Piece, value: int) -> int:
     return trace.operations[piece.operators[0]].at
 
 
-def _waiting(share: Share, found: _Compiled) -> Share:
-    """With what compiled code keeps, where nobody else has decided what is kept."""
+def _waiting(share: Share, found: _Compiled, code: Collection[int]) -> Share:
+    """With what these of the pieces keep, where nobody else has decided what is kept."""
     eager = {(one.value, one.part): one for one in share.waiting}
     here = {
         which: piece
         for which, piece in enumerate(found.pieces)
-        if found.trace.operations[piece.operators[0]].part in share.parts
+        if which in code
+        and found.trace.operations[piece.operators[0]].part in share.parts
         and not _is_replayed(share, piece)
     }
     gone = frozenset[_Place]().union(*(found.saves[which] for which in here))

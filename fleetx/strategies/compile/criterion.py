@@ -24,15 +24,25 @@ class CompiledCriterion:
 
     Code of torch.compile loses, or stops at, what a criterion differentiates by itself, as
     penalties of gradients do. The first batch tells whether it does so; one that begins later is
-    seen by what it sends back through the outputs.
+    seen by what it sends back through the outputs. A job that goes on from a checkpoint was looked
+    at when it began: what the plain criterion keeps, and the optimizer's state, are not there at
+    the same time, so that what fits as a new job fits later on.
+
+    Args:
+        plain: the user's own.
+        compiled: the same as code.
+        has_moved: whether updates were made before this job.
     """
 
-    def __init__(self, plain: Criterion, compiled: Criterion) -> None:
-        self._plain, self._compiled = plain, compiled
+    def __init__(
+        self, plain: Criterion, compiled: Criterion, has_moved: Callable[[], bool]
+    ) -> None:
+        self._plain, self._compiled, self._has_moved = plain, compiled, has_moved
         self._looked = self._made = False
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
         """The loss."""
+        self._looked = self._looked or self._has_moved()
         if self._looked:
             self._made = True
             return self._watched(outputs, targets)

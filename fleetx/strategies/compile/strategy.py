@@ -154,7 +154,9 @@ class Compile(Strategy, name="compile"):
             # By itself and in any number of pieces: what it computes for each score would else be
             # written out and read again, operator by operator.
             run = self._compiled(_with_own_code(_call), fullgraph=False)
-            criterion = CompiledCriterion(job.criterion, partial(run, job.criterion))
+            criterion = CompiledCriterion(
+                job.criterion, partial(run, job.criterion), partial(_has_moved, job)
+            )
             job.criterion = criterion
             job.recordable.append(criterion.is_made)
         blocks = self._blocks(job.size(axis) for axis in AXES)
@@ -206,6 +208,13 @@ class Compile(Strategy, name="compile"):
         if self.config.combo_kernels:
             return {"options": {"combo_kernels": True}}
         return {"mode": None if self.config.mode == "default" else self.config.mode}
+
+
+def _has_moved(job: Job) -> bool:
+    """Whether the optimizer has made updates, as one has whose state was loaded."""
+    state = {} if job.optimizer is None else job.optimizer.state
+    # Some rules make their state at once, and count its updates.
+    return any(bool(kept) and float(kept.get("step", 1)) > 0 for kept in state.values())
 
 
 def _pads(device: torch.device, mesh: Mapping[str, int]) -> bool:
