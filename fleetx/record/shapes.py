@@ -105,7 +105,7 @@ class Shapes:
         self.env.taken = self._refuse_number
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.env)
         self._stand_ins = WeakIdKeyDictionary()
-        """Values on cards -> tensors of the same shape on the CPU."""
+        """Values elsewhere, such as on cards -> fakes of the same shape on the CPU."""
         self._samples: Any = None
         """The one size of all inputs that are like an example: how many samples they have."""
         self.hints: dict[Any, int] = {}
@@ -175,17 +175,17 @@ class Shapes:
             return tensor
         with without_torch_function():
             if tensor.device.type != "cpu":
-                tensor = self._at_home(tensor)
+                return self._at_home(tensor)
             return self.mode.from_tensor(tensor, static_shapes=True)
 
     def _at_home(self, tensor: Tensor) -> Tensor:
-        """A stand-in without numbers: programs are written for the CPU, wherever values are."""
+        """A fake on the CPU: programs are written for it, wherever values are."""
         found: Tensor | None = self._stand_ins.get(tensor)
         if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
-            # Memory that is never touched is not taken from the machine.
-            found = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-            if isinstance(tensor, nn.Parameter):
-                found = nn.Parameter(found, requires_grad=False)
+            with self.mode:
+                found = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+                if isinstance(tensor, nn.Parameter):
+                    found = nn.Parameter(found, requires_grad=False)
             self._stand_ins[tensor] = found
         return found.requires_grad_(tensor.requires_grad)
 
