@@ -390,12 +390,18 @@ def test_groups_meshes_and_spread_parameters() -> None:
     found = model[0](torch.ones(2, 4))  # FSDP does not see what the layer alone returns
     model.reshard()
     internals.fsdp_gathers_before(model, [found])
+    assert trained(records, found)
+    view = model(torch.ones(1, 2, 4))
+    internals.fsdp_gathers_behind(model, [view])
+    view += 1
+    assert trained(records, view)
+
+
+def trained(records: list[Any], outputs: torch.Tensor) -> bool:
     before = [record.sharded_param.grad.to_local().clone() for record in records]
-    found.sum().backward()
-    assert all(
-        (record.sharded_param.grad.to_local() != old).any()
-        for record, old in zip(records, before, strict=True)
-    )
+    outputs.sum().backward()
+    after = [record.sharded_param.grad.to_local() for record in records]
+    return all((new != old).any() for new, old in zip(after, before, strict=True))
 
 
 def test_a_replay_that_has_all_is_ended_by_an_exception() -> None:

@@ -1,7 +1,7 @@
 """Process groups, meshes, DDP, FSDP2, and the meetings of torch's elastic launcher."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ __all__ = [
     "flattened",
     "forget_sharding_plans",
     "fsdp_gathers_before",
+    "fsdp_gathers_behind",
     "fsdp_kept",
     "fsdp_owner",
     "fsdp_records",
@@ -128,6 +129,22 @@ def fsdp_records(module: Any) -> list[FsdpRecord]:
 def fsdp_gathers_before(module: Any, outputs: list[Tensor]) -> None:
     """Let an FSDP module gather its unit as soon as one of these has a gradient."""
     module._get_fsdp_state()._register_pre_backward_hook(outputs)
+
+
+def fsdp_gathers_behind(module: Any, views: Iterable[Tensor]) -> None:
+    """The same for views that a module returned, also if they are written to afterwards.
+
+    What autograd makes of a view that was written to forgets hooks of the view, by which FSDP
+    gathers. What the view was taken of, it passes.
+    """
+    state = module._get_fsdp_state()
+
+    def gather(gradients: tuple[Tensor | None, ...]) -> None:
+        state._pre_backward(None)
+
+    for view in views:
+        if view._base is not None and view._base.grad_fn is not None:
+            view._base.grad_fn.register_prehook(gather)
 
 
 def fsdp_owner(record: FsdpRecord) -> tuple[nn.Module, str]:

@@ -898,6 +898,41 @@ def test_the_layers_of_a_sequence_may_be_called_without_it(stage: int) -> None:
     torch.testing.assert_close(found, moved_by_one_step(Looped(), inputs, None))
 
 
+class Attends(nn.Module):
+    """Returns a view, as attention does that joins its heads, and linear layers of three axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.outer(torch.tanh(self.inner(x)).flatten(0, 1))
+        return made.unflatten(0, x.shape[:2])
+
+
+class Residual(nn.Module):
+    """Writes to what its layers return, as many a residual block does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.act = Attends(), Attends(), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        y += x
+        z: Tensor = self.second(y).mul_(0.5)
+        return z + self.act(self.first(z))
+
+
+@world(2)
+@STAGES
+@pytest.mark.filterwarnings("error:FSDP2-wrapped module")
+def test_what_units_return_may_be_written_to(stage: int) -> None:
+    inputs = torch.arange(24.0).reshape(2, 3, 4) / 24
+    found = moved_by_one_step(Residual(), inputs, stage)
+    torch.testing.assert_close(found, moved_by_one_step(Residual(), inputs, None))
+
+
 @world(2)
 @STAGES
 def test_weights_that_are_read_without_a_call_are_named(stage: int) -> None:

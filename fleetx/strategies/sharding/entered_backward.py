@@ -1,9 +1,11 @@
 """Weights are gathered again for a backward, wherever it enters a unit.
 
 FSDP looks at what the last module of a unit returned, and there at what torch's trees hold. A loss
-may come from the first of two heads that travel together, or from a distribution.
+may come from the first of two heads that travel together, or from a distribution; and a view that
+was returned may be written to, as in ``x += y`` or by an activation in place.
 """
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 from fleetx.comm.nested import tensors
 from fleetx.strategies.sharding.units import Unit
-from fleetx.torch_internals import fsdp_gathers_before, is_fsdp
+from fleetx.torch_internals import fsdp_gathers_before, fsdp_gathers_behind, is_fsdp
 
 _SEEN = (Tensor, int, float, str, type(None))
 
@@ -22,16 +24,27 @@ def gather_where_entered(model: nn.Module, units: Sequence[Unit]) -> None:
     """Watch what the modules of units, and the model, return; all of them are laid out."""
     for unit in units:
         for module in unit.modules:
-            module.register_forward_hook(partial(_returned, several=len(unit.modules) > 1))
-    model.register_forward_hook(partial(_returned, several=False))
+            _watch(module, several=len(unit.modules) > 1)
+    # torch warns of views that are written to, since it forgets them; here they are remembered.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    _watch(model, several=False)
 
 
-def _returned(module: nn.Module, args: Any, outputs: Any, *, several: bool) -> None:
+def _watch(module: nn.Module, *, several: bool) -> None:
+    module.register_forward_hook(partial(_returned, several=several), with_kwargs=True)
+
+
+def _returned(module: nn.Module, args: Any, kwargs: Any, outputs: Any, *, several: bool) -> None:
     # A copy of the model has this hook, too, and is plain.
     if not torch.is_grad_enabled() or not is_fsdp(module):
         return
+    found = tensors(outputs)
     if several or not _is_seen(outputs):
-        fsdp_gathers_before(module, tensors(outputs))
+        fsdp_gathers_before(module, found)
+    # FSDP hands the module views of what it is given: these come from others.
+    given = {id(tensor._base) for tensor in tensors((args, kwargs))}
+    views = (one for one in found if one.requires_grad and id(one._base) not in given)
+    fsdp_gathers_behind(module, views)
 
 
 def _is_seen(outputs: Any) -> bool:
