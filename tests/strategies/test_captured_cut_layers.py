@@ -151,4 +151,4 @@ def test_workers_on_one_card_capture_cut_layers(names: list[str], tmp_path: Path
             check([found[name] for found in told], name, looseness(name, strict=1e-3))
         except AssertionError as fault:
             faults[name] = fault
-    assert faults == {}
+    assert not faults, "\n\n".join(f"{name}: {fault}" for name, fault in faults.items())

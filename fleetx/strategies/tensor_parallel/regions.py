@@ -59,7 +59,7 @@ class Border:
             named = dict(zip(kwargs, spread[len(args) :], strict=True))
             with self._within(), _explained():
                 outputs = forward(*spread[: len(args)], **named)
-            return tree_map_only(DTensor, DTensor.full_tensor, outputs)
+            return tree_map_only(DTensor, _own, outputs)
 
         return run
 
@@ -69,7 +69,7 @@ class Border:
             return forward(*args, **kwargs)
         args, kwargs = tree_map_only(Tensor, lambda t: as_spread(t, self._mesh), (args, kwargs))
         outputs = forward(*args, **kwargs)
-        return tree_map_only(DTensor, lambda tensor: tensor.full_tensor(), outputs)
+        return tree_map_only(DTensor, _own, outputs)
 
     def surround(self, forward: Forward) -> Forward:
         """What runs compiled code, which cannot enter and leave regions by itself."""
@@ -175,6 +175,15 @@ class _Here(threading.local):
 
     def leave(self) -> None:
         self.inside, self.gathered = False, None
+
+
+def _own(spread: DTensor) -> Tensor:
+    """The complete tensor, to which code outside may write, as in ``x += y``.
+
+    What comes out of a DTensor is a view that autograd refuses to change.
+    """
+    found = spread.full_tensor()
+    return found.clone() if found.requires_grad and found._is_view() else found
 
 
 def _is_spread(value: Any) -> bool:

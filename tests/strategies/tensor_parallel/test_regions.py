@@ -57,6 +57,18 @@ def test_everything_is_spread_inside_and_plain_outside() -> None:
 
 
 @world(2)
+@pytest.mark.parametrize("where", [Shard(0), Replicate()], ids=str)
+def test_what_comes_out_may_be_written_to(where: Shard | Replicate) -> None:
+    mesh = tp()
+    run = Border(mesh).around(lambda x: placed((x * 2).exp(), mesh, where))
+    x = numbers(4, 3).requires_grad_()
+    found = run(x)
+    found += x  # as in a residual block; what exp() keeps for its backward stays as it was
+    found.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * (2 * x).exp() + 1)
+
+
+@world(2)
 def test_only_the_outermost_converts() -> None:
     border, kinds = Border(tp()), []
 
