@@ -6,9 +6,9 @@ from fleetx.plan.trace import Number, Operation, Trace
 
 
 def as_it_begins(trace: Trace) -> int:
-    """Bytes at most while it passes the criterion.
+    """Bytes at most before and while it passes the criterion.
 
-    Outputs, which whoever called the model still has, and gradients of the criterion's values.
+    Outputs, of which the step lets go when there is a loss, then gradients of the criterion's values.
     """
     roots = [call for call in trace.calls if not call.path]
     outputs = {number for call in roots for number in call.makes} - trace.own.keys()
@@ -21,7 +21,7 @@ def as_it_begins(trace: Trace) -> int:
         gradients |= made.intersection(one.reads) if one.makes else set()
         most = max(most, _bytes(trace, gradients))
         gradients -= {*one.makes}
-    return _bytes(trace, outputs - saved) + most
+    return max(_bytes(trace, outputs - saved), most)
 
 
 def in_its_course(trace: Trace) -> int:

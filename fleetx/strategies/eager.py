@@ -34,7 +34,9 @@ class Eager(Strategy, name="eager"):
             inputs, targets = batch
             outputs = job.call(inputs)
             loss = job.criterion(outputs, targets)
+            kept = [outputs] if job.keep_outputs else ()
+            del outputs  # scores of many words are large, and backward may do without them
             step.scale(loss).backward()
-            return Driven(loss.detach(), [outputs] if job.keep_outputs else ())
+            return Driven(loss.detach(), kept)
 
         return replace(step, drive=drive, evaluate=job.call)

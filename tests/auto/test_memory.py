@@ -12,9 +12,11 @@ from torch.optim import Adam
 
 import fleetx as fleet
 from fleetx.auto.estimate import estimate
+from fleetx.engine.engine import Engine
 from fleetx.plan.accounts import Accounts
 from fleetx.plan.compose import compose
 from fleetx.plan.subject import Subject
+from fleetx.static.run.single_worker import LoneMesh
 from tests.auto.test_search import cluster
 from tests.libraries import torchvision, transformers
 
@@ -77,16 +79,13 @@ def test_the_worst_moment_of_a_step(
     plan = compose(fleet.DistributedStrategy().request(), 1)
     expected = estimate(Accounts(plan, subject), cluster(devices_per_node=1)).memory
 
-    def step() -> None:
-        outputs = made(**sample) if isinstance(sample, dict) else made(sample)
-        criterion(outputs, targets).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    step()  # makes the optimizer's state
+    mesh, device = LoneMesh(), torch.device("cpu")
+    engine = Engine(plan, made, device=device, mesh=mesh, criterion=criterion)
+    moving = engine.attach(optimizer)
+    engine.train_batch((sample, targets))  # makes the optimizer's state
     tracker = MemTracker()
-    tracker.track_external(made, optimizer)
+    tracker.track_external(made, moving)
     with tracker:
-        step()
+        engine.train_batch((sample, targets))
     peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
     assert expected == pytest.approx(peak, rel=0.05)

@@ -170,6 +170,32 @@ def test_a_model_whose_gradients_are_encoded_is_freed(settings: dict[str, Any]) 
     assert gone() is None
 
 
+FREES: dict[str, dict[str, Any]] = {
+    "dp": {},
+    "amp": {"amp": True, "amp_configs": {"dtype": "bfloat16"}},
+    "compile": {"compile": True, "compile_configs": {"backend": "aot_eager"}},
+    "pp of one": {"pipeline": True, "pipeline_configs": {"accumulate_steps": 2}},
+}
+
+
+@world(1)
+@pytest.mark.parametrize("name", FREES)
+def test_outputs_are_gone_when_the_model_has_its_backward(name: str) -> None:
+    """Scores of many words are most of a step's memory."""
+    start(**FREES[name])
+    model, made = stack(), list[Any]()
+    alive: list[bool] = []
+    ours: Any = fleet.distributed_model(model, criterion=lambda out, _: (out * 2).mean())
+    fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    ours.register_forward_hook(lambda *given: made.append(weakref.ref(given[-1])))
+    first: Any = next(iter(model.parameters()))
+    first.register_post_accumulate_grad_hook(lambda _: alive.append(made[-1]() is not None))
+    for _ in range(2):
+        ours.train_batch((torch.ones(4, WIDTH), torch.zeros(4)))
+    assert len(made) == len(alive) > 1
+    assert not any(alive)
+
+
 MEMORY = """
 import gc
 import sys

@@ -190,7 +190,7 @@ def test_statistics_over_a_batch_read_it_once_more() -> None:
 
 def estimated(settings: dict[str, Any], *, rule: Any = torch.optim.AdamW, **given: Any) -> Estimate:
     """Of a model whose words are most of it, on a device that only moves bytes."""
-    model = nn.Sequential(nn.Embedding(200_000, 32), nn.Linear(32, 4000))
+    model = nn.Sequential(nn.Embedding(80_000, 32), nn.Linear(32, 4000))
     strategy = fleet.DistributedStrategy()
     for name, value in settings.items():
         setattr(strategy, name, value)
@@ -214,7 +214,7 @@ def test_a_compiled_criterion_keeps_no_probabilities() -> None:
     alone = {"compile": True, "compile_configs": {"unit": "model", "criterion": False}}
     eager, found = estimated(alone), estimated(SETTINGS)
     assert eager.held["activations"] - found.held["activations"] < 0.01 * size, "scores for these"
-    assert eager.memory - found.memory > size
+    assert eager.memory - found.memory == pytest.approx(size, rel=0.05)
     assert eager.forward - found.forward == pytest.approx(2 * size / 1e9, rel=0.1)
 
 

@@ -46,10 +46,11 @@ def one_after_the_other(job: Job, counted: Callable[[int], int]) -> Drive:
         for share, wanted in zip(shares(inputs, count), shares(targets, count), strict=True):
             outputs = job.call(share)
             loss = criterion_of(job)(outputs, wanted)
-            step.scale(loss / count).backward()
-            total += loss.detach() / count
             if job.keep_outputs:
                 kept.append(outputs)
+            del outputs  # scores of many words are large, and backward may do without them
+            step.scale(loss / count).backward()
+            total += loss.detach() / count
         return Driven(total, kept)
 
     return drive
