@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -119,3 +120,23 @@ def test_it_goes_on_exactly(name: str, tmp_path: Path) -> None:
         for key, value in weights.items():
             torch.testing.assert_close(value, theirs[key], rtol=0, atol=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-8"], "the old ones go"
+
+
+@world(2)
+def test_tensors_come_back_whatever_their_order_in_memory(tmp_path: Path) -> None:
+    """Of models in ``channels_last``, and of orthogonal parametrizations."""
+    fleet.init(is_collective=True)
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 4, 3), nn.Flatten(), parametrizations.orthogonal(nn.Linear(16, 16)))
+    net = nn.Sequential(*layers).to(memory_format=torch.channels_last)
+    assert any(not tensor.is_contiguous() for tensor in net.state_dict().values())
+    model = fleet.distributed_model(net)
+    optimizer = fleet.distributed_optimizer(torch.optim.Adam(model.parameters(), 0.1))
+    batch = torch.randn(2, 3, 4, 4)
+    optimizer.minimize(model(batch).sum())
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    for wait in (True, False):
+        save_checkpoint(tmp_path, model, optimizer, step=1, wait=wait)
+        optimizer.minimize(model(batch).sum())
+        load_checkpoint(tmp_path, model, optimizer)
+        assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
