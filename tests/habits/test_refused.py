@@ -383,3 +383,15 @@ def test_rows_are_shortened_in_a_pure_mode_where_they_stay_float32() -> None:
     model(torch.arange(6)).sum().backward()
     assert layer.weight.norm(dim=1).max() < 1.001
     roles.stop()
+
+
+@pytest.mark.parametrize("flag", ["sharding", "fp16_allreduce"])
+@world(2)
+def test_gradients_of_rows_are_refused_where_whole_ones_travel(flag: str) -> None:
+    roles.stop()
+    strategy = fleet.DistributedStrategy()
+    setattr(strategy, flag, True)
+    fleet.init(is_collective=True, strategy=strategy)
+    words = nn.Embedding(6, 4, sparse=True)
+    with pytest.raises(fleet.PlanError, match=r"'0' has sparse = True.* with sparse=False"):
+        laid_out(nn.Sequential(words, nn.Linear(4, 3)))
