@@ -89,6 +89,7 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
     for name in (name for name, parameter in model.named_parameters() if not parameter.dim()):
         raise PlanError(_SCALAR.format(repr(name), name, name))
     _check_formats(model, units)
+    _lay_in_rows(model)
     if any(parameter.is_complex() for parameter in model.parameters()):
         update_cut_complex_numbers()
     # Loaded here: FSDP takes a second that jobs without sharding do not pay.
@@ -136,6 +137,13 @@ def _classes_explained(unit: Unit) -> Iterator[None]:
             "Give these arguments of __init_subclass__ defaults, end units elsewhere by "
             "sharding_configs['segment_anchors'], or set strategy.sharding = False."
         ) from error
+
+
+def _lay_in_rows(model: nn.Module) -> None:
+    """Bring parameters whose rows lie otherwise (channels_last, transposed) to an order to cut."""
+    for parameter in model.parameters():
+        if not (parameter.is_contiguous() or hasattr(parameter, "to_local")):
+            parameter.data = parameter.data.contiguous()
 
 
 def _check_formats(model: nn.Module, units: Sequence[Unit]) -> None:
