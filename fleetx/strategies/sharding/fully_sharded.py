@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from fleetx.comm.complex_numbers import update_cut_complex_numbers
+from fleetx.comm.nested import mapped, tensors
 from fleetx.comm.pairwise import is_gloo
 from fleetx.graph.meta import said
 from fleetx.plan import option
@@ -118,6 +119,7 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
     if again:
         copy_returned_weights(model, units)
         replace_forward(model, partial(_explained, model))
+    replace_forward(model, _of_plain_tensors)
 
 
 @contextmanager
@@ -161,8 +163,8 @@ def _check_formats(model: nn.Module, units: Sequence[Unit]) -> None:
             raise PlanError(_FORMATS.format(owner, said.replace("torch.", "")))
 
 
-def _is_spread(parameter: Any) -> bool:
-    mesh = getattr(parameter, "device_mesh", None)
+def _is_spread(tensor: Any) -> bool:
+    mesh = getattr(tensor, "device_mesh", None)
     return mesh is not None and "sharding" in (mesh.mesh_dim_names or ())
 
 
@@ -183,6 +185,26 @@ def _explained(model: nn.Module, forward: Forward) -> Forward:
             raise PlanError(_UNGATHERED.format(weights_read(model, error))) from error
 
     return run
+
+
+def _of_plain_tensors(forward: Forward) -> Forward:
+    """Take the spread out of inputs that a script made from a parameter.
+
+    As many recurrent models begin: ``next(model.parameters()).new_zeros(layers, rows, width)``.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        compiled = torch.compiler.is_compiling()  # by the script, for inputs that are plain
+        if not compiled and any(map(_is_spread, tensors((args, kwargs)))):
+            args, kwargs = mapped(_plain, (args, kwargs))
+        return forward(*args, **kwargs)
+
+    return run
+
+
+def _plain(value: Any) -> Any:
+    # A parameter among the inputs would get a gradient that nobody exchanges.
+    return value.full_tensor() if _is_spread(value) and not value.requires_grad else value
 
 
 def _named(model: nn.Module, entry: str, named: Mapping[str, str]) -> list[str]:
