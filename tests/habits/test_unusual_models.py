@@ -203,6 +203,31 @@ class Mixed(nn.Module):
         return F.linear(x + 0j, self.weight).abs() + self.bias
 
 
+class WithoutTokens(nn.Module):
+    """Has as many tokens of its own as its configuration says: none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Parameter(torch.zeros(0, 6)), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.cat([self.tokens, x]))
+
+
+@world(2)
+def test_a_parameter_without_numbers_is_named() -> None:
+    for flags in (FIRST, LAST):
+        begun(flags)
+        model: Any = WithoutTokens()
+        with pytest.raises(fleet.PlanError, match=r"'tokens' has no numbers\. Freeze it"):
+            fleet.distributed_model(model)
+        begun(flags)
+        model = WithoutTokens()
+        model.tokens.requires_grad_(False)
+        model = fleet.distributed_model(model)
+        learn(model, entropy, slice(None), fleet.distributed_optimizer(rule(model)))
+
+
 @world(2)
 def test_what_cannot_be_in_force_is_refused() -> None:
     begun(LAST)

@@ -37,6 +37,12 @@ _SCALAR = (
     "model.{} = nn.Parameter(model.{}.detach().reshape(1)), which computes the same wherever it is "
     "multiplied or added; or set strategy.sharding = False."
 )
+_EMPTY = (
+    "strategy.sharding = True cuts parameters and adds up parts of their gradients, and {!r} has "
+    "no numbers. Freeze it before fleet.distributed_model(), by "
+    "model.{}.requires_grad_(False), for there is nothing to train; or set strategy.sharding = "
+    "False."
+)
 _FORMATS = (
     "strategy.sharding = True reduces gradients that travel together in one format, and {} has "
     "parameters of several: {}. Give those of one format a submodule of their own, which the "
@@ -87,8 +93,7 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
         job: says over which ranks.
         again: let go of weights after a forward and gather them again in backward.
     """
-    for name in (name for name, parameter in model.named_parameters() if not parameter.dim()):
-        raise PlanError(_SCALAR.format(repr(name), name, name))
+    _check_shapes(model)
     _check_formats(model, units)
     _lay_in_rows(model)
     if any(parameter.is_complex() for parameter in model.parameters()):
@@ -146,6 +151,14 @@ def _lay_in_rows(model: nn.Module) -> None:
     for parameter in model.parameters():
         if not (parameter.is_contiguous() or hasattr(parameter, "to_local")):
             parameter.data = parameter.data.contiguous()
+
+
+def _check_shapes(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if not parameter.dim():
+            raise PlanError(_SCALAR.format(repr(name), name, name))
+        if parameter.requires_grad and not parameter.numel():
+            raise PlanError(_EMPTY.format(name, name))
 
 
 def _check_formats(model: nn.Module, units: Sequence[Unit]) -> None:
