@@ -1,7 +1,7 @@
 """What ``distributed_optimizer`` returns: an optimizer whose step goes through the plan."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, cast
 
@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from fleetx.api.given_optimizer import goes_through, own_calls
 from fleetx.api.grad_clip import GradClip
+from fleetx.api.moved_numbers import MovedNumbers, put_back
 from fleetx.api.saved_layout import WHOLE, check_fits, check_order, check_same, layout_of
 from fleetx.comm.held_gradients import forget_gradients
 from fleetx.engine.engine import ONE_LOSS, Engine
@@ -48,6 +49,7 @@ class DistributedOptimizer(Optimizer):
         self._fresh: dict[str, dict[str, Any]] = {}
         """The state of each strategy before the first batch."""
         self._layout: dict[str, Any] = {}
+        self._numbers = MovedNumbers(optimizer.param_groups)
 
     def bind(self, engine: Engine) -> None:
         """Join the model whose parameters the optimizer moves."""
@@ -59,6 +61,7 @@ class DistributedOptimizer(Optimizer):
         self._engine, engine.steered_by = engine, self
         self._fresh = {s.name: s.state_dict() for s in engine.plan.strategies}
         self._layout = layout_of(engine, self._inner)
+        self._numbers = MovedNumbers(self._inner.param_groups)
 
     def steers(self, engine: Engine) -> bool:
         """Whether it moves that engine's model."""
@@ -205,6 +208,14 @@ class DistributedOptimizer(Optimizer):
         """The same on this worker alone, for whoever hears how the others fare."""
         self._check(state_dict)
         self._load(state_dict)
+
+    def moved_numbers(self) -> list[dict[str, Any]]:
+        """The numbers of each group that schedules or the script have changed in this run."""
+        return self._numbers.of(self._inner.param_groups)
+
+    def take_numbers(self, moved: Sequence[Mapping[str, Any]]) -> None:
+        """Take back what ``moved_numbers`` returned."""
+        put_back(self._inner.param_groups, moved)
 
     def take_moved(self, state_dict: Mapping[str, Any]) -> None:
         """Take on this worker what was put together for its layout, whichever layout saved it."""

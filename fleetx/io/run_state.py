@@ -128,6 +128,7 @@ class RunState:
             **extra,
             "random": random_state(self._job.device),
             "layout": json.dumps(self.layout()),
+            "moved": self.optimizer.moved_numbers(),
             "strategies": {s.name: kept for s in self._strategies if (kept := self._counters(s))},
             "extra": extra_states(self.engine, state) if any(map(is_extra, state)) else {},
         }
@@ -264,6 +265,8 @@ class RunState:
             self._job.brought(held)
             load_extra_states(self.engine, given["extra"])
             self.optimizer.take_moved(self._optimizer_of(reader, given))
+            if roles.identity().is_collective:  # servers are told numbers once, by the first worker
+                self.optimizer.take_numbers(given.get("moved", []))
             gradients = self._gradients_of(reader)
             let_wait(self._job.model, gradients)
         if not gradients:

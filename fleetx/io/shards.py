@@ -140,7 +140,8 @@ class _Saving(DefaultSavePlanner):
 
     @override
     def lookup_object(self, index: MetadataIndex) -> Tensor:
-        return self._chunks[index.fqn].here
+        # Files hold rows one after the other, whatever the order in memory (channels_last).
+        return self._chunks[index.fqn].here.contiguous()
 
 
 def _item(name: str, chunk: Chunk) -> WriteItem:

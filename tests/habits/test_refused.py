@@ -358,3 +358,40 @@ def _penalised(stage: int) -> None:
     out = model(x.requires_grad_())
     with pytest.raises(fleet.PlanError, match=r"differentiates gradients \(create_graph=True"):
         torch.autograd.grad(out.sum(), x, create_graph=True)
+
+
+@world(2)
+def test_rows_that_a_forward_shortens_for_one_worker_alone_are_refused() -> None:
+    sharded = {"sharding": True, "sharding_configs": {"stage": 1}}
+    pure = {"amp": True, "amp_configs": {"use_pure_bf16": True}}
+    cases: Any = (({}, "workers have other"), (sharded, "strategy.sharding"), (pure, "a pure mode"))
+    for settings, why in cases:
+        begun(**settings)
+        for kind in (nn.Embedding, nn.EmbeddingBag):
+            with pytest.raises(fleet.PlanError, match=rf"'0' has max_norm = 1, .*{why}.* shorten"):
+                fleet.distributed_model(nn.Sequential(kind(6, 4, max_norm=1.0), nn.Linear(4, 3)))
+    begun()
+    frozen = nn.Embedding.from_pretrained(torch.randn(6, 4), max_norm=1.0)
+    fleet.distributed_model(nn.Sequential(frozen, nn.Linear(4, 3)))
+
+
+def test_rows_are_shortened_in_a_pure_mode_where_they_stay_float32() -> None:
+    configs = {"use_pure_bf16": True, "custom_black_varnames": ["0"]}
+    begun(amp=True, amp_configs=configs)
+    layer = nn.Embedding(6, 4, max_norm=1.0)
+    model = fleet.distributed_model(nn.Sequential(layer, nn.Linear(4, 3)))
+    model(torch.arange(6)).sum().backward()
+    assert layer.weight.norm(dim=1).max() < 1.001
+    roles.stop()
+
+
+@pytest.mark.parametrize("flag", ["sharding", "fp16_allreduce"])
+@world(2)
+def test_gradients_of_rows_are_refused_where_whole_ones_travel(flag: str) -> None:
+    roles.stop()
+    strategy = fleet.DistributedStrategy()
+    setattr(strategy, flag, True)
+    fleet.init(is_collective=True, strategy=strategy)
+    words = nn.Embedding(6, 4, sparse=True)
+    with pytest.raises(fleet.PlanError, match=r"'0' has sparse = True.* with sparse=False"):
+        laid_out(nn.Sequential(words, nn.Linear(4, 3)))

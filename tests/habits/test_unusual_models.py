@@ -104,6 +104,30 @@ class WithToken(nn.Module):
         return self.head(tokens.tanh().mean(1))
 
 
+class Words(nn.Module):
+    """Its first state is made from a parameter, as in PyTorch's word language model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(6, 6, 2), nn.Linear(6, 3)
+
+    def first_state(self, rows: int) -> tuple[Tensor, Tensor]:
+        weight = next(self.parameters())
+        return weight.new_zeros(2, rows, 6), weight.new_zeros(2, rows, 6)
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Any]:
+        output, state = self.rnn(x, state)
+        return self.head(output), state
+
+
+def of_words(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    state, loss = model.first_state(len(x)), torch.zeros(())
+    for _ in range(2):
+        output, state = model(x[None], tuple(each.detach() for each in state))
+        loss = loss + F.cross_entropy(output[0], y)
+    return loss
+
+
 def entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y)
 
@@ -112,6 +136,7 @@ CASES: dict[str, tuple[type[nn.Module], Loss, list[Flags]]] = {
     "an unused head": (TwoHeads, of_first_head, [LAST | UNUSED]),
     "distributions": (Gaussian, unlikeliness, [UNUSED, FIRST | UNUSED, LAST | UNUSED]),
     "complex": (Spectral, entropy, [{}, FIRST, LAST]),
+    "a state made from a weight": (Words, of_words, [{}, FIRST, LAST]),
     "a returned weight": (WithToken, entropy, [LAST | {"sharding_configs": PIECES}]),
 }
 
@@ -176,6 +201,31 @@ class Mixed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x + 0j, self.weight).abs() + self.bias
+
+
+class WithoutTokens(nn.Module):
+    """Has as many tokens of its own as its configuration says: none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Parameter(torch.zeros(0, 6)), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.cat([self.tokens, x]))
+
+
+@world(2)
+def test_a_parameter_without_numbers_is_named() -> None:
+    for flags in (FIRST, LAST):
+        begun(flags)
+        model: Any = WithoutTokens()
+        with pytest.raises(fleet.PlanError, match=r"'tokens' has no numbers\. Freeze it"):
+            fleet.distributed_model(model)
+        begun(flags)
+        model = WithoutTokens()
+        model.tokens.requires_grad_(False)
+        model = fleet.distributed_model(model)
+        learn(model, entropy, slice(None), fleet.distributed_optimizer(rule(model)))
 
 
 @world(2)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch.nn.utils import parametrizations
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import fleetx as fleet
@@ -119,3 +120,61 @@ def test_it_goes_on_exactly(name: str, tmp_path: Path) -> None:
         for key, value in weights.items():
             torch.testing.assert_close(value, theirs[key], rtol=0, atol=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-8"], "the old ones go"
+
+
+@world(2)
+def test_tensors_come_back_whatever_their_order_in_memory(tmp_path: Path) -> None:
+    """Of models in ``channels_last``, and of orthogonal parametrizations."""
+    fleet.init(is_collective=True)
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 4, 3), nn.Flatten(), parametrizations.orthogonal(nn.Linear(16, 16)))
+    net: Any = nn.Sequential(*layers)
+    net = net.to(memory_format=torch.channels_last)
+    assert any(not tensor.is_contiguous() for tensor in net.state_dict().values())
+    model = fleet.distributed_model(net)
+    optimizer = fleet.distributed_optimizer(torch.optim.Adam(model.parameters(), 0.1))
+    batch = torch.randn(2, 3, 4, 4)
+    optimizer.minimize(model(batch).sum())
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    for wait in (True, False):
+        save_checkpoint(tmp_path, model, optimizer, step=1, wait=wait)
+        optimizer.minimize(model(batch).sum())
+        load_checkpoint(tmp_path, model, optimizer)
+        assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
+
+
+def cycled(folder: Path | None, how: str) -> dict[str, Any]:
+    """Trains with numbers that move: by a schedule, which leads momentum too, or by hand."""
+
+    def begun() -> tuple[Any, Any, dict[str, Any]]:
+        fleet.init(is_collective=True)
+        torch.manual_seed(0)
+        model = fleet.distributed_model(nn.Linear(6, 3))
+        groups: list[dict[str, Any]] = [{"params": [model.weight]}, {"params": [model.bias]}]
+        groups[0]["weight_decay"] = 0.1
+        optimizer = fleet.distributed_optimizer(torch.optim.AdamW(groups, 0.05, eps=0.1))
+        parts = {} if how == "hand" else {"schedule": OneCycleLR(optimizer, 0.1, 20)}
+        return model, optimizer, parts
+
+    model, optimizer, parts = begun()
+    for at in range(6):
+        if at == 3 and folder is not None:
+            save_checkpoint(folder, model, optimizer, step=at, parts=parts)
+            model, optimizer, parts = begun()
+            load_checkpoint(folder, model, optimizer, parts=parts)
+        generator = torch.Generator().manual_seed(at)
+        x = torch.randn(8, 6, generator=generator)[fleet.worker_index() :: 2]
+        optimizer.minimize(model(x).square().mean())
+        for group in optimizer.param_groups:
+            if how == "hand":
+                group["lr"] *= 0.7
+                group["weight_decay"] += 0.1
+        if how != "hand":
+            parts["schedule"].step()
+    return fleet.full_state_dict(model, everywhere=True)
+
+
+@pytest.mark.parametrize("how", ["schedule", "hand"])
+def test_numbers_that_a_run_has_moved_go_on(how: str, tmp_path: Path) -> None:
+    expected, found = (world(2).run(cycled, folder, how)[0] for folder in (None, tmp_path))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -142,3 +142,22 @@ def test_complex_gradients_are_limited_by_all_of_their_numbers() -> None:
     single = [torch.full((1,), 4j, dtype=torch.complex128)]
     by_norm(single, 2.0)
     torch.testing.assert_close(single[0], torch.full((1,), 2j, dtype=torch.complex128))
+
+
+def limited(*, sparse: bool, by: str) -> Any:
+    start(clip=True, clip_configs={"by": by, "limit": 0.01})
+    torch.manual_seed(0)
+    words = torch.nn.Embedding(20, 4, sparse=sparse)
+    model = fleet.distributed_model(torch.nn.Sequential(words, torch.nn.Linear(4, 3)))
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    generator = torch.Generator().manual_seed(fleet.worker_index())
+    for _ in range(3):  # words come several times, on one worker and on both
+        ids = torch.randint(0, 20, (16,), generator=generator)
+        optimizer.minimize(F.cross_entropy(model(ids), ids % 3))
+    return weights(model)
+
+
+@pytest.mark.parametrize("by", ["global_norm", "norm", "value"])
+@world(2)
+def test_sparse_gradients_are_limited_as_whole_ones(by: str) -> None:
+    torch.testing.assert_close(limited(sparse=True, by=by), limited(sparse=False, by=by))

@@ -943,3 +943,27 @@ def test_weights_that_are_read_without_a_call_are_named(stage: int) -> None:
     else:
         found = moved_by_one_step(Reader(), ids, stage)
         torch.testing.assert_close(found, moved_by_one_step(Reader(), ids, None))
+
+
+def learned_from_images(stage: int | None) -> dict[str, Tensor]:
+    start(None if stage is None else {"stage": stage})
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 3))
+    net: Any = nn.Sequential(*layers)
+    net = net.to(memory_format=torch.channels_last)
+    net[2].weight = nn.Parameter(torch.randn(16, 3).t())
+    assert not net[0].weight.is_contiguous()
+    assert not net[2].weight.is_contiguous()
+    model = fleet.distributed_model(net)
+    optimizer = fleet.distributed_optimizer(torch.optim.Adam(model.parameters(), 0.01, eps=1e-3))
+    for at in range(3):
+        generator = torch.Generator().manual_seed(2 * at + fleet.worker_index())
+        images = torch.randn(4, 3, 4, 4, generator=generator)
+        optimizer.minimize(model(images.to(memory_format=torch.channels_last)).square().mean())
+    return fleet.full_state_dict(model, everywhere=True)
+
+
+@STAGES
+@world(2)
+def test_parameters_are_cut_whatever_their_order_in_memory(stage: int) -> None:
+    torch.testing.assert_close(learned_from_images(stage), learned_from_images(None))

@@ -30,6 +30,7 @@ from fleetx.plan.mesh import AXES
 from fleetx.plan.option import Above, AtLeast, Below, OneOf
 from fleetx.plan.run import Run
 from fleetx.plan.share import Share
+from fleetx.plan.shortened_rows import refuse_shortened_rows
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.plan.subject import Subject
@@ -152,7 +153,15 @@ class Amp(Strategy, name="amp"):
         if self.config.low == torch.float16:
             self._state = LossScale.starting_at(self.config.init_loss_scaling, job.device)
             self._skipped = torch.zeros((), device=job.device)
-        job.contexts.extend(self._contexts(job.device, self._held(model, job)))
+        held = self._held(model, job)
+        if self.config.pure:
+            refuse_shortened_rows(
+                model,
+                f"a pure mode of amp_configs gives it a copy in {self.config.low}",
+                ", or name it in amp_configs['custom_black_varnames']",
+                spared={module for module, _ in held},
+            )
+        job.contexts.extend(self._contexts(job.device, held))
         replace_forward(model, self._between_formats)
         return model
 

@@ -1,10 +1,24 @@
 """Limits on gradients, many tensors at a time and without a word to the host."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from fleetx.comm.local import local
 from fleetx.torch_internals import foreach_clamp_max_, foreach_clamp_min_, foreach_mul_
+
+
+def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The numbers of all gradients; of sparse ones those of the rows that they have, once each."""
+    found = []
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+            found.append(parameter.grad.values())
+        elif parameter.grad is not None:
+            found.append(parameter.grad)
+    return found
 
 
 @torch.no_grad()

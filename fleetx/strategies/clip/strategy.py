@@ -16,7 +16,13 @@ from fleetx.plan.option import Above, OneOf, Unset
 from fleetx.plan.share import Share
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Strategy
-from fleetx.strategies.clip.clipping import by_global_norm, by_norm, by_value, global_norm
+from fleetx.strategies.clip.clipping import (
+    by_global_norm,
+    by_norm,
+    by_value,
+    global_norm,
+    gradients_of,
+)
 
 NORM_BYTES = 4
 
@@ -60,7 +66,7 @@ class Clip(Strategy, name="clip"):
         def update() -> bool:
             assert job.optimizer is not None
             moved = (p for group in job.optimizer.param_groups for p in group["params"])
-            gradients = [p.grad for p in moved if p.grad is not None]
+            gradients = gradients_of(moved)
             if by == "global_norm":
                 by_global_norm(gradients, limit, norm=_common_norm(job))
             elif by == "norm":
@@ -111,6 +117,6 @@ def _common_norm(job: Job) -> Tensor | None:
         return None
     own = {id(parameter) for parameter in job.own_parameters()}
     moved = (p for group in job.optimizer.param_groups for p in group["params"] if id(p) in own)
-    gradients = [p.grad for p in moved if p.grad is not None]
+    gradients = gradients_of(moved)
     norm = global_norm(gradients) if gradients else torch.zeros((), device=job.device)
     return job.step.total(norm.square()).sqrt()

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
+from fleetx.plan.sparse_gradients import refuse_sparse_gradients
 from fleetx.plan.step import Reduce, Step
 from fleetx.strategies.data_parallel.averaging import UNUSED, plain_average, reduction
 from fleetx.strategies.data_parallel.late_buckets import exchange, fill_missing
@@ -20,6 +21,7 @@ THAWED = (
 
 def after_backward(step: Step, job: Job, thawed: Callable[[], bool]) -> Step:
     """Average the gradients after the backward pass."""
+    refuse_sparse_gradients(job.model, "beside other axes workers exchange whole ones alone")
     reduce = step.reduce or reduction(job) or plain_average(job)
     may_miss = job.option("find_unused_parameters", bool)
     trained: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]

@@ -18,6 +18,7 @@ from fleetx.comm.nested import tensors
 from fleetx.plan.error import PlanError
 from fleetx.plan.forward import Forward
 from fleetx.plan.job import Job
+from fleetx.plan.sparse_gradients import refuse_sparse_gradients
 from fleetx.plan.step import Reduce, Step
 from fleetx.roles import figures
 from fleetx.strategies.data_parallel.averaging import UNUSED, reduction
@@ -39,6 +40,10 @@ _BY_HAND = (
     "gradients were put into .grad, and no backward since the last update has brought any: workers "
     "exchange what loss.backward() leaves there, and not what torch.autograd.grad() returns, so "
     "they would train apart. Call loss.backward(), and change .grad afterwards."
+)
+
+EXCHANGED_WHOLE = (
+    "this plan exchanges gradients in a format, or on a way, of its own, and knows whole ones alone"
 )
 
 
@@ -143,6 +148,7 @@ def during_backward(
     # Copied after each update instead; with an optimizer that is not distributed, by each forward.
     replica.broadcast_buffers = False
     if reduce is not None:
+        refuse_sparse_gradients(job.model, EXCHANGED_WHOLE)
         vars(replica)["_reduce"] = reduce
         replica.register_comm_hook(None, _as_hook(reduce))
 

@@ -17,6 +17,7 @@ from fleetx.plan.job import Job
 from fleetx.plan.pace import Pace
 from fleetx.plan.pieces import size_of
 from fleetx.plan.share import Share, statistics
+from fleetx.plan.shortened_rows import refuse_shortened_rows
 from fleetx.plan.step import Step, largest_over, with_equal_buffers
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.strategies.data_parallel.backwards import Backwards
@@ -53,6 +54,7 @@ class DataParallel(Strategy, name="data_parallel"):
         job.place(model)
         if job.size("dp") == 1:
             return model
+        refuse_shortened_rows(model, "workers have other batches, and their weights would part")
         if job.size("pp") * job.size("tp") > 1:
             # DDP knows neither tensors that are spread over ranks nor the order of a pipeline.
             start_equal(model, job.mesh["dp"].get_group())

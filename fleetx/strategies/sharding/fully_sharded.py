@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from fleetx.comm.complex_numbers import update_cut_complex_numbers
+from fleetx.comm.nested import mapped, tensors
 from fleetx.comm.pairwise import is_gloo
 from fleetx.graph.meta import said
 from fleetx.plan import option
@@ -35,6 +36,12 @@ _SCALAR = (
     "it one before fleet.distributed_model(): "
     "model.{} = nn.Parameter(model.{}.detach().reshape(1)), which computes the same wherever it is "
     "multiplied or added; or set strategy.sharding = False."
+)
+_EMPTY = (
+    "strategy.sharding = True cuts parameters and adds up parts of their gradients, and {!r} has "
+    "no numbers. Freeze it before fleet.distributed_model(), by "
+    "model.{}.requires_grad_(False), for there is nothing to train; or set strategy.sharding = "
+    "False."
 )
 _FORMATS = (
     "strategy.sharding = True reduces gradients that travel together in one format, and {} has "
@@ -86,9 +93,9 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
         job: says over which ranks.
         again: let go of weights after a forward and gather them again in backward.
     """
-    for name in (name for name, parameter in model.named_parameters() if not parameter.dim()):
-        raise PlanError(_SCALAR.format(repr(name), name, name))
+    _check_shapes(model)
     _check_formats(model, units)
+    _lay_in_rows(model)
     if any(parameter.is_complex() for parameter in model.parameters()):
         update_cut_complex_numbers()
     # Loaded here: FSDP takes a second that jobs without sharding do not pay.
@@ -117,6 +124,7 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
     if again:
         copy_returned_weights(model, units)
         replace_forward(model, partial(_explained, model))
+    replace_forward(model, _of_plain_tensors)
 
 
 @contextmanager
@@ -138,6 +146,21 @@ def _classes_explained(unit: Unit) -> Iterator[None]:
         ) from error
 
 
+def _lay_in_rows(model: nn.Module) -> None:
+    """Bring parameters whose rows lie otherwise (channels_last, transposed) to an order to cut."""
+    for parameter in model.parameters():
+        if not (parameter.is_contiguous() or hasattr(parameter, "to_local")):
+            parameter.data = parameter.data.contiguous()
+
+
+def _check_shapes(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if not parameter.dim():
+            raise PlanError(_SCALAR.format(repr(name), name, name))
+        if parameter.requires_grad and not parameter.numel():
+            raise PlanError(_EMPTY.format(name, name))
+
+
 def _check_formats(model: nn.Module, units: Sequence[Unit]) -> None:
     done = {p for unit in units for module in unit.modules for p in module.parameters()}
     groups = {
@@ -153,8 +176,8 @@ def _check_formats(model: nn.Module, units: Sequence[Unit]) -> None:
             raise PlanError(_FORMATS.format(owner, said.replace("torch.", "")))
 
 
-def _is_spread(parameter: Any) -> bool:
-    mesh = getattr(parameter, "device_mesh", None)
+def _is_spread(tensor: Any) -> bool:
+    mesh = getattr(tensor, "device_mesh", None)
     return mesh is not None and "sharding" in (mesh.mesh_dim_names or ())
 
 
@@ -175,6 +198,26 @@ def _explained(model: nn.Module, forward: Forward) -> Forward:
             raise PlanError(_UNGATHERED.format(weights_read(model, error))) from error
 
     return run
+
+
+def _of_plain_tensors(forward: Forward) -> Forward:
+    """Take the spread out of inputs that a script made from a parameter.
+
+    As many recurrent models begin: ``next(model.parameters()).new_zeros(layers, rows, width)``.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        compiled = torch.compiler.is_compiling()  # by the script, for inputs that are plain
+        if not compiled and any(map(_is_spread, tensors((args, kwargs)))):
+            args, kwargs = mapped(_plain, (args, kwargs))
+        return forward(*args, **kwargs)
+
+    return run
+
+
+def _plain(value: Any) -> Any:
+    # A parameter among the inputs would get a gradient that nobody exchanges.
+    return value.full_tensor() if _is_spread(value) and not value.requires_grad else value
 
 
 def _named(model: nn.Module, entry: str, named: Mapping[str, str]) -> list[str]:

@@ -19,6 +19,8 @@ from fleetx.plan.option import Above, AtLeast, Below, OneOf, Unset
 from fleetx.plan.pace import Pace
 from fleetx.plan.pieces import size_of
 from fleetx.plan.share import Share
+from fleetx.plan.shortened_rows import refuse_shortened_rows
+from fleetx.plan.sparse_gradients import refuse_sparse_gradients
 from fleetx.plan.step import Step, largest_over, with_equal_buffers
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.plan.subject import Subject
@@ -178,6 +180,10 @@ class Sharding(Strategy, name="sharding"):
         )
         if job.size("dp") * job.size("sharding") == 1:
             return job.place(model)
+        refuse_shortened_rows(
+            model, "strategy.sharding = True gathers weights for a forward, and keeps none of that"
+        )
+        refuse_sparse_gradients(model, "strategy.sharding = True cuts whole ones into parts")
         start_equal(model, data_group(job.mesh))
         self._repeating = repeating(model, job.size("sharding"))
         shard(model, units, job, again=config.stage == 3)
