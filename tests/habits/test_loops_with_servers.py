@@ -367,6 +367,24 @@ def test_a_push_has_the_rate_of_its_update_though_it_is_sent_later(
         torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("mode", [*MODES, {"k_steps": 1}])
+def test_rates_are_in_force_after_a_state_of_the_optimizer_was_loaded(
+    mode: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading makes groups anew, of which a rate is asked."""
+    with job(monkeypatch, 2, **in_mode(mode)):
+        model, optimizer = trained(count=1)
+        fleet.settle_workers()
+        before = values(model)
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        for batch in batches():
+            optimizer.minimize(loss_of(model, *batch))
+        fleet.settle_workers()
+        torch.testing.assert_close(values(model), before, rtol=0, atol=0)
+
+
 def test_batches_that_are_held_have_the_rate_of_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -168,7 +168,8 @@ class Carrier(TableSetup):
 
     def rates(self) -> Rates:
         """The learning rates of now: what is sent later is of this update all the same."""
-        groups = [float(options["lr"]) for _, options in self.groups]
+        given = self.optimizer.param_groups
+        groups = [float(given[at]["lr"]) for _, at in self.groups]
         return Rates(groups, {name: self.rate(name) for name in self.tables})
 
     def rate(self, table: str) -> float:

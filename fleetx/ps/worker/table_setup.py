@@ -51,7 +51,8 @@ class TableSetup:
         for module in moved:
             module.bears_with(self.tables[module.options.name])
             module.refuse_own_gradient()
-        self.groups: list[tuple[DenseGroup, dict[str, Any]]] = []
+        self.groups: list[tuple[DenseGroup, int]] = []
+        """Dense parameters -> the place of their group in the optimizer, which loading replaces."""
         self._worker: Worker | None = None
         self._number = 0
         """Of this model among those of its worker, from 1; zero before its tables are made."""
@@ -134,9 +135,9 @@ class TableSetup:
         if self._before_setup is not None:
             self._before_setup(worker, len(worker.carriers) + 1)
         worker.pace = self.pace(worker)
-        groups: list[tuple[DenseGroup, dict[str, Any]]] = []
+        groups: list[tuple[DenseGroup, int]] = []
         saved, self._sizes = worker.saved_sizes(), {}
-        for group in self.optimizer.param_groups:
+        for at, group in enumerate(self.optimizer.param_groups):
             dense = {self.names[p]: p for p in group["params"] if p not in self.modules}
             if dense:
                 name = f"dense-{worker.dense_tables}"
@@ -146,7 +147,7 @@ class TableSetup:
                 rule, options = self.dense_rule(group)
                 for made in dense_groups(name, dense, self.options.split, worker.client.servers):
                     made.create(worker.client, rule, initial_options(options), worker.pace)
-                    groups.append((made, group))
+                    groups.append((made, at))
             self._open_sparse(worker, group)
         for module in self._given:
             worker.table(module.options)  # which no group has, if it is frozen
