@@ -385,6 +385,33 @@ def test_rates_are_in_force_after_a_state_of_the_optimizer_was_loaded(
         torch.testing.assert_close(values(model), before, rtol=0, atol=0)
 
 
+def test_copies_go_on_with_the_state_of_the_optimizer_that_was_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def moved(keep: float) -> Tensor:
+        """By an update without gradients, after the momentum became this share of itself."""
+        torch.manual_seed(0)
+        with job(monkeypatch, 2, a_sync={"k_steps": 1}):
+            model = fleet.distributed_model(moved_to_servers(Factors()))
+            tables = [{"params": model.get_submodule(name).parameters()} for name in TABLES]
+            head = {"params": model.head.parameters(), "momentum": 0.9}
+            given = torch.optim.SGD([*tables, head], lr=0.5)
+            optimizer = fleet.distributed_optimizer(given)
+            fleet.init_worker()
+            optimizer.minimize(loss_of(model, *next(batches())))
+            state = copy.deepcopy(optimizer.state_dict())
+            for kept in state["state"].values():
+                kept["momentum_buffer"] *= keep
+            optimizer.load_state_dict(state)
+            before = model.head.bias.item()
+            optimizer.minimize(0 * loss_of(model, *next(batches())))
+            return torch.tensor(model.head.bias.item() - before)
+
+    whole = moved(1.0)
+    assert whole != 0
+    torch.testing.assert_close(moved(0.5), whole / 2)
+
+
 def test_batches_that_are_held_have_the_rate_of_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
