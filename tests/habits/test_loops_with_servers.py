@@ -393,9 +393,10 @@ def test_copies_go_on_with_the_state_of_the_optimizer_that_was_loaded(
         torch.manual_seed(0)
         with job(monkeypatch, 2, a_sync={"k_steps": 1}):
             model = fleet.distributed_model(moved_to_servers(Factors()))
-            tables = [{"params": model.get_submodule(name).parameters()} for name in TABLES]
-            head = {"params": model.head.parameters(), "momentum": 0.9}
-            given = torch.optim.SGD([*tables, head], lr=0.5)
+            tables = [model.get_parameter(f"{name}.anchor") for name in TABLES]
+            head = [*model.head.parameters()]
+            groups: list[dict[str, Any]] = [{"params": tables}, {"params": head, "momentum": 0.9}]
+            given = torch.optim.SGD(groups, lr=0.5)
             optimizer = fleet.distributed_optimizer(given)
             fleet.init_worker()
             optimizer.minimize(loss_of(model, *next(batches())))

@@ -92,6 +92,10 @@ class GeoCarrier(Carrier):
         return bool(self._modules_of(group))  # rows move by a rule that is made once
 
     @override
+    def refuse_other_rule(self, table: str, found: Rule, wanted: Rule) -> None:
+        """Nothing: each model trains copies of its own, and servers add differences up."""
+
+    @override
     def open(self, worker: Worker) -> None:
         super().open(worker)
         self._before = [group.values() for group, _ in self.groups]
