@@ -173,7 +173,34 @@ def added_up(model: Factors, optimizer: Any) -> None:
             optimizer.zero_grad()
 
 
-LOOPS = [norm_limited, values_limited, changed_by_hand, thrown_away, differentiated_twice, added_up]
+def halved_by_hooks(model: Factors, optimizer: Any) -> None:
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient / 2)
+    for batch in batches():
+        optimizer.zero_grad()
+        loss_of(model, *batch).backward()
+        optimizer.step()
+
+
+def limited_by_hooks(model: Factors, optimizer: Any) -> None:
+    """Each parameter by itself, while the backward goes on; two backwards make an update."""
+
+    def limit(parameter: Tensor) -> None:
+        clip_grad_norm_([parameter], 0.01)
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(limit)
+    for number, batch in enumerate(batches()):
+        loss_of(model, *batch).backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+LOOPS = [
+    *(norm_limited, values_limited, changed_by_hand, thrown_away, differentiated_twice, added_up),
+    *(halved_by_hooks, limited_by_hooks),
+]
 
 
 @pytest.mark.parametrize("made", [Factors, Shared])
