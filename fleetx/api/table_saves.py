@@ -132,13 +132,25 @@ def _others(call: str) -> bool:
 
 def _folder(call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
     """The folder and the mode, in the old order or the new one."""
-    texts = [value for value in args if isinstance(value, str | Path)]
-    folder = kwargs.get("dirname", texts[0] if texts else None)
-    if folder is None:
-        raise TypeError(f"fleet.{call}() needs a folder; call fleet.{call}('model')")
-    after = args[args.index(folder) + 1 :] if folder in args else ()
-    modes = [value for value in after if isinstance(value, int) and not isinstance(value, bool)]
-    return str(folder), kwargs.get("mode", modes[0] if modes else 0)
+    if unknown := sorted(kwargs.keys() - {"dirname", "mode"}):
+        raise TypeError(
+            f"fleet.{call}({unknown[0]}=...) is not known in a job with servers, which write all "
+            f"that they hold; call fleet.{call}('model'), or fleet.{call}('model', mode='delta')"
+        )
+    given = [*args]
+    if "dirname" not in kwargs:
+        # What stands before the folder is an executor.
+        at = next((at for at, value in enumerate(given) if isinstance(value, str | Path)), None)
+        if at is None:
+            raise TypeError(f"fleet.{call}() needs a folder; call fleet.{call}('model')")
+        kwargs, given = {"dirname": given[at]} | kwargs, given[at + 1 :]
+    modes = given + ([kwargs["mode"]] if "mode" in kwargs else [])
+    if len(modes) > 1:
+        raise TypeError(
+            f"fleet.{call}() got {modes[0]!r} and {modes[1]!r} for the mode of one save; call "
+            f"fleet.{call}('model', mode='delta')"
+        )
+    return str(kwargs["dirname"]), modes[0] if modes else 0
 
 
 _MODES = ("full", "delta", "base", "daily")
