@@ -1,5 +1,7 @@
 """Saving and loading what parameter servers hold."""
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from fleetx.ps.tables import safetensors_file, saves
 from fleetx.ps.tables.save_folder import TABLES
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
 
 
 def save_persistables(*args: Any, **kwargs: Any) -> None:
@@ -120,10 +124,22 @@ def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
         for carrier in servers.carriers():
             carrier.refuse_other_sizes(wanted, "fleet.load_persistables(folder, tables=['words'])")
         message = {"method": "load", "folder": folder, "tables": tables}
-        connected.client.call_all(message)
+        _say_apart(folder, connected.client.call_all(message)[0])
     connected.agree(0, topic="loaded")
     for carrier in servers.carriers():
         carrier.catch_up()
+
+
+def _say_apart(folder: str, answer: Mapping[str, Any]) -> None:
+    """A table of another name, or one that came after the save, is no part of what was loaded."""
+    kept, left = (", ".join(answer.get(name, ())) for name in ("kept", "left"))
+    if kept:
+        logger.warning(
+            "%s holds nothing of %s, which stays as it is while the rest is that of the save%s",
+            folder,
+            kept,
+            f"; it holds {left}, which no model of this job has" if left else "",
+        )
 
 
 def _others(call: str) -> bool:

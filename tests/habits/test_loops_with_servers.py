@@ -3,6 +3,7 @@
 import copy
 import logging
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -277,6 +278,27 @@ def test_weights_of_earlier_are_brought_back_by_the_servers_alone(
         fleet.load_persistables(str(tmp_path))
         torch.testing.assert_close(values(model), wanted)
     model.load_state_dict(best)  # nobody brings others any more
+
+
+def test_a_load_says_which_tables_are_not_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a layer that has another name now: its rows would be those of no save."""
+    with job(monkeypatch):
+        trained()
+        fleet.save_persistables(str(tmp_path))
+        fleet.load_persistables(str(tmp_path))
+    assert "holds nothing" not in caplog.text
+    with job(monkeypatch):
+        model = moved_to_servers(Factors())
+        model.user = SparseEmbedding(WIDTH, name="reader", initializer=Normal(0.5))
+        trained(model)
+        fleet.load_persistables(str(tmp_path))
+        words = "holds nothing of reader, which stays as it is .*; it holds user, which no model"
+        assert re.search(words, caplog.text)
+        caplog.clear()
+        fleet.load_persistables(str(tmp_path), tables=["item"])
+    assert "holds nothing" not in caplog.text
 
 
 MODES: list[dict[str, Any] | None] = [None, {"k_steps": 0}, {"k_steps": 0, "half_async": True}]

@@ -1,6 +1,7 @@
 """Loading is restoring, deltas lack nothing, and a request that is sent again happens once."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fleetx.ps.tables import saves
 from fleetx.ps.tables.dense_table import DenseSpec, DenseTable
 from fleetx.ps.tables.entries import CountFilterEntry
 from fleetx.ps.tables.initializers import Constant
-from fleetx.ps.tables.rules import SGD
+from fleetx.ps.tables.rules import SGD, Adagrad
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import LAST_MARK, SparseTable
 from fleetx.ps.wire.frames import Flag, Frame, Op
@@ -301,6 +302,22 @@ def test_a_load_undoes_the_state_of_the_optimizer(tmp_path: Path) -> None:
     other = made_dense(3, optimizer="Adagrad")
     other.load(tmp_path)
     assert step_dense(other, 3, 1).arrays()["state.step"] == 1, "of Adam nothing but the values"
+
+
+def test_the_state_of_another_rule_is_not_taken_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = {}
+    for rule in (SGD(1.0), Adagrad(1.0)):
+        here = Small(spec=replace(SPEC, rule=rule))
+        here.up([1])
+        folders[rule] = here.save(tmp_path / type(rule).__name__)
+    for rule in (SGD(0.5), Adagrad(0.5)):
+        for saved, folder in folders.items():
+            caplog.clear()
+            Small(spec=replace(SPEC, rule=rule)).handler.load(folder)
+            told = "server-0 holds state of Adagrad, which is not taken" in caplog.text
+            assert told == (isinstance(saved, Adagrad) and isinstance(rule, SGD))
 
 
 def test_a_copy_of_dense_numbers_lies_where_there_was_room() -> None:

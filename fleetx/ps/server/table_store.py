@@ -198,8 +198,12 @@ class TableStore:
                 written[logged.spec.name] = saved.checksum
         return written
 
-    def load(self, root: Path, tables: list[str] | None = None) -> None:
-        """Set the tables that exist to this server's share of a save."""
+    def load(self, root: Path, tables: list[str] | None = None) -> dict[str, list[str]]:
+        """Set the tables that exist to this server's share of a save.
+
+        Returns what stays as it is, for a save of everything does not hold it, and what that holds
+        for nobody; nothing where tables are named.
+        """
         save = Save.opened(root)
         _check_names(tables, save, [logged.spec.name for logged in self.tables])
         with self._saving:
@@ -211,6 +215,14 @@ class TableStore:
             for number, logged in enumerate(self.tables):
                 logged.require_intact()
                 self._fill_and_keep(number, logged, save, tables)
+        return {} if tables is not None else self._apart(save)
+
+    def _apart(self, save: Save) -> dict[str, list[str]]:
+        taken = {name for logged in self.tables for name in _names_in(save, logged)}
+        return {
+            "kept": [each.spec.name for each in self.tables if not _holds(save, each, None)],
+            "left": [name for name in save.tables if name not in taken],
+        }
 
     def _fill_and_keep(
         self, number: int, logged: LoggedTable, save: Save, tables: list[str] | None
