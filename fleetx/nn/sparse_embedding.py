@@ -167,10 +167,9 @@ class SparseEmbedding(SparseModule):
             show: how often each id was shown, for a table with a ``ShowClickEntry``.
             click: how often it was clicked.
         """
-        if not isinstance(ids, Tensor):
-            raise TypeError(
-                f"ids must be a tensor, got {type(ids).__name__}; use torch.as_tensor(ids)"
-            )
+        _check_tensor("ids", ids, Tensor)
+        _check_tensor("offsets", offsets, Tensor | None)
+        _check_tensor("per_sample_weights", per_sample_weights, Tensor | None)
         if ids.dtype.is_floating_point or ids.dtype == torch.bool:
             raise TypeError(f"ids must be whole numbers, got {ids.dtype}; use ids.long()")
         if per_sample_weights is not None:
@@ -350,6 +349,13 @@ class SparseEmbedding(SparseModule):
     @override
     def extra_repr(self) -> str:
         return f"{self.options.dim}, name={self.options.name!r}"
+
+
+def _check_tensor(name: str, given: Any, kind: Any) -> None:
+    if not isinstance(given, kind):
+        raise TypeError(
+            f"{name} must be a tensor, got {type(given).__name__}; use torch.as_tensor({name})"
+        )
 
 
 def _refuse_norms(name: str, layer: Any, max_norm: float | None, scaled: bool) -> None:
