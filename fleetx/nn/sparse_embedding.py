@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
@@ -74,13 +74,15 @@ class SparseEmbedding(SparseModule):
                 forward sees float32, and the rule's state stays so.
         """
         _check_pooling(pooling, include_last_offset)
+        _check_kinds(name, rule=rule, initializer=initializer, entry=entry)
+        padding_idx = _padding_id(name, padding_idx)
         options = TableOptions(
             name=name,
             dim=embedding_dim,
             rule=rule,
             initializer=initializer or Uniform(),
             entry=entry,
-            seed=seed,
+            seed=_whole(name, "seed", seed),
             wire=wire,
             storage=storage,
             memory=memory_for(name, storage, memory),
@@ -170,7 +172,7 @@ class SparseEmbedding(SparseModule):
         _check_tensor("ids", ids, Tensor)
         _check_tensor("offsets", offsets, Tensor | None)
         _check_tensor("per_sample_weights", per_sample_weights, Tensor | None)
-        if ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise TypeError(f"ids must be whole numbers, got {ids.dtype}; use ids.long()")
         if per_sample_weights is not None:
             self._check_weights(ids, per_sample_weights)
@@ -381,6 +383,42 @@ def _counted_from_the_end(padding_idx: int, rows: int) -> int:
             f"{rows - 1}, or ids"
         )
     return padding_idx % rows
+
+
+_KINDS: dict[str, Any] = {"rule": Rule, "initializer": Initializer, "entry": Entry}
+"""Options of a table -> the classes of ``fleetx.nn`` that say them."""
+_MOST = 1 << 63
+"""Ids end below it."""
+
+
+def _check_kinds(table: str, **given: Any) -> None:
+    """Refuse now what servers could not be told of with the first batch."""
+    for name, value in given.items():
+        if not isinstance(value, _KINDS[name] | None):
+            known = " or ".join(f"{kind.__name__}(...)" for kind in get_args(_KINDS[name]))
+            raise ValueError(
+                f"{name}={value!r} of table {table!r} is none that servers know; pass {known} of "
+                "fleetx.nn"
+            )
+
+
+def _whole(table: str, name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError(f"{name}={value!r} of table {table!r} is no whole number; pass one")
+    return int(value)
+
+
+def _padding_id(table: str, padding_idx: Any) -> int | None:
+    """An id, or None: what is none would stand for nothing nowhere."""
+    if padding_idx is None:
+        return None
+    found = _whole(table, "padding_idx", padding_idx)
+    if not -_MOST <= found < _MOST:
+        raise ValueError(
+            f"padding_idx={found} of table {table!r} is no id, for those have 64 bits with a sign; "
+            "pass a number from -2**63 to 2**63 - 1 (an unsigned one less 2**64)"
+        )
+    return found
 
 
 def _check_pooling(pooling: str | None, include_last_offset: bool) -> None:

@@ -699,6 +699,8 @@ def test_an_embedding_outside_of_a_job_says_what_it_needs() -> None:
         SparseEmbedding(2, name="x")(torch.tensor([1]))
     with pytest.raises(TypeError, match="whole numbers"):
         SparseEmbedding(2, name="x")(torch.tensor([1.0]))
+    with pytest.raises(TypeError, match="whole numbers"):
+        SparseEmbedding(2, name="x")(torch.tensor([1 + 1j]))
     with pytest.raises(ValueError, match="pooling='max' is not known"):
         SparseEmbedding(2, name="x", pooling="max")
 
@@ -755,6 +757,29 @@ def test_optimizers_that_rows_do_not_have_are_refused_before_training(optimizer:
     with pytest.raises(ValueError, match=f"is {optimizer.__name__}, and rows .* Adagrad or Adam"):
         carried(net(), nobody, GeoCarrier, optimizer=optimizer, join=False)
     carried(net(SGD(0.1)), nobody, GeoCarrier, optimizer=optimizer, join=False)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"rule": "sgd"}, r"rule='sgd'.*SGD\(...\) or Adagrad\(...\) or Adam"),
+        ({"rule": torch.optim.Adam}, r"rule=<class.*SGD\(...\)"),
+        ({"initializer": "uniform"}, r"initializer='uniform'.*Uniform\(...\) or Normal"),
+        ({"entry": 3}, r"entry=3 .*CountFilterEntry\(...\)"),
+        ({"seed": 1.5}, "seed=1.5 .* no whole number"),
+        ({"padding_idx": 1.5}, "padding_idx=1.5 .* no whole number"),
+        ({"padding_idx": True}, "padding_idx=True .* no whole number"),
+        ({"padding_idx": 2**64 - 1}, "no id.*an unsigned one less"),
+    ],
+)
+def test_options_that_would_not_be_in_force_are_refused(option: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SparseEmbedding(2, name="x", **option)
+
+
+def test_whole_numbers_of_any_kind_are_taken() -> None:
+    layer = SparseEmbedding(2, name="x", padding_idx=np.int64(-1), seed=np.int32(3))  # type: ignore[arg-type]
+    assert (layer.padding_idx, layer.options.seed) == (-1, 3)
 
 
 class Shared(nn.Module):
