@@ -319,10 +319,29 @@ class SparseEmbedding(SparseModule):
                     "entry=ShowClickEntry(...) to SparseEmbedding, or leave them out"
                 )
             return None
-        shows = np.ones(len(batch.place)) if show is None else show.reshape(-1).cpu().numpy()
-        clicks = np.zeros(len(batch.place)) if click is None else click.reshape(-1).cpu().numpy()
+        shows = self._counted("show", show, batch, 1.0)
+        clicks = self._counted("click", click, batch, 0.0)
         counts = [np.bincount(batch.place, each, len(batch.ids) + 1) for each in (shows, clicks)]
         return np.stack(counts, 1)[: len(batch.ids)].astype(np.float32)
+
+    def _counted(self, name: str, given: Tensor | None, batch: IdBatch, usual: float) -> Array:
+        """A number for each id; what is none would stay in the score of its row."""
+        if given is None:
+            return np.full(len(batch.place), usual)
+        _check_tensor(name, given, Tensor)
+        found: Array = given.detach().reshape(-1).to("cpu", torch.float64).numpy()
+        if len(found) != len(batch.place):
+            raise ValueError(
+                f"{name} of table {self.options.name!r} has {len(found)} numbers for "
+                f"{len(batch.place)} ids; pass one for each id, as in "
+                f"{name}.unsqueeze(-1).expand_as(ids) where there is one for each example"
+            )
+        if not bool(((found >= 0) & (found < np.inf)).all()):
+            raise ValueError(
+                f"{name} of table {self.options.name!r} holds NaN, infinity or a negative number, "
+                "which would stay in the counts of its row; pass how often it was, from 0"
+            )
+        return found
 
     def prefetch(self, ids: Tensor) -> None:
         """Begin to fetch the rows of the next batch, before this one is computed.

@@ -680,6 +680,28 @@ def test_shows_and_clicks_are_counted_and_decide_who_stays(kind: Any, rule: Any)
     assert before.abs().min() > 0.4, "telling of shows moves nothing"
 
 
+@pytest.mark.parametrize(
+    ("counts", "error", "words"),
+    [
+        (torch.tensor([1.0, float("nan"), 0.0]), ValueError, "'seen' holds NaN, infinity or a neg"),
+        (torch.tensor([1.0, -1.0, 0.0]), ValueError, "'seen' holds NaN, infinity or a negative"),
+        (torch.ones(2), ValueError, "has 2 numbers for 3 ids.*expand_as"),
+        ([1.0, 0.0, 0.0], TypeError, "must be a tensor, got list"),
+    ],
+)
+@pytest.mark.parametrize("name", ["show", "click"])
+def test_shows_and_clicks_that_are_none_are_refused(
+    name: str, counts: Any, error: type[Exception], words: str
+) -> None:
+    model = SparseEmbedding(2, name="seen", entry=ShowClickEntry(), rule=SGD(0.1))
+    with team(2) as here:
+        worker = here.worker()
+        carried(model, worker, lr=1.0)
+        with pytest.raises(error, match=f"{name}.*{words}"):
+            model(torch.tensor([1, 2, 3]), **{name: counts})
+        worker.stop()
+
+
 def rows_of(model: nn.Module) -> torch.Tensor:
     model.eval()
     found: torch.Tensor = model(torch.tensor([1, 2, 3])).detach()
