@@ -143,6 +143,36 @@ def test_a_delta_is_loaded_onto_the_save_that_it_continues_and_onto_no_other(
     assert again.rows() == here.rows()
 
 
+def test_a_delta_takes_not_the_place_of_what_it_continues(tmp_path: Path) -> None:
+    here, full, first = Small(), tmp_path / "full", tmp_path / "first"
+    here.up([1])
+    here.save(full)
+    here.up([2])
+    with pytest.raises(ValueError, match=r"full holds a full save.*folder of its own"):
+        here.save(full, delta=True)
+    here.save(first, delta=True)
+    here.up([3])
+    with pytest.raises(ValueError, match=r"first holds what this delta continues.*of its own"):
+        here.save(first, delta=True)
+    second = here.save(tmp_path / "second", delta=True)
+    assert chained(full, first, second) == {1: 1.0, 2: 1.0, 3: 1.0}
+
+
+def test_a_job_that_is_repeated_writes_its_delta_anew(tmp_path: Path) -> None:
+    """After a death, from the save before it: the delta of then is over."""
+    folders = [tmp_path / name for name in ("full", "delta")]
+    for begun in (False, True):
+        here = Small()
+        if begun:
+            here.handler.load(folders[0])
+        else:
+            here.up([1])
+            here.save(folders[0])
+        here.up([2])
+        here.save(folders[1], delta=True)
+        assert chained(*folders) == {1: 1.0, 2: 1.0}
+
+
 def test_a_save_that_failed_takes_nothing_from_the_next_delta(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,7 +398,7 @@ def test_a_numbered_delta_that_is_sent_again_is_not_emptied(tmp_path: Path) -> N
         delta = here.save(tmp_path / "delta", delta=True, call=5)
         assert written(delta) == {2: 1}
     here.up([1])
-    assert written(here.save(tmp_path / "delta", delta=True, call=6)) == {1: 2}
+    assert written(here.save(tmp_path / "next", delta=True, call=6)) == {1: 2}
 
 
 def test_a_call_that_is_sent_again_while_it_runs_waits_for_the_first(

@@ -190,6 +190,8 @@ class TableStore:
         """
         written: dict[str, str] = {}
         with self._saving:
+            if delta:
+                _refuse_to_replace(root, self.tables)
             for logged in self.tables:
                 place = root / logged.spec.name / f"server-{self._server}"
                 saved = snapshot.save(
@@ -242,6 +244,24 @@ class TableStore:
         elif isinstance(logged, LoggedDenseTable):
             restoring.load_dense(logged, pieces)
         return True
+
+
+def _refuse_to_replace(root: Path, tables: list[LoggedTable]) -> None:
+    """Refuse a delta in the place of what it continues: neither could be loaded any more."""
+    try:
+        save = Save.opened(root)
+    except DamagedError:  # nothing there can be loaded, if there is anything
+        return
+    for logged in tables:
+        if isinstance(logged, LoggedSparseTable) and logged.spec.name in save.tables:
+            pieces = save.pieces_of(logged.spec.name)
+            if not save.is_delta or logged.saved_as in {p.manifest.get("identity") for p in pieces}:
+                found = "what this delta continues" if save.is_delta else "a full save"
+                raise ValueError(
+                    f"{root} holds {found}, and a delta in its place could not be loaded without "
+                    "it; give each save a folder of its own, as in "
+                    "fleet.save_persistables('model-1', mode='delta')"
+                )
 
 
 def _holds(save: Save, logged: LoggedTable, tables: list[str] | None) -> bool:
