@@ -235,6 +235,7 @@ def test_hooks_are_seen() -> None:
     assert not internals.has_forward_hooks(layer)
     assert not internals.has_backward_hooks(layer)
     assert not internals.has_gradient_hooks(weight)
+    assert internals.hooks_of(weight) == ([], [])
     layer.register_forward_pre_hook(lambda *_: None)
     layer.register_full_backward_hook(lambda *_: None)
     weight.register_post_accumulate_grad_hook(lambda _: None)
@@ -242,6 +243,9 @@ def test_hooks_are_seen() -> None:
     assert internals.has_backward_hooks(layer)
     assert len(internals.before_forward(layer)) == 1
     assert internals.has_gradient_hooks(weight)
+    weight.register_hook(torch.neg)
+    assert internals.hooks_of(weight)[0] == [torch.neg]
+    assert len(internals.hooks_of(weight)[1]) == 1
 
 
 def test_a_hook_knows_its_backward_and_the_end_of_it() -> None:

@@ -1,5 +1,7 @@
 """Saving and loading what parameter servers hold."""
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from fleetx.ps.tables import safetensors_file, saves
 from fleetx.ps.tables.save_folder import TABLES
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
 
 
 def save_persistables(*args: Any, **kwargs: Any) -> None:
@@ -120,10 +124,22 @@ def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
         for carrier in servers.carriers():
             carrier.refuse_other_sizes(wanted, "fleet.load_persistables(folder, tables=['words'])")
         message = {"method": "load", "folder": folder, "tables": tables}
-        connected.client.call_all(message)
+        _say_apart(folder, connected.client.call_all(message)[0])
     connected.agree(0, topic="loaded")
     for carrier in servers.carriers():
         carrier.catch_up()
+
+
+def _say_apart(folder: str, answer: Mapping[str, Any]) -> None:
+    """A table of another name, or one that came after the save, is no part of what was loaded."""
+    kept, left = (", ".join(answer.get(name, ())) for name in ("kept", "left"))
+    if kept:
+        logger.warning(
+            "%s holds nothing of %s, which stays as it is while the rest is that of the save%s",
+            folder,
+            kept,
+            f"; it holds {left}, which no model of this job has" if left else "",
+        )
 
 
 def _others(call: str) -> bool:
@@ -132,13 +148,25 @@ def _others(call: str) -> bool:
 
 def _folder(call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
     """The folder and the mode, in the old order or the new one."""
-    texts = [value for value in args if isinstance(value, str | Path)]
-    folder = kwargs.get("dirname", texts[0] if texts else None)
-    if folder is None:
-        raise TypeError(f"fleet.{call}() needs a folder; call fleet.{call}('model')")
-    after = args[args.index(folder) + 1 :] if folder in args else ()
-    modes = [value for value in after if isinstance(value, int) and not isinstance(value, bool)]
-    return str(folder), kwargs.get("mode", modes[0] if modes else 0)
+    if unknown := sorted(kwargs.keys() - {"dirname", "mode"}):
+        raise TypeError(
+            f"fleet.{call}({unknown[0]}=...) is not known in a job with servers, which write all "
+            f"that they hold; call fleet.{call}('model'), or fleet.{call}('model', mode='delta')"
+        )
+    given = [*args]
+    if "dirname" not in kwargs:
+        # What stands before the folder is an executor.
+        at = next((at for at, value in enumerate(given) if isinstance(value, str | Path)), None)
+        if at is None:
+            raise TypeError(f"fleet.{call}() needs a folder; call fleet.{call}('model')")
+        kwargs, given = {"dirname": given[at]} | kwargs, given[at + 1 :]
+    modes = given + ([kwargs["mode"]] if "mode" in kwargs else [])
+    if len(modes) > 1:
+        raise TypeError(
+            f"fleet.{call}() got {modes[0]!r} and {modes[1]!r} for the mode of one save; call "
+            f"fleet.{call}('model', mode='delta')"
+        )
+    return str(kwargs["dirname"]), modes[0] if modes else 0
 
 
 _MODES = ("full", "delta", "base", "daily")

@@ -54,6 +54,17 @@ def server_secrets(job: Job, environ: Mapping[str, str], log_dir: str) -> Server
     if not job.is_parameter_server:
         return ServerSecrets()
     token = environ.get(TOKEN, "") or ("" if job.max_nodes > 1 else secrets.token_hex(32))
-    root = Path(log_dir).resolve()
-    root.mkdir(parents=True, exist_ok=True)
-    return ServerSecrets(token, Path(tempfile.mkdtemp(prefix="servers-", dir=root)))
+    return ServerSecrets(token, _state_folder(environ.get(STATE) or log_dir))
+
+
+def _state_folder(root: str) -> Path:
+    """A new one: a job of the launcher begins anew, whatever an earlier one has left there."""
+    place = Path(root).resolve()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="servers-", dir=place))
+    except OSError as error:
+        raise LaunchError(
+            f"servers cannot keep their logs in {place} ({error}); set {STATE} to a folder that "
+            "can be written to, or leave it out for --log_dir"
+        ) from None

@@ -148,6 +148,11 @@ def bags_of(shape: torch.Size, offsets: Tensor | None) -> tuple[Ids, int]:
         )
     if offsets is None:
         return _bags_of_rows(*shape), shape[0]
+    if offsets.dim() != 1 or offsets.is_floating_point() or offsets.dtype == torch.bool:
+        raise ValueError(
+            f"offsets must be whole numbers in a row, one for each bag; got {offsets.dtype} of "
+            f"shape {list(offsets.shape)}"
+        )
     begins = offsets.detach().cpu().numpy()
     sizes = np.diff(begins, append=shape[0])
     if int(sizes.sum()) != shape[0] or bool((sizes < 0).any()):

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
@@ -74,13 +74,15 @@ class SparseEmbedding(SparseModule):
                 forward sees float32, and the rule's state stays so.
         """
         _check_pooling(pooling, include_last_offset)
+        _check_kinds(name, rule=rule, initializer=initializer, entry=entry)
+        padding_idx = _padding_id(name, padding_idx)
         options = TableOptions(
             name=name,
             dim=embedding_dim,
             rule=rule,
             initializer=initializer or Uniform(),
             entry=entry,
-            seed=seed,
+            seed=_whole(name, "seed", seed),
             wire=wire,
             storage=storage,
             memory=memory_for(name, storage, memory),
@@ -167,11 +169,10 @@ class SparseEmbedding(SparseModule):
             show: how often each id was shown, for a table with a ``ShowClickEntry``.
             click: how often it was clicked.
         """
-        if not isinstance(ids, Tensor):
-            raise TypeError(
-                f"ids must be a tensor, got {type(ids).__name__}; use torch.as_tensor(ids)"
-            )
-        if ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        _check_tensor("ids", ids, Tensor)
+        _check_tensor("offsets", offsets, Tensor | None)
+        _check_tensor("per_sample_weights", per_sample_weights, Tensor | None)
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise TypeError(f"ids must be whole numbers, got {ids.dtype}; use ids.long()")
         if per_sample_weights is not None:
             self._check_weights(ids, per_sample_weights)
@@ -318,10 +319,29 @@ class SparseEmbedding(SparseModule):
                     "entry=ShowClickEntry(...) to SparseEmbedding, or leave them out"
                 )
             return None
-        shows = np.ones(len(batch.place)) if show is None else show.reshape(-1).cpu().numpy()
-        clicks = np.zeros(len(batch.place)) if click is None else click.reshape(-1).cpu().numpy()
+        shows = self._counted("show", show, batch, 1.0)
+        clicks = self._counted("click", click, batch, 0.0)
         counts = [np.bincount(batch.place, each, len(batch.ids) + 1) for each in (shows, clicks)]
         return np.stack(counts, 1)[: len(batch.ids)].astype(np.float32)
+
+    def _counted(self, name: str, given: Tensor | None, batch: IdBatch, usual: float) -> Array:
+        """A number for each id; what is none would stay in the score of its row."""
+        if given is None:
+            return np.full(len(batch.place), usual)
+        _check_tensor(name, given, Tensor)
+        found: Array = given.detach().reshape(-1).to("cpu", torch.float64).numpy()
+        if len(found) != len(batch.place):
+            raise ValueError(
+                f"{name} of table {self.options.name!r} has {len(found)} numbers for "
+                f"{len(batch.place)} ids; pass one for each id, as in "
+                f"{name}.unsqueeze(-1).expand_as(ids) where there is one for each example"
+            )
+        if not bool(((found >= 0) & (found < np.inf)).all()):
+            raise ValueError(
+                f"{name} of table {self.options.name!r} holds NaN, infinity or a negative number, "
+                "which would stay in the counts of its row; pass how often it was, from 0"
+            )
+        return found
 
     def prefetch(self, ids: Tensor) -> None:
         """Begin to fetch the rows of the next batch, before this one is computed.
@@ -352,6 +372,13 @@ class SparseEmbedding(SparseModule):
         return f"{self.options.dim}, name={self.options.name!r}"
 
 
+def _check_tensor(name: str, given: Any, kind: Any) -> None:
+    if not isinstance(given, kind):
+        raise TypeError(
+            f"{name} must be a tensor, got {type(given).__name__}; use torch.as_tensor({name})"
+        )
+
+
 def _refuse_norms(name: str, layer: Any, max_norm: float | None, scaled: bool) -> None:
     """Refuse what embeddings of torch do to rows or gradients by themselves."""
     if max_norm is not None or (layer is not None and layer.max_norm is not None):
@@ -375,6 +402,42 @@ def _counted_from_the_end(padding_idx: int, rows: int) -> int:
             f"{rows - 1}, or ids"
         )
     return padding_idx % rows
+
+
+_KINDS: dict[str, Any] = {"rule": Rule, "initializer": Initializer, "entry": Entry}
+"""Options of a table -> the classes of ``fleetx.nn`` that say them."""
+_MOST = 1 << 63
+"""Ids end below it."""
+
+
+def _check_kinds(table: str, **given: Any) -> None:
+    """Refuse now what servers could not be told of with the first batch."""
+    for name, value in given.items():
+        if not isinstance(value, _KINDS[name] | None):
+            known = " or ".join(f"{kind.__name__}(...)" for kind in get_args(_KINDS[name]))
+            raise ValueError(
+                f"{name}={value!r} of table {table!r} is none that servers know; pass {known} of "
+                "fleetx.nn"
+            )
+
+
+def _whole(table: str, name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError(f"{name}={value!r} of table {table!r} is no whole number; pass one")
+    return int(value)
+
+
+def _padding_id(table: str, padding_idx: Any) -> int | None:
+    """An id, or None: what is none would stand for nothing nowhere."""
+    if padding_idx is None:
+        return None
+    found = _whole(table, "padding_idx", padding_idx)
+    if not -_MOST <= found < _MOST:
+        raise ValueError(
+            f"padding_idx={found} of table {table!r} is no id, for those have 64 bits with a sign; "
+            "pass a number from -2**63 to 2**63 - 1 (an unsigned one less 2**64)"
+        )
+    return found
 
 
 def _check_pooling(pooling: str | None, include_last_offset: bool) -> None:

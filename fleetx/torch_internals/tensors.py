@@ -11,6 +11,7 @@ __all__ = [
     "current_backward",
     "has_gradient_hooks",
     "has_tensor_hooks",
+    "hooks_of",
     "is_view",
     "mark_parameter",
     "saved_tensor_hooks",
@@ -41,6 +42,12 @@ def has_gradient_hooks(parameter: Tensor) -> bool:
 def has_tensor_hooks(parameter: Tensor) -> bool:
     """Whether somebody has called ``register_hook`` on it."""
     return bool(parameter._backward_hooks)
+
+
+def hooks_of(leaf: Tensor) -> tuple[list[Any], list[Any]]:
+    """What autograd calls with a gradient of a leaf, and what it calls when ``grad`` has it."""
+    before, after = leaf._backward_hooks, leaf._post_accumulate_grad_hooks
+    return [*(before or {}).values()], [*(after or {}).values()]
 
 
 def version_of(tensor: Tensor) -> int:

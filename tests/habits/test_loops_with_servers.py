@@ -3,6 +3,7 @@
 import copy
 import logging
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -173,7 +174,34 @@ def added_up(model: Factors, optimizer: Any) -> None:
             optimizer.zero_grad()
 
 
-LOOPS = [norm_limited, values_limited, changed_by_hand, thrown_away, differentiated_twice, added_up]
+def halved_by_hooks(model: Factors, optimizer: Any) -> None:
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient / 2)
+    for batch in batches():
+        optimizer.zero_grad()
+        loss_of(model, *batch).backward()
+        optimizer.step()
+
+
+def limited_by_hooks(model: Factors, optimizer: Any) -> None:
+    """Each parameter by itself, while the backward goes on; two backwards make an update."""
+
+    def limit(parameter: Tensor) -> None:
+        clip_grad_norm_([parameter], 0.01)
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(limit)
+    for number, batch in enumerate(batches()):
+        loss_of(model, *batch).backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+LOOPS = [
+    *(norm_limited, values_limited, changed_by_hand, thrown_away, differentiated_twice, added_up),
+    *(halved_by_hooks, limited_by_hooks),
+]
 
 
 @pytest.mark.parametrize("made", [Factors, Shared])
@@ -250,6 +278,27 @@ def test_weights_of_earlier_are_brought_back_by_the_servers_alone(
         fleet.load_persistables(str(tmp_path))
         torch.testing.assert_close(values(model), wanted)
     model.load_state_dict(best)  # nobody brings others any more
+
+
+def test_a_load_says_which_tables_are_not_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a layer that has another name now: its rows would be those of no save."""
+    with job(monkeypatch):
+        trained()
+        fleet.save_persistables(str(tmp_path))
+        fleet.load_persistables(str(tmp_path))
+    assert "holds nothing" not in caplog.text
+    with job(monkeypatch):
+        model = moved_to_servers(Factors())
+        model.user = SparseEmbedding(WIDTH, name="reader", initializer=Normal(0.5))
+        trained(model)
+        fleet.load_persistables(str(tmp_path))
+        words = "holds nothing of reader, which stays as it is .*; it holds user, which no model"
+        assert re.search(words, caplog.text)
+        caplog.clear()
+        fleet.load_persistables(str(tmp_path), tables=["item"])
+    assert "holds nothing" not in caplog.text
 
 
 MODES: list[dict[str, Any] | None] = [None, {"k_steps": 0}, {"k_steps": 0, "half_async": True}]
@@ -365,6 +414,52 @@ def test_a_push_has_the_rate_of_its_update_though_it_is_sent_later(
     found = run(late_rate=0.0)
     for name in wanted:
         torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", [*MODES, {"k_steps": 1}])
+def test_rates_are_in_force_after_a_state_of_the_optimizer_was_loaded(
+    mode: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading makes groups anew, of which a rate is asked."""
+    with job(monkeypatch, 2, **in_mode(mode)):
+        model, optimizer = trained(count=1)
+        fleet.settle_workers()
+        before = values(model)
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        for batch in batches():
+            optimizer.minimize(loss_of(model, *batch))
+        fleet.settle_workers()
+        torch.testing.assert_close(values(model), before, rtol=0, atol=0)
+
+
+def test_copies_go_on_with_the_state_of_the_optimizer_that_was_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def moved(keep: float) -> Tensor:
+        """By an update without gradients, after the momentum became this share of itself."""
+        torch.manual_seed(0)
+        with job(monkeypatch, 2, a_sync={"k_steps": 1}):
+            model = fleet.distributed_model(moved_to_servers(Factors()))
+            tables = [model.get_parameter(f"{name}.anchor") for name in TABLES]
+            head = [*model.head.parameters()]
+            groups: list[dict[str, Any]] = [{"params": tables}, {"params": head, "momentum": 0.9}]
+            given = torch.optim.SGD(groups, lr=0.5)
+            optimizer = fleet.distributed_optimizer(given)
+            fleet.init_worker()
+            optimizer.minimize(loss_of(model, *next(batches())))
+            state = copy.deepcopy(optimizer.state_dict())
+            for kept in state["state"].values():
+                kept["momentum_buffer"] *= keep
+            optimizer.load_state_dict(state)
+            before = model.head.bias.item()
+            optimizer.minimize(0 * loss_of(model, *next(batches())))
+            return torch.tensor(model.head.bias.item() - before)
+
+    whole = moved(1.0)
+    assert whole != 0
+    torch.testing.assert_close(moved(0.5), whole / 2)
 
 
 def test_batches_that_are_held_have_the_rate_of_the_last_one(

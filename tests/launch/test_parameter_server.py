@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -121,3 +122,37 @@ def test_workers_without_ports_get_some() -> None:
 def test_bad_flags_are_explained(arguments: Arguments, words: str) -> None:
     with Ports() as ports, pytest.raises(LaunchError, match=words):
         plan(arguments, {}, ports)
+
+
+KEEP = """
+import os, pathlib, time
+kept = pathlib.Path(os.environ["FLEETX_PS_STATE"])
+print(kept)
+if os.environ["TRAINING_ROLE"] == "PSERVER":
+    kept.mkdir(parents=True, exist_ok=True)
+    while True:
+        time.sleep(0.1)
+while not kept.exists():
+    time.sleep(0.1)
+"""
+
+
+def test_servers_keep_their_logs_where_the_environment_says(launcher: Launcher) -> None:
+    """In a folder of this job, which goes with it."""
+    flags = ("--server_num=1", "--worker_num=1", launcher.script(KEEP))
+    place = launcher.folder / "fast disk"
+    outcome = launcher.finish(launcher.start(*flags, FLEETX_PS_STATE=str(place)))
+    assert outcome.code == 0, outcome.err
+    kept = Path(launcher.log("serverlog.0").splitlines()[0])
+    assert place in kept.parents
+    assert not [*place.iterdir()]
+
+
+def test_a_place_for_logs_that_cannot_be_written_to_is_named(launcher: Launcher) -> None:
+    flags = ("--server_num=1", "--worker_num=1", launcher.script(KEEP))
+    (launcher.folder / "file").touch()
+    place = str(launcher.folder / "file" / "state")
+    outcome = launcher.finish(launcher.start(*flags, FLEETX_PS_STATE=place))
+    assert outcome.code == 2
+    assert f"servers cannot keep their logs in {place}" in outcome.err
+    assert "set FLEETX_PS_STATE" in outcome.err

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fleetx.nn import SparseEmbedding
 from fleetx.nn.row_outputs import Indexed, InOrder, Pooled, RowOutput, bags_of
 from fleetx.ps.tables import kernels
 from fleetx.ps.tables.kernels import numba_kernels, numpy_kernels
@@ -100,6 +101,18 @@ def test_on_a_gpu() -> None:
 def test_offsets_that_do_not_cover_the_ids_are_refused(offsets: list[int]) -> None:
     with pytest.raises(ValueError, match="must begin with 0, rise, and end before the 12 ids"):
         bags(offsets, torch.Size([12]))
+
+
+@pytest.mark.parametrize("offsets", [[0.0, 2.0], [[0, 2]], [True]])
+def test_offsets_that_are_no_list_of_whole_numbers_are_refused(offsets: Any) -> None:
+    given = torch.tensor(offsets)
+    with pytest.raises(ValueError, match=r"whole numbers in a row.*got torch\."):
+        bags_of(torch.Size([12]), given)
+    layer = SparseEmbedding(2, name="bags", pooling="sum")
+    ids = torch.arange(12)
+    for name in ("offsets", "per_sample_weights"):
+        with pytest.raises(TypeError, match=f"{name} must be a tensor.*as_tensor"):
+            layer(ids, **{name: offsets})
 
 
 @pytest.mark.parametrize(("shape", "offsets"), [((3,), None), ((2, 2), [0]), ((2, 2, 2), None)])

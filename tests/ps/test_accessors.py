@@ -1,5 +1,6 @@
 """Shows and clicks decide what is saved and what stays, under the names that Paddle has for it."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,33 @@ def test_modes_that_do_not_exist_are_refused(here: Team, tmp_path: Path) -> None
     for mode in (4, 5, True, "everything"):
         with pytest.raises(ValueError, match="use 0 or 'full', 1 or 'delta', 2 or 'base', 3 or"):
             fleet.save_persistables(str(tmp_path), mode=mode)
+
+
+def test_a_mode_that_is_given_by_its_place_is_in_force(here: Team, tmp_path: Path) -> None:
+    net, optimizer = begun(here, Net())
+    meet(net, optimizer, [1])
+    fleet.save_persistables(str(tmp_path / "0"))
+    meet(net, optimizer, [2])
+    for number, given in enumerate([("delta",), (1,), (None, None, 1)]):
+        folder = tmp_path / f"delta-{number}"
+        fleet.save_persistables(str(folder), *given)
+        assert json.loads((folder / "manifest.json").read_text())["mode"] == "delta"
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "words"),
+    [
+        ((), {"mod": 1}, r"\(mod=...\) is not known in a job with servers"),
+        ((), {"tables": ["words"]}, r"\(tables=...\) is not known"),
+        ((1,), {"mode": 2}, "got 1 and 2 for the mode"),
+        (("delta", "other"), {}, "got 'delta' and 'other' for the mode"),
+    ],
+)
+def test_what_a_save_does_not_know_is_refused(
+    args: tuple[Any, ...], named: dict[str, Any], words: str, here: Team, tmp_path: Path
+) -> None:
+    net, optimizer = begun(here, Net())
+    meet(net, optimizer, [1])
+    with pytest.raises(TypeError, match=words):
+        fleet.save_persistables(str(tmp_path), *args, **named)
+    assert not [*tmp_path.iterdir()]

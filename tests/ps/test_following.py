@@ -1,6 +1,8 @@
 """Copies of running servers: only what changed is copied, and deaths and loads are survived."""
 
+import argparse
 import os
+import re
 import signal
 import subprocess
 import time
@@ -15,6 +17,7 @@ import torch
 from torch import nn
 
 from fleetx.nn import Follower, SparseEmbedding, load_inference_model
+from fleetx.ps.observers.command import add_arguments, run
 from fleetx.ps.observers.relay import Relay
 from fleetx.ps.observers.server_reader import ServerReader, observing
 from fleetx.ps.server.request_handler import RequestHandler
@@ -347,3 +350,20 @@ def test_the_command_reports_what_servers_hold(here: Team) -> None:
 def test_what_cannot_be_followed_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match="host:port"):
         Follower(given)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--listen", "127.0.0.1:65535"], "no ports for the copies of 2 servers.*up to 65534"),
+        (["--listen", "127.0.0.1:0", "--metrics_port", "70000"], "from 1 to 65535"),
+        (["--listen", "127.0.0.1:0", "--metrics_port", "-1"], "from 1 to 65535"),
+    ],
+)
+def test_ports_that_there_are_not_are_refused(
+    flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert run(parser.parse_args(["follow", "127.0.0.1:1,127.0.0.1:2", *flags])) == 1
+    assert re.search(f"fleetx ps follow: .*{words}", capsys.readouterr().err)

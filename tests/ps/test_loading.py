@@ -1,6 +1,7 @@
 """Loading is restoring, deltas lack nothing, and a request that is sent again happens once."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fleetx.ps.tables import saves
 from fleetx.ps.tables.dense_table import DenseSpec, DenseTable
 from fleetx.ps.tables.entries import CountFilterEntry
 from fleetx.ps.tables.initializers import Constant
-from fleetx.ps.tables.rules import SGD
+from fleetx.ps.tables.rules import SGD, Adagrad
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.tables.sparse_table import LAST_MARK, SparseTable
 from fleetx.ps.wire.frames import Flag, Frame, Op
@@ -140,6 +141,36 @@ def test_a_delta_is_loaded_onto_the_save_that_it_continues_and_onto_no_other(
     again.handler.load(mine / "first")
     again.handler.load(mine / "second")
     assert again.rows() == here.rows()
+
+
+def test_a_delta_takes_not_the_place_of_what_it_continues(tmp_path: Path) -> None:
+    here, full, first = Small(), tmp_path / "full", tmp_path / "first"
+    here.up([1])
+    here.save(full)
+    here.up([2])
+    with pytest.raises(ValueError, match=r"full holds a full save.*folder of its own"):
+        here.save(full, delta=True)
+    here.save(first, delta=True)
+    here.up([3])
+    with pytest.raises(ValueError, match=r"first holds what this delta continues.*of its own"):
+        here.save(first, delta=True)
+    second = here.save(tmp_path / "second", delta=True)
+    assert chained(full, first, second) == {1: 1.0, 2: 1.0, 3: 1.0}
+
+
+def test_a_job_that_is_repeated_writes_its_delta_anew(tmp_path: Path) -> None:
+    """After a death, from the save before it: the delta of then is over."""
+    folders = [tmp_path / name for name in ("full", "delta")]
+    for begun in (False, True):
+        here = Small()
+        if begun:
+            here.handler.load(folders[0])
+        else:
+            here.up([1])
+            here.save(folders[0])
+        here.up([2])
+        here.save(folders[1], delta=True)
+        assert chained(*folders) == {1: 1.0, 2: 1.0}
 
 
 def test_a_save_that_failed_takes_nothing_from_the_next_delta(
@@ -303,6 +334,22 @@ def test_a_load_undoes_the_state_of_the_optimizer(tmp_path: Path) -> None:
     assert step_dense(other, 3, 1).arrays()["state.step"] == 1, "of Adam nothing but the values"
 
 
+def test_the_state_of_another_rule_is_not_taken_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = {}
+    for rule in (SGD(1.0), Adagrad(1.0)):
+        here = Small(spec=replace(SPEC, rule=rule))
+        here.up([1])
+        folders[rule] = here.save(tmp_path / type(rule).__name__)
+    for rule in (SGD(0.5), Adagrad(0.5)):
+        for saved, folder in folders.items():
+            caplog.clear()
+            Small(spec=replace(SPEC, rule=rule)).handler.load(folder)
+            told = "server-0 holds state of Adagrad, which is not taken" in caplog.text
+            assert told == (isinstance(saved, Adagrad) and isinstance(rule, SGD))
+
+
 def test_a_copy_of_dense_numbers_lies_where_there_was_room() -> None:
     """So that a save need not ask for memory while pushes wait."""
     handler = made_dense(3)
@@ -351,7 +398,7 @@ def test_a_numbered_delta_that_is_sent_again_is_not_emptied(tmp_path: Path) -> N
         delta = here.save(tmp_path / "delta", delta=True, call=5)
         assert written(delta) == {2: 1}
     here.up([1])
-    assert written(here.save(tmp_path / "delta", delta=True, call=6)) == {1: 2}
+    assert written(here.save(tmp_path / "next", delta=True, call=6)) == {1: 2}
 
 
 def test_a_call_that_is_sent_again_while_it_runs_waits_for_the_first(

@@ -680,6 +680,28 @@ def test_shows_and_clicks_are_counted_and_decide_who_stays(kind: Any, rule: Any)
     assert before.abs().min() > 0.4, "telling of shows moves nothing"
 
 
+@pytest.mark.parametrize(
+    ("counts", "error", "words"),
+    [
+        (torch.tensor([1.0, float("nan"), 0.0]), ValueError, "'seen' holds NaN, infinity or a neg"),
+        (torch.tensor([1.0, -1.0, 0.0]), ValueError, "'seen' holds NaN, infinity or a negative"),
+        (torch.ones(2), ValueError, "has 2 numbers for 3 ids.*expand_as"),
+        ([1.0, 0.0, 0.0], TypeError, "must be a tensor, got list"),
+    ],
+)
+@pytest.mark.parametrize("name", ["show", "click"])
+def test_shows_and_clicks_that_are_none_are_refused(
+    name: str, counts: Any, error: type[Exception], words: str
+) -> None:
+    model = SparseEmbedding(2, name="seen", entry=ShowClickEntry(), rule=SGD(0.1))
+    with team(2) as here:
+        worker = here.worker()
+        carried(model, worker, lr=1.0)
+        with pytest.raises(error, match=f"{name}.*{words}"):
+            model(torch.tensor([1, 2, 3]), **{name: counts})
+        worker.stop()
+
+
 def rows_of(model: nn.Module) -> torch.Tensor:
     model.eval()
     found: torch.Tensor = model(torch.tensor([1, 2, 3])).detach()
@@ -699,6 +721,8 @@ def test_an_embedding_outside_of_a_job_says_what_it_needs() -> None:
         SparseEmbedding(2, name="x")(torch.tensor([1]))
     with pytest.raises(TypeError, match="whole numbers"):
         SparseEmbedding(2, name="x")(torch.tensor([1.0]))
+    with pytest.raises(TypeError, match="whole numbers"):
+        SparseEmbedding(2, name="x")(torch.tensor([1 + 1j]))
     with pytest.raises(ValueError, match="pooling='max' is not known"):
         SparseEmbedding(2, name="x", pooling="max")
 
@@ -755,6 +779,109 @@ def test_optimizers_that_rows_do_not_have_are_refused_before_training(optimizer:
     with pytest.raises(ValueError, match=f"is {optimizer.__name__}, and rows .* Adagrad or Adam"):
         carried(net(), nobody, GeoCarrier, optimizer=optimizer, join=False)
     carried(net(SGD(0.1)), nobody, GeoCarrier, optimizer=optimizer, join=False)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"rule": "sgd"}, r"rule='sgd'.*SGD\(...\) or Adagrad\(...\) or Adam"),
+        ({"rule": torch.optim.Adam}, r"rule=<class.*SGD\(...\)"),
+        ({"initializer": "uniform"}, r"initializer='uniform'.*Uniform\(...\) or Normal"),
+        ({"entry": 3}, r"entry=3 .*CountFilterEntry\(...\)"),
+        ({"seed": 1.5}, "seed=1.5 .* no whole number"),
+        ({"padding_idx": 1.5}, "padding_idx=1.5 .* no whole number"),
+        ({"padding_idx": True}, "padding_idx=True .* no whole number"),
+        ({"padding_idx": 2**64 - 1}, "no id.*an unsigned one less"),
+    ],
+)
+def test_options_that_would_not_be_in_force_are_refused(option: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SparseEmbedding(2, name="x", **option)
+
+
+def test_whole_numbers_of_any_kind_are_taken() -> None:
+    layer = SparseEmbedding(2, name="x", padding_idx=np.int64(-1), seed=np.int32(3))  # type: ignore[arg-type]
+    assert (layer.padding_idx, layer.options.seed) == (-1, 3)
+
+
+class Shared(nn.Module):
+    """Two layers over one table."""
+
+    def __init__(self, rule: SGD | None = None) -> None:
+        super().__init__()
+        self.one = SparseEmbedding(2, name="ids", rule=rule)
+        self.other = SparseEmbedding(2, name="ids", rule=rule)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return (self.one(ids) + self.other(ids)).sum(1)
+
+
+def in_two_groups(**option: Any) -> type[torch.optim.Optimizer]:
+    """Adam whose second parameter has another option."""
+
+    class Adam(torch.optim.Adam):
+        def __init__(self, params: Any, **options: Any) -> None:
+            one, other = params
+            super().__init__([{"params": [one]}, {"params": [other], **option}], **options)
+
+    return Adam
+
+
+@pytest.mark.parametrize("kind", [Carrier, AsyncCarrier, HalfAsyncCarrier, GeoCarrier])
+@pytest.mark.parametrize("option", [{"lr": 0.5}, {"betas": (0.5, 0.9)}, {"eps": 1e-3}])
+def test_groups_that_move_one_table_in_two_ways_are_refused(kind: Any, option: Any) -> None:
+    """Unless the table has a rule of its own."""
+    nobody: Any = None
+    optimizer = in_two_groups(**option)
+    with pytest.raises(ValueError, match=r"over table 'ids' share.*Adam.* and Adam.*one group"):
+        carried(Shared(), nobody, kind, optimizer=optimizer, join=False)
+    carried(Shared(SGD(0.1)), nobody, kind, optimizer=optimizer, join=False)
+
+
+@pytest.mark.parametrize("kind", [Carrier, AsyncCarrier, HalfAsyncCarrier, GeoCarrier])
+def test_groups_of_one_table_have_one_rate_all_the_time(kind: Any) -> None:
+    with team(2) as here:
+        model, worker = Shared(), here.worker()
+        carrier = carried(model, worker, kind, optimizer=in_two_groups(), lr=0.1)
+        ids, wanted = torch.tensor([1, 2]), torch.zeros(2)
+        train(model, carrier, ids, wanted)
+        carrier.optimizer.param_groups[1]["lr"] = 0.2
+        with pytest.raises(ValueError, match=r"'ids' share.*learning rates \[0.1, 0.2\]; put"):
+            train(model, carrier, ids, wanted)
+        worker.stop(finished=False)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_models_that_move_one_table_in_two_ways_are_refused(frozen: bool) -> None:
+    """The rates may differ, for each push brings its own."""
+    with team(2) as here:
+        worker, models = here.worker(), [net(), net(), net()]
+        models[0].words.requires_grad_(not frozen)
+        carried(models[0], worker, lr=0.1)
+        if frozen:
+            models[0](torch.tensor([[1, 2, 3]]))
+        carried(models[1], worker, lr=0.2)
+        with pytest.raises(ValueError, match=r"table 'words' move by SGD.*asks for Adam.*one rule"):
+            carried(models[2], worker, optimizer=torch.optim.Adam, lr=0.1)
+        worker.stop(finished=False)
+
+
+def test_copies_of_models_move_as_each_of_them_says() -> None:
+    with team(2) as here:
+        worker, models = here.worker(), [Shared(), Shared()]
+        kinds = [torch.optim.SGD, torch.optim.Adam]
+        for number, (model, rule) in enumerate(zip(models, kinds, strict=True)):
+            options = CarrierOptions(every=1)
+            carrier = carried(
+                model, worker, GeoCarrier, optimizer=rule, carrier_options=options, lr=0.1
+            )
+            before = model.one(torch.tensor([number])).detach().clone()
+            step(carrier, lambda: 5 * model.one(torch.tensor([number])))  # noqa: B023
+            carrier.flush()
+            model.eval()
+            moved = model.one(torch.tensor([number])) - before
+            torch.testing.assert_close(moved, torch.full((1, 2), [-0.5, -0.1][number]))
+        worker.stop()
 
 
 @pytest.mark.parametrize("pooling", ["sum", "mean"])

@@ -20,6 +20,8 @@ FLEETX_PS_TOKEN must be that of the job, and FLEETX_PS_CERT its certificate if i
 serves with it, too, and needs FLEETX_PS_KEY for that).
 """
 
+LAST_PORT = 65535
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fleetx ps``."""
@@ -121,6 +123,7 @@ def _follow(args: argparse.Namespace) -> int:
 
     host, port = _address(args.listen)
     with Follower(args.servers, every=args.every) as follower:
+        _check_ports(port, args.metrics_port, len(follower.endpoints))
         relay = Relay(follower, host, port, metrics_port=args.metrics_port)
         with relay:
             print(f"following {', '.join(follower.endpoints)}", flush=True)
@@ -139,6 +142,16 @@ def _address(listen: str) -> tuple[str, int]:
     if host and port == "0":  # free ones, which are printed
         return host.strip("[]"), 0
     return split_endpoint(listen, where="--listen")
+
+
+def _check_ports(port: int, metrics_port: int | None, servers: int) -> None:
+    if port + servers - 1 > LAST_PORT:
+        raise ValueError(
+            f"--listen with port {port} leaves no ports for the copies of {servers} servers, which "
+            f"have one each; pass a port up to {LAST_PORT + 1 - servers}"
+        )
+    if metrics_port is not None and not 0 <= metrics_port <= LAST_PORT:
+        raise ValueError(f"--metrics_port {metrics_port}: pass a port from 1 to {LAST_PORT}")
 
 
 def _ready(follower: "Follower", endpoints: list[str]) -> str:

@@ -318,12 +318,11 @@ class RequestHandler:
         return {"sizes": self._store.saved_sizes(None if folder is None else Path(str(folder)))}
 
     def _load(self, claim: Claim, message: Message) -> Message:
-        self.load(Path(str(message["folder"])), message.get("tables"))
-        return {}
+        return {**self.load(Path(str(message["folder"])), message.get("tables"))}
 
-    def load(self, root: Path, tables: list[str] | None = None) -> None:
-        """Set the tables that exist to this server's share of a save."""
-        self._store.load(root, tables)
+    def load(self, root: Path, tables: list[str] | None = None) -> dict[str, list[str]]:
+        """Set the tables that exist to this server's share of a save; what they do not share."""
+        return self._store.load(root, tables)
 
 
 @contextlib.contextmanager

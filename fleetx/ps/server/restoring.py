@@ -126,6 +126,7 @@ def load_sparse(logged: LoggedSparseTable, pieces: list[Piece], server: int, ser
     """
     manifests = [piece.manifest for piece in pieces]
     count, share = 0, sum(manifest["rows"] for manifest in manifests) // servers
+    _say_of_state(logged.table, pieces)
     ours = _share(server, servers)
     with logged.lost_on_failure():
         _make_room(logged, manifests, share)
@@ -200,6 +201,15 @@ def _check(table: SparseTable, pieces: list[Piece]) -> None:
             )
         for name in piece.names:
             piece.read(name)  # twice in all; a damaged one must not cost the table
+
+
+def _say_of_state(table: SparseTable, pieces: list[Piece]) -> None:
+    """Rows come without the state of another rule, and with that of this one as it begins."""
+    own = type(table.spec.rule).__name__
+    for piece in pieces:
+        saved = piece.manifest["spec"]["rule"]["kind"]
+        if saved not in {own, "SGD"} and piece.manifest["rows"]:  # which keeps none
+            logger.warning("%s holds state of %s, which is not taken", piece.folder, saved)
 
 
 def _make_room(logged: LoggedSparseTable, manifests: list[dict[str, Any]], share: int) -> None:

@@ -190,6 +190,8 @@ class TableStore:
         """
         written: dict[str, str] = {}
         with self._saving:
+            if delta:
+                _refuse_to_replace(root, self.tables)
             for logged in self.tables:
                 place = root / logged.spec.name / f"server-{self._server}"
                 saved = snapshot.save(
@@ -198,8 +200,12 @@ class TableStore:
                 written[logged.spec.name] = saved.checksum
         return written
 
-    def load(self, root: Path, tables: list[str] | None = None) -> None:
-        """Set the tables that exist to this server's share of a save."""
+    def load(self, root: Path, tables: list[str] | None = None) -> dict[str, list[str]]:
+        """Set the tables that exist to this server's share of a save.
+
+        Returns what stays as it is, for a save of everything does not hold it, and what that holds
+        for nobody; nothing where tables are named.
+        """
         save = Save.opened(root)
         _check_names(tables, save, [logged.spec.name for logged in self.tables])
         with self._saving:
@@ -211,6 +217,14 @@ class TableStore:
             for number, logged in enumerate(self.tables):
                 logged.require_intact()
                 self._fill_and_keep(number, logged, save, tables)
+        return {} if tables is not None else self._apart(save)
+
+    def _apart(self, save: Save) -> dict[str, list[str]]:
+        taken = {name for logged in self.tables for name in _names_in(save, logged)}
+        return {
+            "kept": [each.spec.name for each in self.tables if not _holds(save, each, None)],
+            "left": [name for name in save.tables if name not in taken],
+        }
 
     def _fill_and_keep(
         self, number: int, logged: LoggedTable, save: Save, tables: list[str] | None
@@ -230,6 +244,24 @@ class TableStore:
         elif isinstance(logged, LoggedDenseTable):
             restoring.load_dense(logged, pieces)
         return True
+
+
+def _refuse_to_replace(root: Path, tables: list[LoggedTable]) -> None:
+    """Refuse a delta in the place of what it continues: neither could be loaded any more."""
+    try:
+        save = Save.opened(root)
+    except DamagedError:  # nothing there can be loaded, if there is anything
+        return
+    for logged in tables:
+        if isinstance(logged, LoggedSparseTable) and logged.spec.name in save.tables:
+            pieces = save.pieces_of(logged.spec.name)
+            if not save.is_delta or logged.saved_as in {p.manifest.get("identity") for p in pieces}:
+                found = "what this delta continues" if save.is_delta else "a full save"
+                raise ValueError(
+                    f"{root} holds {found}, and a delta in its place could not be loaded without "
+                    "it; give each save a folder of its own, as in "
+                    "fleet.save_persistables('model-1', mode='delta')"
+                )
 
 
 def _holds(save: Save, logged: LoggedTable, tables: list[str] | None) -> bool:

@@ -168,18 +168,9 @@ class Carrier(TableSetup):
 
     def rates(self) -> Rates:
         """The learning rates of now: what is sent later is of this update all the same."""
-        groups = [float(options["lr"]) for _, options in self.groups]
+        given = self.optimizer.param_groups
+        groups = [float(given[at]["lr"]) for _, at in self.groups]
         return Rates(groups, {name: self.rate(name) for name in self.tables})
-
-    def rate(self, table: str) -> float:
-        """The learning rate of a table: the job's, unless the table has a rule of its own."""
-        module = self.tables[table]
-        if module.options.rule is not None:
-            return -1.0
-        for group in self.optimizer.param_groups:
-            if any(p is module.anchor for p in group["params"]):
-                return float(group["lr"])
-        raise AssertionError("only tables of the optimizer are moved")
 
     def agree(self, flag: Tensor) -> Tensor:
         """The largest flag of all workers that update together."""

@@ -43,6 +43,7 @@ def local_optimizer(cls: type[Optimizer], anchors: set[Tensor]) -> type[RemoteOp
         @override
         def step(self, closure: Callable[[], Any] | None = None) -> Any:
             if self.inner is not None:
+                self.inner.state = self.state  # another one, once a state was loaded
                 for ours, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
                     inner.update({k: v for k, v in ours.items() if k != "params"})
                     if _fusible(inner):
@@ -89,6 +90,10 @@ class GeoCarrier(Carrier):
     @override
     def is_remote(self, group: Mapping[str, Any]) -> bool:
         return bool(self._modules_of(group))  # rows move by a rule that is made once
+
+    @override
+    def refuse_other_rule(self, table: str, found: Rule, wanted: Rule) -> None:
+        """Nothing: each model trains copies of its own, and servers add differences up."""
 
     @override
     def open(self, worker: Worker) -> None:

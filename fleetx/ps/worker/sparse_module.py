@@ -15,7 +15,7 @@ from fleetx.ps.tables.row_source import RowSource, TableOptions
 from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.worker.given_rows import GivenRows
 from fleetx.ps.worker.row_gradients import RowGradients, array_of, joined
-from fleetx.torch_internals import after_backward, current_backward
+from fleetx.torch_internals import after_backward, current_backward, hooks_of
 
 _EVALUATED = (
     "an update was asked for, and the layer of table {} is in evaluation mode, in which rows are "
@@ -46,6 +46,16 @@ class Lookup:
     backward: Callable[[Tensor], Floats]
     """From the gradient of the result to those of the rows."""
     stats: Floats | None
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """A hook of an anchor, which is reached by penalties alone."""
+
+    table: str
+
+    def __call__(self, gradient: Tensor) -> None:
+        raise RuntimeError(_PENALISED.format(repr(self.table)))
 
 
 @dataclass
@@ -168,8 +178,23 @@ class SparseModule(nn.Module):
 
     def _show(self, backward: int) -> None:
         """Add what a backward brought to what the anchor bears; each row once."""
-        if each := self._shared.reached.pop(backward, []):  # else another lookup has seen to that
-            self._lend(each)
+        if not (each := self._shared.reached.pop(backward, [])):
+            return  # another lookup has seen to that
+        before, after = hooks_of(self.anchor)  # which autograd does not call, for it stays a leaf
+        users = [hook for hook in before if not isinstance(hook, _Refusal)]
+        with torch.no_grad():
+            self._lend([self._hooked(each, users)] if users else each)
+            for hook in after:
+                hook(self.anchor)
+
+    def _hooked(self, each: list[RowGradients], hooks: list[Any]) -> RowGradients:
+        """What hooks of the anchor make of the gradients of a backward, each row once."""
+        gathered = self._gathered(each)
+        gradients = self._on_device(gathered)
+        for hook in hooks:
+            if (changed := hook(gradients)) is not None:
+                gradients = changed
+        return replace(gathered, gradients=array_of(gradients))
 
     def set_aside(self) -> None:
         """Keep what the anchor bears for an update that is not due yet."""
@@ -202,23 +227,24 @@ class SparseModule(nn.Module):
     def _lend(self, more: list[RowGradients]) -> None:
         """Let the anchor bear more than it does; each row once."""
         each = more if (borne := self._borne()) is None else [borne, *more]
-        gathered = joined(each, len(each[0].batch.begins) - 1, self.options.dim)
-        anchor = self.anchor
-        gradients = torch.from_numpy(gathered.gradients).to(anchor.device, anchor.dtype)
+        gathered, anchor = self._gathered(each), self.anchor
+        gradients = self._on_device(gathered)
         # One number seen many times: only the shape is wanted.
         anchor.grad = None
         anchor.data = anchor.new_zeros(1, 1).expand(gradients.shape)
         anchor.grad = gradients
         self._shared.shown = gathered
 
+    def _gathered(self, each: list[RowGradients]) -> RowGradients:
+        return joined(each, len(each[0].batch.begins) - 1, self.options.dim)
+
+    def _on_device(self, gathered: RowGradients) -> Tensor:
+        return torch.from_numpy(gathered.gradients).to(self.anchor.device, self.anchor.dtype)
+
     def refuse_own_gradient(self) -> None:
         """From now on, refuse a loss that depends on the anchor and not on rows."""
-
-        def refuse(gradient: Tensor) -> None:
-            raise RuntimeError(_PENALISED.format(repr(self.options.name)))
-
         if self.anchor.requires_grad:
-            self.anchor.register_hook(refuse)
+            self.anchor.register_hook(_Refusal(self.options.name))
 
     def refuse_evaluated(self) -> None:
         """Refuse an update of rows that were looked up in evaluation mode alone."""

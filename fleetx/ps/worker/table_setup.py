@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from torch import Tensor, nn
@@ -51,7 +52,8 @@ class TableSetup:
         for module in moved:
             module.bears_with(self.tables[module.options.name])
             module.refuse_own_gradient()
-        self.groups: list[tuple[DenseGroup, dict[str, Any]]] = []
+        self.groups: list[tuple[DenseGroup, int]] = []
+        """Dense parameters -> the place of their group in the optimizer, which loading replaces."""
         self._worker: Worker | None = None
         self._number = 0
         """Of this model among those of its worker, from 1; zero before its tables are made."""
@@ -66,14 +68,23 @@ class TableSetup:
         self._refusing: list[RemovableHandle] = []
         """Who refuses states that are loaded past the servers."""
         self._opening = threading.Lock()
+        self.places: dict[str, list[int]] = {}
+        """Table -> the groups of the optimizer that have a layer over it and say how rows move."""
         self._check_rules()
 
     def _check_rules(self) -> None:
         """Refuse what rows cannot do now, and not when the tables are made."""
-        for group in self.optimizer.param_groups:
+        asked: dict[str, Rule] = {}
+        for at, group in enumerate(self.optimizer.param_groups):
             for module in self._modules_of(group):
-                if module.options.rule is None:
-                    sparse_rule(self._rule, group)
+                if module.options.rule is not None:
+                    continue
+                name, rule = module.options.name, sparse_rule(self._rule, initial_options(group))
+                self.places.setdefault(name, []).append(at)
+                if asked.setdefault(name, rule) != rule:
+                    _refuse_two(
+                        name, f"the groups of the optimizer ask for {asked[name]} and {rule}"
+                    )
 
     def _modules_of(self, group: Mapping[str, Any]) -> list[SparseModule]:
         return [self.modules[p] for p in group["params"] if p in self.modules]
@@ -134,9 +145,9 @@ class TableSetup:
         if self._before_setup is not None:
             self._before_setup(worker, len(worker.carriers) + 1)
         worker.pace = self.pace(worker)
-        groups: list[tuple[DenseGroup, dict[str, Any]]] = []
+        groups: list[tuple[DenseGroup, int]] = []
         saved, self._sizes = worker.saved_sizes(), {}
-        for group in self.optimizer.param_groups:
+        for at, group in enumerate(self.optimizer.param_groups):
             dense = {self.names[p]: p for p in group["params"] if p not in self.modules}
             if dense:
                 name = f"dense-{worker.dense_tables}"
@@ -146,7 +157,7 @@ class TableSetup:
                 rule, options = self.dense_rule(group)
                 for made in dense_groups(name, dense, self.options.split, worker.client.servers):
                     made.create(worker.client, rule, initial_options(options), worker.pace)
-                    groups.append((made, group))
+                    groups.append((made, at))
             self._open_sparse(worker, group)
         for module in self._given:
             worker.table(module.options)  # which no group has, if it is frozen
@@ -189,11 +200,36 @@ class TableSetup:
 
     def _open_sparse(self, worker: Worker, group: Mapping[str, Any]) -> None:
         for module in self._modules_of(group):
-            worker.table(module.options, self.rule(module, group))
+            rule = self.rule(module, group)
+            worker.table(module.options, rule)
+            self.refuse_other_rule(module.options.name, worker.rules[module.options.name], rule)
+
+    def refuse_other_rule(self, table: str, found: Rule, wanted: Rule) -> None:
+        """Refuse a table whose rows another model of this worker lets move in another way.
+
+        A push brings the rate, so models may differ in that.
+        """
+        if replace(wanted, lr=found.lr) != found:
+            raise ValueError(
+                f"rows of table {table!r} move by {found}, as the first model over it has it (or "
+                f"has it frozen), and another one asks for {wanted}; a table has one rule. Give "
+                "the optimizers of both the same kind and options, all layers over it a rule, "
+                "SparseEmbedding(..., rule=fleetx.nn.Adam(0.001)), or the tables different names"
+            )
 
     def rule(self, module: SparseModule, group: Mapping[str, Any]) -> Rule:
         """How the rows of a table move."""
         return module.options.rule or sparse_rule(self._rule, initial_options(group))
+
+    def rate(self, table: str) -> float:
+        """The learning rate of a table: the job's, unless the table has a rule of its own."""
+        if self.tables[table].options.rule is not None:
+            return -1.0
+        given = self.optimizer.param_groups
+        rates = [float(given[at]["lr"]) for at in self.places[table]]
+        if rates.count(rates[0]) < len(rates):
+            _refuse_two(table, f"their groups have the learning rates {rates}")
+        return rates[0]
 
     def pace(self, worker: Worker) -> Pace:
         """When pushes become updates on the servers."""
@@ -287,6 +323,13 @@ def _is_moved(module: SparseModule, given: Collection[Tensor]) -> bool:
             "requires_grad_(False)"
         )
     return module.anchor.requires_grad
+
+
+def _refuse_two(table: str, found: str) -> NoReturn:
+    raise ValueError(
+        f"layers over table {table!r} share its rows, which move in one way, and {found}; put the "
+        "layers into one group of the optimizer, or give them names of their own"
+    )
 
 
 def initial_options(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class Worker:
         self._handles: dict[str, TableHandle] = {}
         self._last: tuple[Ids, IdBatch] | tuple[None, None] = None, None
         self._options: dict[str, TableOptions] = {}
+        self.rules: dict[str, Rule] = {}
+        """Table -> how servers move its rows."""
         self._agreements, self._pauses = 0, 0
         self.client.call_all({"method": "heartbeat"})  # fails early when a server is missing
         self.heartbeat = Heartbeat(endpoints, access, self._hang_up)
@@ -89,7 +91,7 @@ class Worker:
             spec = SparseSpec(
                 name=options.name,
                 dim=options.dim,
-                rule=options.rule or rule or SGD(),
+                rule=self.rules.setdefault(options.name, options.rule or rule or SGD()),
                 initializer=options.initializer,
                 entry=options.entry,
                 seed=options.seed,
