@@ -245,6 +245,8 @@ class Engine:
         """Let a user who looks at gradients between backward and update see true ones."""
         assert self.step is not None
         self.shown = self._ready = self.step.ready(self._due)
+        if not self._due:
+            self.waiting.show(self.job.model)
 
     def refuse_strays(self) -> None:
         """Complain of gradients of a backward that went past a plan which scales the loss."""

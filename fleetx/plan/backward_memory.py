@@ -8,7 +8,8 @@ from fleetx.plan.trace import Number, Operation, Trace
 def as_it_begins(trace: Trace) -> int:
     """Bytes at most before and while it passes the criterion.
 
-    Outputs, of which the step lets go when there is a loss, then gradients of the criterion's values.
+    Outputs, of which the step lets go when there is a loss; then gradients of what the criterion
+    computed.
     """
     roots = [call for call in trace.calls if not call.path]
     outputs = {number for call in roots for number in call.makes} - trace.own.keys()

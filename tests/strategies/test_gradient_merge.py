@@ -1,12 +1,14 @@
 """Gradient merge: Paddle's trajectories, one exchange per group, and a group cut in two."""
 
 import copy
+import logging
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
+from typing_extensions import override
 
 import fleetx as fleet
 from fleetx.testing import world
@@ -111,3 +113,37 @@ def test_a_restart_inside_a_group_loses_nothing() -> None:
     rest = world(2).run(resume, [state for state, _ in half], range(6, 8))
     for (_, expected), found in zip(whole, rest, strict=True):
         assert torch.equal(found, expected)
+
+
+class Said(logging.Handler):
+    """Keeps what was logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@world(2)
+@pytest.mark.parametrize("when", ["always", "at the end of a group", "never"])
+def test_a_limit_for_what_is_not_whole_yet_is_told_of_once(when: str) -> None:
+    start(gradient_merge=True, gradient_merge_configs={"k_steps": 2})
+    model = fleet.distributed_model(net())
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    inputs, targets = data(64)
+    said, logger = Said(), logging.getLogger("fleetx.engine.waiting")
+    logger.addHandler(said)
+    try:
+        for batch in range(6):
+            optimizer.backward(F.cross_entropy(model(inputs), targets))
+            if when == "always" or (when.startswith("at") and batch % 2):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        logger.removeHandler(said)
+    assert [text for text in said.messages if "ends in no update" in text] == said.messages
+    assert len(said.messages) == (when == "always")
