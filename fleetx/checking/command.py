@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from fleetx.launch import devices
+from fleetx.script_arguments import add_script
 
 EXAMPLES = """\
 examples:
@@ -27,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE.html", help="write the result as a page, too"
     )
-    parser.add_argument("script", help="a training script that uses fleetx; it is not changed")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the script")
+    add_script(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,6 +10,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fleetx.script_arguments import add_script
+
 if TYPE_CHECKING:
     from fleetx.auto.choose import Plans
     from fleetx.auto.cluster import Cluster
@@ -44,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, default=Path("plan"), help="a folder (default: %(default)s)"
     )
-    parser.add_argument("script", help="a training script that uses fleetx; it is not changed")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the script")
+    add_script(parser)
 
 
 def run(args: argparse.Namespace) -> int:

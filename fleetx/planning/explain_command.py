@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from fleetx.script_arguments import add_script
+
 EXAMPLES = """\
 examples:
   fleetx explain train.py                        for the workers that fleetrun would start here
@@ -26,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], help="where workers compute (default: as here)"
     )
-    parser.add_argument("script", help="a training script that uses fleetx; it is not changed")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the script")
+    add_script(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fleetx.script_arguments import add_script
+
 if TYPE_CHECKING:
     from fleetx.profiling.profile import Profile
     from fleetx.profiling.shares import Worker
@@ -54,8 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="begin no other try after that (default: %(default)s)",
     )
-    parser.add_argument("script", help="a training script that uses fleetx; it is not changed")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the script")
+    add_script(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -92,3 +92,11 @@ def test_flags_that_cannot_be_meant(capsys: Output) -> None:
     error = capsys.readouterr().err
     assert "there is no script 'missing.py'" in error
     assert "--workers must be at least 1, not 0" in error
+
+
+@pytest.mark.parametrize("tool", ["check", "explain", "plan", "profile"])
+def test_a_command_that_lacks_its_script_asks_for_nothing_else(tool: str, capsys: Output) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([tool])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith("the following arguments are required: script\n")
