@@ -9,7 +9,11 @@ import numpy as np
 
 from fleetx.auto.cluster import Cluster, Device, Link
 from fleetx.plan.accounts import Accounts, Needs
-from fleetx.plan.backward_memory import as_it_begins, in_its_course
+from fleetx.plan.backward_memory import (
+    as_it_begins,
+    as_it_begins_beside_outputs,
+    in_its_course,
+)
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.mesh import AXES
@@ -282,7 +286,8 @@ def _as_it_begins(needs: Needs, share: Share) -> dict[str, int]:
         return {}
     come_anew = share.run.batches * share.run.micro_batches == 1
     come_anew &= share.mesh["dp"] * share.mesh["sharding"] == 1  # else buckets keep them
-    parts = _always(needs) | {"outputs, and gradients of the criterion": _once(share, as_it_begins)}
+    passing = as_it_begins if share.mesh["pp"] == 1 else as_it_begins_beside_outputs
+    parts = _always(needs) | {"outputs, and gradients of the criterion": _once(share, passing)}
     return parts | {"gradients": 0 if come_anew else needs.gradients}
 
 

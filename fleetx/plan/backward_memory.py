@@ -11,6 +11,16 @@ def as_it_begins(trace: Trace) -> int:
     Outputs, of which the step lets go when there is a loss; then gradients of what the criterion
     computed.
     """
+    return max(_at_its_beginning(trace))
+
+
+def as_it_begins_beside_outputs(trace: Trace) -> int:
+    """The same where outputs stay, as schedules of pipelines keep those of their last stage."""
+    return sum(_at_its_beginning(trace))
+
+
+def _at_its_beginning(trace: Trace) -> tuple[int, int]:
+    """Bytes of outputs that nobody keeps for backward; most of the criterion's gradients."""
     roots = [call for call in trace.calls if not call.path]
     outputs = {number for call in roots for number in call.makes} - trace.own.keys()
     ended = trace.model_ends
@@ -22,7 +32,7 @@ def as_it_begins(trace: Trace) -> int:
         gradients |= made.intersection(one.reads) if one.makes else set()
         most = max(most, _bytes(trace, gradients))
         gradients -= {*one.makes}
-    return max(_bytes(trace, outputs - saved), most)
+    return _bytes(trace, outputs - saved), most
 
 
 def in_its_course(trace: Trace) -> int:

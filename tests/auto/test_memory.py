@@ -14,6 +14,7 @@ import fleetx as fleet
 from fleetx.auto.estimate import estimate
 from fleetx.engine.engine import Engine
 from fleetx.plan.accounts import Accounts
+from fleetx.plan.backward_memory import as_it_begins, as_it_begins_beside_outputs
 from fleetx.plan.compose import compose
 from fleetx.plan.subject import Subject
 from fleetx.static.run.single_worker import LoneMesh
@@ -89,3 +90,19 @@ def test_the_worst_moment_of_a_step(
         engine.train_batch((sample, targets))
     peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
     assert expected == pytest.approx(peak, rel=0.05)
+
+
+def test_outputs_stay_where_a_schedule_keeps_them() -> None:
+    made = nn.Linear(8, 4000)
+    subject = Subject(
+        model=made,
+        sample=torch.zeros(64, 8),
+        targets=torch.zeros(64, dtype=torch.long),
+        criterion=functional.cross_entropy,
+    )
+    trace = Accounts(compose(fleet.DistributedStrategy().request(), 1), subject).share(0).trace
+    assert trace is not None
+    scores = 64 * 4000 * 4
+    # Gradients of scores and of their logarithms, which alone wait for the backward.
+    assert as_it_begins(trace) == pytest.approx(2 * scores, rel=0.01)
+    assert as_it_begins_beside_outputs(trace) == pytest.approx(3 * scores, rel=0.01)
