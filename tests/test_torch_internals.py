@@ -396,7 +396,7 @@ def test_groups_meshes_and_spread_parameters() -> None:
     internals.fsdp_gathers_before(model, [found])
     assert trained(records, found)
     view = model(torch.ones(1, 2, 4))
-    internals.fsdp_gathers_behind(model, [view])
+    internals.fsdp_gathers_behind(model, [view], [])
     view += 1
     assert trained(records, view)
 

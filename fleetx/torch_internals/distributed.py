@@ -131,20 +131,27 @@ def fsdp_gathers_before(module: Any, outputs: list[Tensor]) -> None:
     module._get_fsdp_state()._register_pre_backward_hook(outputs)
 
 
-def fsdp_gathers_behind(module: Any, views: Iterable[Tensor]) -> None:
+def fsdp_gathers_behind(module: Any, outputs: Iterable[Tensor], given: Iterable[Tensor]) -> None:
     """The same for views that a module returned, also if they are written to afterwards.
 
     What autograd makes of a view that was written to forgets hooks of the view, by which FSDP
     gathers. What the view was taken of, it passes.
+
+    Args:
+        module: that returned them.
+        outputs: what it returned.
+        given: what it was given: FSDP hands it views of these, which come from others.
     """
     state = module._get_fsdp_state()
+    before = {id(tensor._base) for tensor in given}
 
     def gather(gradients: tuple[Tensor | None, ...]) -> None:
         state._pre_backward(None)
 
-    for view in views:
-        if view._base is not None and view._base.grad_fn is not None:
-            view._base.grad_fn.register_prehook(gather)
+    for view in outputs:
+        base = view._base if view.requires_grad else None
+        if base is not None and base.grad_fn is not None and id(base) not in before:
+            base.grad_fn.register_prehook(gather)
 
 
 def fsdp_owner(record: FsdpRecord) -> tuple[nn.Module, str]:

@@ -41,10 +41,7 @@ def _returned(module: nn.Module, args: Any, kwargs: Any, outputs: Any, *, severa
     found = tensors(outputs)
     if several or not _is_seen(outputs):
         fsdp_gathers_before(module, found)
-    # FSDP hands the module views of what it is given: these come from others.
-    given = {id(tensor._base) for tensor in tensors((args, kwargs))}
-    views = (one for one in found if one.requires_grad and id(one._base) not in given)
-    fsdp_gathers_behind(module, views)
+    fsdp_gathers_behind(module, found, tensors((args, kwargs)))
 
 
 def _is_seen(outputs: Any) -> bool:

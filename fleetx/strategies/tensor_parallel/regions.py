@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from fleetx.strategies.tensor_parallel.draws import DRAWS, drawn
 from fleetx.strategies.tensor_parallel.placing import as_spread, placed, whole
-from fleetx.torch_internals import tree_any, tree_iter, tree_map_only, version_of
+from fleetx.torch_internals import is_view, tree_any, tree_iter, tree_map_only, version_of
 
 Forward = Callable[..., Any]
 Change = Callable[[Forward], Forward]
@@ -183,7 +183,7 @@ def _own(spread: DTensor) -> Tensor:
     What comes out of a DTensor is a view that autograd refuses to change.
     """
     found = spread.full_tensor()
-    return found.clone() if found.requires_grad and found._is_view() else found
+    return found.clone() if found.requires_grad and is_view(found) else found
 
 
 def _is_spread(value: Any) -> bool:
