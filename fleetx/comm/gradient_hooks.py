@@ -9,7 +9,8 @@ from torch.utils.hooks import RemovableHandle
 def hook_gradient(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
     """Call the hook with the gradient, also of a view that was written to, as by y[:, 0] = x."""
     settle_views((tensor,))
-    return tensor.register_hook(hook)
+    handle: RemovableHandle = tensor.register_hook(hook)
+    return handle
 
 
 def settle_views(found: Iterable[Tensor]) -> None:

@@ -28,4 +28,5 @@ def test_a_view_that_was_written_to_is_hooked() -> None:
     assert torch.equal(seen[0], torch.ones(2, 3, 4))
     assert len(seen) == 1
     handle.remove()
+    assert model.layer.bias.grad is not None
     assert torch.equal(model.layer.bias.grad, torch.full((4,), 4.0))
