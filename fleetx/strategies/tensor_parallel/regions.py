@@ -122,7 +122,13 @@ class Border:
 
     def gathered(self, forward: Forward) -> Forward:
         """A layer whose weight is cut and whose output is complete on every rank."""
-        return lambda x: placed(forward(self._complete(x)), self._mesh, Replicate())
+
+        def run(x: Tensor, *args: Any, **kwargs: Any) -> DTensor:
+            # Tables of positions are told where to begin, as Whisper's.
+            found = forward(self._complete(x), *args, **kwargs)
+            return placed(found, self._mesh, Replicate())
+
+        return run
 
     def sequence(self, forward: Forward) -> Forward:
         """Each rank computes some of the positions."""

@@ -161,6 +161,15 @@ def test_a_gradient_that_would_be_lost_is_refused() -> None:
         assert torch.equal(border.around(write)(numbers(4, 6))[:2], numbers(4, 6)[:2])
 
 
+@world(2)
+def test_a_table_may_take_more_than_ids() -> None:
+    def forward(x: Tensor, first: int, *, times: int) -> Tensor:
+        return (x + first) * times
+
+    found = Border(tp()).gathered(forward)(numbers(3), 1, times=2)
+    torch.testing.assert_close(found.to_local(), (numbers(3) + 1) * 2)
+
+
 def item(x: Tensor) -> None:
     x[:, :3] = x[:, 3:] * 2
 
