@@ -907,7 +907,9 @@ class Attends(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.outer(torch.tanh(self.inner(x)).flatten(0, 1))
-        return made.unflatten(0, x.shape[:2])
+        made = made.unflatten(0, x.shape[:2])
+        made[:, :1] = x[:, :1]  # through a view of the view
+        return made
 
 
 class Residual(nn.Module):

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
+from fleetx.comm.gradient_hooks import hook_gradient
 from fleetx.comm.nested import tensors
 from fleetx.plan.error import PlanError
 
@@ -56,7 +57,7 @@ class CompiledCriterion:
     def _watched(self, outputs: Any, targets: Any) -> Tensor:
         sent: list[bool] = []
         hooks = [
-            tensor.register_hook(lambda gradient: sent.append(True))
+            hook_gradient(tensor, lambda gradient: sent.append(True))
             for tensor in tensors(outputs)
             if tensor.requires_grad
         ]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from fleetx.comm.gradient_hooks import hook_gradient
 from fleetx.comm.reached import Reached
 from fleetx.torch_internals import check_reduced, measures
 
@@ -42,7 +43,7 @@ class Backwards:
         """Notice when what a forward returned is differentiated."""
         for tensor in outputs:
             if tensor.requires_grad:
-                tensor.register_hook(self._pass)
+                hook_gradient(tensor, self._pass)
 
     def _pass(self, gradient: Tensor) -> None:
         self._passed = True

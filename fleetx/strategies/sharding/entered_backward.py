@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fleetx.comm.gradient_hooks import settle_views
 from fleetx.comm.nested import tensors
 from fleetx.strategies.sharding.units import Unit
 from fleetx.torch_internals import fsdp_gathers_before, fsdp_gathers_behind, is_fsdp
@@ -31,7 +32,13 @@ def gather_where_entered(model: nn.Module, units: Sequence[Unit]) -> None:
 
 
 def _watch(module: nn.Module, *, several: bool) -> None:
+    module.register_forward_hook(_settled, prepend=True)
     module.register_forward_hook(partial(_returned, several=several), with_kwargs=True)
+
+
+def _settled(module: nn.Module, args: Any, outputs: Any) -> None:
+    """FSDP registers its hooks next."""
+    settle_views(tensors(outputs))
 
 
 def _returned(module: nn.Module, args: Any, kwargs: Any, outputs: Any, *, several: bool) -> None:

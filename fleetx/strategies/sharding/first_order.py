@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fleetx.comm.gradient_hooks import hook_gradient
 from fleetx.comm.nested import tensors
 from fleetx.plan.error import PlanError
 from fleetx.torch_internals import is_fsdp
@@ -26,7 +27,7 @@ def _returned(module: nn.Module, args: Any, outputs: Any) -> None:
     if torch.is_grad_enabled() and is_fsdp(module):
         for tensor in tensors(outputs):
             if tensor.requires_grad:
-                tensor.register_hook(_refuse)
+                hook_gradient(tensor, _refuse)
 
 
 def _refuse(gradient: Tensor) -> None:

@@ -81,7 +81,8 @@ def units_of(
         found = by_anchors(model, anchors, elsewhere, opened, calls, whole=whole)
     else:
         found = by_size(model, megabytes * 2**20, elsewhere, opened, calls, whole=whole)
-    return of_one_format(without_shared(found))
+    # What one format cuts off may share a weight with what it was cut from.
+    return without_shared(of_one_format(found))
 
 
 def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> None:

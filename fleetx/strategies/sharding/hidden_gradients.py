@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fleetx.comm import stand_in
+from fleetx.comm.gradient_hooks import hook_gradient
 from fleetx.comm.held_gradients import sharded
 from fleetx.comm.nested import tensors
 from fleetx.plan.step import Step
@@ -69,7 +70,7 @@ class HiddenGradients:
         # Before a backward adds to them, wherever it enters; and before FSDP takes them for true.
         entered = [tensor for tensor in tensors(outputs) if tensor.requires_grad]
         entered += [p for p in self._model.parameters() if hiding and p.requires_grad]
-        self._hooks += [tensor.register_hook(self._entered) for tensor in entered]
+        self._hooks += [hook_gradient(tensor, self._entered) for tensor in entered]
 
     def _show(self, hiding: list[FsdpRecord]) -> None:
         for record in hiding:

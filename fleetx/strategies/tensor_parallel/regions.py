@@ -23,7 +23,14 @@ from typing_extensions import override
 
 from fleetx.strategies.tensor_parallel.draws import DRAWS, drawn
 from fleetx.strategies.tensor_parallel.placing import as_spread, placed, whole
-from fleetx.torch_internals import is_view, tree_any, tree_iter, tree_map_only, version_of
+from fleetx.torch_internals import (
+    is_view,
+    part_held,
+    tree_any,
+    tree_iter,
+    tree_map_only,
+    version_of,
+)
 
 Forward = Callable[..., Any]
 Change = Callable[[Forward], Forward]
@@ -122,7 +129,13 @@ class Border:
 
     def gathered(self, forward: Forward) -> Forward:
         """A layer whose weight is cut and whose output is complete on every rank."""
-        return lambda x: placed(forward(self._complete(x)), self._mesh, Replicate())
+
+        def run(x: Tensor, *args: Any, **kwargs: Any) -> DTensor:
+            # Tables of positions are told where to begin, as Whisper's.
+            found = forward(self._complete(x), *args, **kwargs)
+            return placed(found, self._mesh, Replicate())
+
+        return run
 
     def sequence(self, forward: Forward) -> Forward:
         """Each rank computes some of the positions."""
@@ -231,6 +244,15 @@ class _Mixing(TorchFunctionMode):
             args, kwargs = tree_map_only(
                 Tensor, lambda tensor: as_spread(tensor, self._mesh), (args, kwargs)
             )
+        _refuse_lost_write(func, args, kwargs)
+        return self._computed(func, args, kwargs)
+
+    def _computed(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call it with tensors that are all spread."""
+        if func is Tensor.__setitem__ and _is_cut(args[0]):
+            return _set_item(self._mesh, *args)
         if func in PRODUCTS and (by_batch := _cut_alike(args, kwargs)):
             return alike(self._mesh, func, by_batch, *args)
         if func is F.scaled_dot_product_attention:
@@ -288,11 +310,51 @@ def _writes(func: Callable[..., Any]) -> bool:
     return special or (name.endswith("_") and not name.endswith("__"))
 
 
+def _written(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """What a function changes; None if that is nothing."""
+    if (out := kwargs.get("out")) is not None:
+        return out
+    return args[0] if args and (_writes(func) or kwargs.get("inplace")) else None
+
+
+def _refuse_lost_write(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> None:
+    """Stop a write to a view for which ranks exchanged what it shows, so that it is a copy."""
+    if torch.compiler.is_compiling():  # which cannot look at memory
+        return
+    target = _written(func, args, kwargs)
+    if not (_is_spread(target) and _is_spread(target._base)):
+        return
+    memory, whole_memory = (part_held(each).untyped_storage() for each in (target, target._base))
+    if memory.data_ptr() != whole_memory.data_ptr():
+        name = getattr(func, "__name__", "")
+        raise ValueError(
+            f"a part of what layers that tensor_parallel cuts return is written to ({name}); ranks "
+            "have that part as a copy, so the whole would not change. Assign to the part "
+            "(x[:, 0] = x[:, 0] * 2), which ranks exchange, or make a new tensor with torch.cat, "
+            "torch.stack or torch.where."
+        )
+
+
+def _is_cut(tensor: Any) -> bool:
+    return _is_spread(tensor) and not all(map(Placement.is_replicate, tensor.placements))
+
+
+def _set_item(mesh: DeviceMesh, target: DTensor, index: Any, values: Any) -> None:
+    """Assign to a part of a tensor that is cut: DTensor would assign to a copy of that part."""
+    (where,) = target.placements
+    target.copy_(placed(whole(mesh, _with_item, target, index, values), mesh, where))
+
+
+def _with_item(tensor: Tensor, index: Any, values: Any) -> Tensor:
+    changed = tensor.clone()
+    changed[index] = values
+    return changed
+
+
 def _refuse_lost_gradient(
     func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], leaves: list[Tensor]
 ) -> None:
-    out = kwargs.get("out")
-    target = out if out is not None else args[0] if _writes(func) else None
+    target = _written(func, args, kwargs)
     plain = isinstance(target, Tensor) and not _is_spread(target)
     if plain and torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves):
         name = getattr(func, "__name__", "")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fleetx.plan.forward import replace_forward
+from fleetx.strategies.sharding.fully_sharded import units_of
 from fleetx.strategies.sharding.units import Unit, by_anchors, by_size, is_compound, without_shared
 
 KIB = 1024
@@ -247,6 +248,14 @@ def test_modules_that_use_a_parameter_of_another_unit_belong_to_the_model() -> N
     parts = names(without_shared(by_size(model, 1)))
     assert parts == [[f"layers.{i}.{part}"] for i in (0, 1, 3) for part in PARTS]
     assert without_shared([]) == []
+
+
+def test_a_table_with_two_names_belongs_to_the_model_where_a_format_lies_between() -> None:
+    """As in prompt tuning of peft: a frozen model, a trained prompt, and the model's table."""
+    model = nn.ModuleDict({"body": Block(), "prompt": Line()})
+    model["body"].requires_grad_(False)
+    model["words"] = model.get_submodule("body.first")
+    assert names(units_of(model, ((), ()), (), 1)) == [["prompt"]]
 
 
 def test_what_is_left_of_a_unit_keeps_its_size() -> None:

@@ -162,6 +162,69 @@ def test_a_gradient_that_would_be_lost_is_refused() -> None:
 
 
 @world(2)
+def test_a_table_may_take_more_than_ids() -> None:
+    def forward(x: Tensor, first: int, *, times: int) -> Tensor:
+        return (x + first) * times
+
+    found = Border(tp()).gathered(forward)(numbers(3), 1, times=2)
+    torch.testing.assert_close(found.to_local(), (numbers(3) + 1) * 2)
+
+
+def item(x: Tensor) -> None:
+    x[:, :3] = x[:, 3:] * 2
+
+
+def mask(x: Tensor) -> None:
+    x[x > 0] = 0.5
+
+
+def numbers_of_columns(x: Tensor) -> None:
+    x[:, torch.tensor([1, 4])] = x[:, :2] * 2
+
+
+@world(2)
+@pytest.mark.parametrize("write", [item, mask, numbers_of_columns])
+def test_a_part_of_a_tensor_that_is_cut_is_assigned_to(write: Callable[[Tensor], None]) -> None:
+    border, cut = Border(tp()), [Shard(1)]
+
+    def assigned(x: Tensor) -> Tensor:
+        y = x.redistribute(placements=cut) * 2 if isinstance(x, DTensor) else x * 2
+        write(y)
+        assert not isinstance(y, DTensor) or y.placements == tuple(cut)
+        return y.square()
+
+    inputs = [numbers(4, 6).requires_grad_() for _ in range(2)]
+    found, wanted = border.around(assigned)(inputs[0]), assigned(inputs[1])
+    torch.testing.assert_close(found, wanted)
+    for outputs in (found, wanted):
+        outputs.sum().backward()
+    torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
+
+
+def moved(x: Tensor) -> None:
+    x[:, :3].mul_(2)
+
+
+def added(x: Tensor) -> None:
+    x.t()[1:3] += 1
+
+
+def activated(x: Tensor) -> None:
+    F.relu(x[:, ::2], inplace=True)
+
+
+@world(2)
+@pytest.mark.parametrize("write", [moved, added, activated])
+def test_a_write_to_a_copy_of_a_part_is_refused(write: Callable[[Tensor], None]) -> None:
+    def written(x: Tensor) -> None:
+        assert isinstance(x, DTensor)
+        write(x.redistribute(placements=[Shard(1)]) * 2)
+
+    with pytest.raises(ValueError, match=r"as a copy, so the whole would not change. Assign to"):
+        Border(tp()).around(written)(numbers(4, 6))
+
+
+@world(2)
 def test_an_operation_without_a_rule_is_explained() -> None:
     border = Border(tp())
     with pytest.raises(ValueError, match="put the operation into a module of its own"):
