@@ -773,6 +773,28 @@ def test_options_that_rows_do_not_have_are_refused_before_training(
     carried(net(SGD(0.1)), nobody, kind, optimizer=optimizer, join=False, lr=0.1, **option)
 
 
+@pytest.mark.parametrize("kind", [Carrier, AsyncCarrier, HalfAsyncCarrier])
+def test_options_that_are_tensors_are_those_numbers(kind: Any) -> None:
+    """Servers are told numbers; what a script writes to its tensors later does not reach them."""
+    ids, wanted = torch.tensor([[1, 2, 3]]), torch.ones(1)
+    heads = []
+    for betas in ((0.5, 0.75), (torch.tensor(0.5), torch.tensor(0.75))):
+        with team(2) as here:
+            model, worker = net(), here.worker()
+            carrier = carried(
+                model, worker, kind, optimizer=torch.optim.Adam, lr=0.1, betas=betas, foreach=False
+            )
+            train(model, carrier, ids, wanted)
+            carrier.flush()
+            heads.append(model.head.weight.detach().clone())
+            if isinstance(betas[0], torch.Tensor):
+                betas[0].fill_(0.9)
+                with pytest.raises(ValueError, match=r"betas of group 0 .* was \[0.5, 0.75\] when"):
+                    train(model, carrier, ids, wanted)
+            worker.stop(finished=False)
+    assert torch.equal(*heads)
+
+
 @pytest.mark.parametrize("optimizer", [torch.optim.RMSprop, torch.optim.Adamax])
 def test_optimizers_that_rows_do_not_have_are_refused_before_training(optimizer: Any) -> None:
     nobody: Any = None
