@@ -414,6 +414,15 @@ def test_a_model_for_serving_is_no_beginning_of_a_delta(
     ]
 
 
+@pytest.mark.parametrize("wrong", [7, "model", ["ids"]])
+def test_what_is_no_model_is_not_saved(
+    wrong: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job(monkeypatch, "sync"), pytest.raises(TypeError, match=r"is no model .*executor, dirn"):
+        fleet.save_inference_model(str(tmp_path / "serve"), wrong)
+    assert not (tmp_path / "serve").exists()
+
+
 @pytest.mark.parametrize("mode", ["sync", "geo"])
 def test_tables_in_a_group_of_their_own_may_do_without_momentum(
     mode: str, monkeypatch: pytest.MonkeyPatch
