@@ -269,6 +269,28 @@ def test_names_of_no_table_are_refused(tmp_path: Path, names: list[str]) -> None
     here.call("load", folder=str(full), tables=["t"])
 
 
+def test_a_table_that_the_save_of_the_beginning_lacks_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = Small()
+    here.up([1])
+    full = here.save(tmp_path / "full")
+    for names in (None, ["t"]):
+        caplog.clear()
+        begun = RequestHandler(Membership(1))
+        begun.preload(full, names)
+        for name in ("t", "other"):
+            spec = replace(SPEC, name=name).to_plain()
+            begun.call(ME, {"method": "create", "kind": "sparse", "spec": spec})
+        told = [record.getMessage() for record in caplog.records]
+        if names is None:
+            (text,) = told
+            assert f"{full}, with which" in text
+            assert "nothing of table other, which begins anew; it holds t:" in text
+        else:
+            assert told == [], "what is left out on purpose is known"
+
+
 def test_a_save_with_a_broken_file_is_refused_before_anything_changes(tmp_path: Path) -> None:
     here = Small()
     here.up([1])
