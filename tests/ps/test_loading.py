@@ -206,6 +206,23 @@ def test_a_delta_after_a_death_knows_what_was_dropped_before_it(tmp_path: Path) 
     assert chained(full, delta) == here.rows() == {3: 1}
 
 
+def test_a_delta_after_a_death_continues_what_was_saved_after_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    here = Small(tmp_path / "state")
+    here.up([1, 2, 3])
+    full = here.save(tmp_path / "full")
+    here.forget_all()
+    here.up([1, 2])
+    here.handler.checkpoint(force=True)
+    here.up([1])
+    first = here.save(tmp_path / "first", delta=True)
+    here.up([2])
+    back = Small(tmp_path / "state")
+    second = back.save(tmp_path / "second", delta=True)
+    assert chained(full, first, second) == chained(full, second) == back.rows() == {1: 2, 2: 2}
+
+
 def test_a_delta_after_a_load_holds_what_was_loaded(tmp_path: Path) -> None:
     here = Small()
     here.up([1, 2])

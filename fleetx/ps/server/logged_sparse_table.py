@@ -56,7 +56,8 @@ class LoggedSparseTable(LoggedTable):
         self._saved_mark = 0, 0
         """Of the last save of the user: rows with this mark or a later one are not in it."""
         self.saved_as = ""
-        """The identity of that save here; "" if nobody knows."""
+        """The identity of that save here; "" if nobody knows, as after a death: then the next delta
+        holds all rows, and may be loaded onto whatever was saved after the last checkpoint."""
         self.loaded: frozenset[str] = frozenset()
         """The identities of the pieces that were loaded last, of all servers that wrote them."""
         self.removed: list[Ids] = []

@@ -83,7 +83,6 @@ def _restore(logged: LoggedTable, piece: Piece) -> None:
         logged.table.updates, logged.table.day = manifest["updates"], manifest["day"]
         logged.saved_at = np.array(manifest["saved_at"], np.int64)
         logged.followed_after = manifest["record"]
-        logged.saved_as = manifest.get("saved_as", "")
         logged.loaded = frozenset(manifest.get("loaded", ()))
         shrunk = manifest["shrunk"].items()
         logged.shrunk = {int(client): (call, gone) for client, (call, gone) in shrunk}

@@ -97,7 +97,6 @@ class _SaveStart:
                 "shrunk": {str(client): call for client, call in logged.shrunk.items()},
                 "day_end": logged.day_end.plain() if logged.day_end else None,
                 "base": logged.saved_as if delta else "",
-                "saved_as": logged.saved_as,
                 "loaded": sorted(logged.loaded),
             }
             return _SaveStart(
