@@ -61,6 +61,8 @@ def save(
     message["worthy"] = worthy
     answers = connected.client.call_all(message)
     saves.write_list(folder, answers, delta=delta)
+    if mark:  # only now: one that failed on any server is nothing that a delta could continue
+        connected.client.call_all({"method": "saved"})
 
 
 def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:

@@ -414,6 +414,34 @@ def test_a_model_for_serving_is_no_beginning_of_a_delta(
     ]
 
 
+def test_a_delta_that_failed_on_one_server_is_written_anew_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other server had written of it is in no save that could be loaded."""
+    folders = [str(tmp_path / name) for name in ("full", "delta")]
+    with job(monkeypatch, "sync") as (model, steps, here):
+        steps(1)
+        fleet.save_persistables(folders[0])
+        steps(1)
+        call: Any = here.handlers[1].call
+
+        def full_disk(claim: Any, message: dict[str, Any], *more: Any) -> Any:
+            if message["method"] == "save":
+                raise OSError(28, "No space left on device")
+            return call(claim, message, *more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(here.handlers[1], "call", full_disk)
+            with pytest.raises(RuntimeError, match="No space left"):
+                fleet.save_persistables(folders[1], mode="delta")
+        fleet.save_persistables(folders[1], mode="delta")
+        learned = values(model)
+    with job(monkeypatch, "sync", lambda: made(1)) as (model, _, _):
+        for folder in folders:
+            fleet.load_persistables(folder)
+        assert same(values(model), learned)
+
+
 @pytest.mark.parametrize("wrong", [7, "model", ["ids"]])
 def test_what_is_no_model_is_not_saved(
     wrong: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

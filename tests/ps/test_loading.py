@@ -64,6 +64,8 @@ class Small:
     def save(self, folder: Path, *, delta: bool = False, **said: Any) -> Path:
         answer = self.call("save", folder=str(folder), delta=delta, **said)
         saves.write_list(folder, [answer], delta=delta)
+        if said.get("mark", True):
+            self.call("saved")
         return folder
 
 

@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -40,6 +40,17 @@ MOST_BITS = 32
 """A table is looked through in two to the power of this many parts at most."""
 
 
+class WrittenSave(NamedTuple):
+    """What a server wrote for a save of the user."""
+
+    era: int
+    mark: int
+    """Rows with this mark or a later one are not in it."""
+    removed: int
+    """How many of the lists of dropped ids it names."""
+    identity: str
+
+
 class LoggedSparseTable(LoggedTable):
     """Pulls make rows, which needs no log: they follow from the id."""
 
@@ -58,6 +69,8 @@ class LoggedSparseTable(LoggedTable):
         self.saved_as = ""
         """The identity of that save here; "" if nobody knows, as after a death: then the next delta
         holds all rows, and may be loaded onto whatever was saved after the last checkpoint."""
+        self._written: WrittenSave | None = None
+        """A later one, of which nobody has said yet that all servers have written it."""
         self.loaded: frozenset[str] = frozenset()
         """The identities of the pieces that were loaded last, of all servers that wrote them."""
         self.removed: list[Ids] = []
@@ -312,11 +325,21 @@ class LoggedSparseTable(LoggedTable):
         era, mark = self._saved_mark
         return mark if era == self.table.era else 0
 
-    def mark_saved(self, era: int, mark: int, *, removed: int, identity: str) -> None:
-        """A save that began with this mark is complete, and names so many of the lists dropped."""
+    def note_written(self, save: WrittenSave) -> None:
+        """A save of the user is written here, and may fail on another server or table."""
         with self.changed:
-            self._saved_mark, self.saved_as = (era, mark), identity
-            del self.removed[:removed]
+            self._written = save
+
+    def mark_saved(self) -> None:
+        """The save that was written last is complete on all servers: the next delta continues it.
+
+        Nothing if it was asked for before, or this server was started again in between.
+        """
+        with self.changed:
+            if (save := self._written) is not None:
+                self._saved_mark, self.saved_as = (save.era, save.mark), save.identity
+                del self.removed[: save.removed]
+                self._written = None
 
     @override
     def replay_record(self, record: Record) -> None:

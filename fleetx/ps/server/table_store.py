@@ -202,6 +202,12 @@ class TableStore:
                 written[logged.spec.name] = saved.checksum
         return written
 
+    def mark_saved(self) -> None:
+        """What was written last is a whole save, which the next delta continues."""
+        for logged in self.tables:
+            if isinstance(logged, LoggedSparseTable):
+                logged.mark_saved()
+
     def load(self, root: Path, tables: list[str] | None = None) -> dict[str, list[str]]:
         """Set the tables that exist to this server's share of a save.
 
