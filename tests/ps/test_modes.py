@@ -295,6 +295,47 @@ def test_a_worker_waits_for_its_own_pushes() -> None:
     assert max(under_way) == 2
 
 
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_copies_whose_exchange_is_interrupted_give_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``except KeyboardInterrupt: fleet.save_persistables(...)`` exchanges again."""
+    ids, wanted = torch.tensor([[1, 2, 3]]), torch.ones(1)
+    with team(2) as here:
+        model, worker = net(), here.worker()
+        seldom = CarrierOptions(every=10)
+        carrier = carried(model, worker, GeoCarrier, carrier_options=seldom, lr=0.1)
+        train(model, carrier, ids, wanted)
+        learned = model.head.weight.detach().clone()
+        with monkeypatch.context() as patch:
+            patch.setattr(worker.client, "read", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                carrier.flush()
+        carrier.flush()
+        carrier.catch_up()
+        torch.testing.assert_close(model.head.weight, learned)
+        worker.stop(finished=False)
+
+
+def test_a_worker_waits_for_no_push_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, wanted = torch.tensor([[1, 2, 3]]), torch.ones(1)
+    with team(2) as here:
+        model, worker = net(), here.worker()
+        carrier = carried(model, worker, AsyncCarrier, lr=0.1)
+        train(model, carrier, ids, wanted)
+        for name in ("_put", "rates"):
+            with monkeypatch.context() as patch:
+                patch.setattr(carrier, name, interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    train(model, carrier, ids, wanted)
+        carrier.flush()
+        assert carrier.undelivered() == 0
+        worker.stop(finished=False)
+
+
 def test_updates_of_others_between_a_pull_and_its_push_are_counted() -> None:
     spec = SparseSpec(name="t", dim=2)
     with team(1, 2) as here:
