@@ -914,6 +914,24 @@ def test_groups_of_one_table_have_one_rate_all_the_time(kind: Any) -> None:
         worker.stop(finished=False)
 
 
+@pytest.mark.parametrize("name", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_that_would_not_be_called_are_refused(name: str) -> None:
+    """Those of the first layer over a table see the gradients of all of them."""
+    seen: list[torch.Tensor] = []
+    ids, wanted = torch.tensor([1, 2]), torch.zeros(2)
+    with team(2) as here:
+        model, worker = Shared(), here.worker()
+        carrier = carried(model, worker, lr=0.1)
+        for layer in (model.one, model.other):
+            getattr(layer.anchor, name)(seen.append)
+        train(model, carrier, ids, wanted)
+        assert len(seen) == 1
+        getattr(model.other.anchor, name)(seen.append)
+        with pytest.raises(RuntimeError, match=r"layer over table 'ids'.*Register the hook"):
+            train(model, carrier, ids, wanted)
+        worker.stop(finished=False)
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_models_that_move_one_table_in_two_ways_are_refused(frozen: bool) -> None:
     """The rates may differ, for each push brings its own."""
