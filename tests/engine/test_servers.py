@@ -442,6 +442,25 @@ def test_a_delta_that_failed_on_one_server_is_written_anew_and_whole(
         assert same(values(model), learned)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_of_a_geo_job_say_that_they_come_without_state(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rule(model: Net) -> torch.optim.Optimizer:
+        return torch.optim.Adagrad(model.parameters(), lr=0.1)
+
+    with job(monkeypatch, "geo", rule=rule) as (_, steps, _):
+        steps(2)
+        fleet.save_persistables(str(tmp_path / "model"))
+    with job(monkeypatch, mode, rule=rule) as (_, steps, _):
+        fleet.load_persistables(str(tmp_path / "model"))
+        assert "come from a geo job" not in caplog.text
+        steps(2)
+        fleet.settle_workers()
+    told = caplog.text.count("words come from a geo job, whose workers keep the state of Adagrad")
+    assert told == (0 if mode == "geo" else 2), "each server says it once"
+
+
 @pytest.mark.parametrize("wrong", [7, "model", ["ids"]])
 def test_what_is_no_model_is_not_saved(
     wrong: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,7 @@
 """A sparse table with a log."""
 
 import contextlib
+import logging
 import threading
 import time
 from pathlib import Path
@@ -29,6 +30,8 @@ from fleetx.ps.wire.handshake import Claim
 from fleetx.ps.wire.pipes import Bytes
 from fleetx.ps.wire.short_floats import shortened, widened, width_of
 from fleetx.ps.wire.versions import Version
+
+logger = logging.getLogger(__name__)
 
 ADMIT, DAY_END, DAY_END_PART = 2, 5, 6
 """Kinds of records beside pushes."""
@@ -71,6 +74,8 @@ class LoggedSparseTable(LoggedTable):
         holds all rows, and may be loaded onto whatever was saved after the last checkpoint."""
         self._written: WrittenSave | None = None
         """A later one, of which nobody has said yet that all servers have written it."""
+        self.moved_by_differences = False
+        """Whether workers moved the rows last, as in geo: then the state of the rule is theirs."""
         self.loaded: frozenset[str] = frozenset()
         """The identities of the pieces that were loaded last, of all servers that wrote them."""
         self.removed: list[Ids] = []
@@ -233,6 +238,8 @@ class LoggedSparseTable(LoggedTable):
         if self.saved_at is not None:
             change = self._unsaved(change)
         unique = bool(frame.flags & Flag.UNIQUE)
+        if not frame.flags & Flag.INITIAL and len(change.ids):
+            self._note_who_moves(frame)
         if frame.flags & Flag.INITIAL:
             self.recent_changes.note(self.table.give(change.ids, change.values), 0)
         elif frame.flags & Flag.DELTA:
@@ -243,6 +250,20 @@ class LoggedSparseTable(LoggedTable):
             self.table.push(change.ids, change.values, rate, unique=unique, stats=change.stats)
             if frame.rate != 0:
                 self.recent_changes.note(change.ids, 0)
+
+    def _note_who_moves(self, frame: Frame) -> None:
+        """Say that rows of a geo job go on without the state that its workers had."""
+        if frame.flags & Flag.DELTA:
+            self.moved_by_differences = True
+        elif frame.rate != 0 and self.moved_by_differences:
+            self.moved_by_differences = False
+            if (rule := self.table.spec.rule).state_width(self.table.spec.dim):
+                logger.warning(
+                    "rows of table %s come from a geo job, whose workers keep the state of %s for "
+                    "themselves, so their state here is that of new rows",
+                    self.spec.name,
+                    type(rule).__name__,
+                )
 
     @override
     def merged(self, changes: list[Change]) -> Change:

@@ -99,6 +99,7 @@ class _SaveStart:
                 "day_end": logged.day_end.plain() if logged.day_end else None,
                 "base": logged.saved_as if delta else "",
                 "loaded": sorted(logged.loaded),
+                "differences": logged.moved_by_differences,
             }
             return _SaveStart(
                 manifest,
