@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fleetx import roles
 from fleetx.api import session
 from fleetx.engine.engine import Engine
-from fleetx.ps.server import metrics_page
+from fleetx.ps.server import metrics_page, state_lock
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.not_finite import ANSWERS
 from fleetx.ps.server.request_handler import RequestHandler
@@ -76,6 +76,8 @@ def init_server(
             "init_server(durable=True): this server keeps no log that could be durable; start it "
             f"with fleetrun, or set {secrets.STATE} to a folder"
         )
+    if folder is not None:
+        state_lock.hold(folder)
     handler = RequestHandler(
         Membership(found.worker_num),
         server=found.index,
@@ -107,6 +109,7 @@ def run_server() -> None:
     token = secrets.job_token(found.server_endpoints)
     handler, metrics_port = _handlers.pop()
     with contextlib.ExitStack() as open_:
+        open_.callback(state_lock.release)
         if metrics_port is not None:
             open_.enter_context(metrics_page.served(host, metrics_port, handler.report))
         server = open_.enter_context(Server((host, port), handler, token, tls=secrets.server_tls()))

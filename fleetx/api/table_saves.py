@@ -61,6 +61,8 @@ def save(
     message["worthy"] = worthy
     answers = connected.client.call_all(message)
     saves.write_list(folder, answers, delta=delta)
+    if mark:  # only now: one that failed on any server is nothing that a delta could continue
+        connected.client.call_all({"method": "saved"})
 
 
 def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:
@@ -73,6 +75,7 @@ def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:
         dirname: the folder.
         model: which one; the only distributed model if not said.
     """
+    _check_model(model)
     if _others("save_inference_model"):
         return
     held = [engine.job.model for engine in session.engines()]
@@ -82,6 +85,16 @@ def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:
         )
     save_tables(Path(dirname) / TABLES)
     save_dense(model or held[0], Path(dirname))
+
+
+def _check_model(model: Any) -> None:
+    """Refuse what is no model before the servers write their tables."""
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(
+            f"save_inference_model(dirname, {model!r}): {type(model).__name__} is no model that "
+            "could be saved; pass what fleet.distributed_model() returned, or nothing where there "
+            "is one; a static program: save_inference_model(executor, dirname, feeds, targets)"
+        )
 
 
 def save_tables(folder: Path | None) -> bool:

@@ -414,6 +414,62 @@ def test_a_model_for_serving_is_no_beginning_of_a_delta(
     ]
 
 
+def test_a_delta_that_failed_on_one_server_is_written_anew_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other server had written of it is in no save that could be loaded."""
+    folders = [str(tmp_path / name) for name in ("full", "delta")]
+    with job(monkeypatch, "sync") as (model, steps, here):
+        steps(1)
+        fleet.save_persistables(folders[0])
+        steps(1)
+        call: Any = here.handlers[1].call
+
+        def full_disk(claim: Any, message: dict[str, Any], *more: Any) -> Any:
+            if message["method"] == "save":
+                raise OSError(28, "No space left on device")
+            return call(claim, message, *more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(here.handlers[1], "call", full_disk)
+            with pytest.raises(RuntimeError, match="No space left"):
+                fleet.save_persistables(folders[1], mode="delta")
+        fleet.save_persistables(folders[1], mode="delta")
+        learned = values(model)
+    with job(monkeypatch, "sync", lambda: made(1)) as (model, _, _):
+        for folder in folders:
+            fleet.load_persistables(folder)
+        assert same(values(model), learned)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_of_a_geo_job_say_that_they_come_without_state(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rule(model: Net) -> torch.optim.Optimizer:
+        return torch.optim.Adagrad(model.parameters(), lr=0.1)
+
+    with job(monkeypatch, "geo", rule=rule) as (_, steps, _):
+        steps(2)
+        fleet.save_persistables(str(tmp_path / "model"))
+    with job(monkeypatch, mode, rule=rule) as (_, steps, _):
+        fleet.load_persistables(str(tmp_path / "model"))
+        assert "come from a geo job" not in caplog.text
+        steps(2)
+        fleet.settle_workers()
+    told = caplog.text.count("words come from a geo job, whose workers keep the state of Adagrad")
+    assert told == (0 if mode == "geo" else 2), "each server says it once"
+
+
+@pytest.mark.parametrize("wrong", [7, "model", ["ids"]])
+def test_what_is_no_model_is_not_saved(
+    wrong: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job(monkeypatch, "sync"), pytest.raises(TypeError, match=r"is no model .*executor, dirn"):
+        fleet.save_inference_model(str(tmp_path / "serve"), wrong)
+    assert not (tmp_path / "serve").exists()
+
+
 @pytest.mark.parametrize("mode", ["sync", "geo"])
 def test_tables_in_a_group_of_their_own_may_do_without_momentum(
     mode: str, monkeypatch: pytest.MonkeyPatch

@@ -118,6 +118,22 @@ def test_dense_parameters_of_several_tables_are_followed(here: Team) -> None:
         assert model.weight.flatten().tolist() == [1.0] * 4 + [2.0] * 4 + [3.0] * 4
 
 
+def test_followed_parameters_lie_in_memory_as_they_like() -> None:
+    """The follower said that its server was followed again, and they stayed as they were."""
+    model = nn.Linear(3, 2, bias=False)
+    model.weight = nn.Parameter(torch.zeros(3, 2).t())
+    with team() as here:
+        client = here.client()
+        spec = DenseSpec(name="dense-0", blocks=(("weight", 0, 6),), options={"lr": 1.0})
+        handle = client.create("dense", [spec.to_plain()], 0)
+        with Follower(here.endpoints, every=SOON) as follower:
+            follower.attach(model)
+            client.write(handle, [np.arange(6, dtype=np.float32)], flag=Flag.INITIAL)
+            settled(follower)
+            assert follower.copies[0].trouble == ""
+    assert model.weight.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
 def test_rows_that_an_entry_admits_are_seen_when_they_begin() -> None:
     spec = SparseSpec(name="t", dim=3, initializer=Constant(7.0), entry=CountFilterEntry(2))
     with team() as here, Follower(here.endpoints, every=SOON) as follower:

@@ -64,6 +64,8 @@ class Small:
     def save(self, folder: Path, *, delta: bool = False, **said: Any) -> Path:
         answer = self.call("save", folder=str(folder), delta=delta, **said)
         saves.write_list(folder, [answer], delta=delta)
+        if said.get("mark", True):
+            self.call("saved")
         return folder
 
 
@@ -206,6 +208,23 @@ def test_a_delta_after_a_death_knows_what_was_dropped_before_it(tmp_path: Path) 
     assert chained(full, delta) == here.rows() == {3: 1}
 
 
+def test_a_delta_after_a_death_continues_what_was_saved_after_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    here = Small(tmp_path / "state")
+    here.up([1, 2, 3])
+    full = here.save(tmp_path / "full")
+    here.forget_all()
+    here.up([1, 2])
+    here.handler.checkpoint(force=True)
+    here.up([1])
+    first = here.save(tmp_path / "first", delta=True)
+    here.up([2])
+    back = Small(tmp_path / "state")
+    second = back.save(tmp_path / "second", delta=True)
+    assert chained(full, first, second) == chained(full, second) == back.rows() == {1: 2, 2: 2}
+
+
 def test_a_delta_after_a_load_holds_what_was_loaded(tmp_path: Path) -> None:
     here = Small()
     here.up([1, 2])
@@ -267,6 +286,28 @@ def test_names_of_no_table_are_refused(tmp_path: Path, names: list[str]) -> None
     with pytest.raises(ValueError, match=r"there is no table 'typo' of rows; name one of \['t'\]"):
         here.call("shrink", threshold=3, table="typo")
     here.call("load", folder=str(full), tables=["t"])
+
+
+def test_a_table_that_the_save_of_the_beginning_lacks_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = Small()
+    here.up([1])
+    full = here.save(tmp_path / "full")
+    for names in (None, ["t"]):
+        caplog.clear()
+        begun = RequestHandler(Membership(1))
+        begun.preload(full, names)
+        for name in ("t", "other"):
+            spec = replace(SPEC, name=name).to_plain()
+            begun.call(ME, {"method": "create", "kind": "sparse", "spec": spec})
+        told = [record.getMessage() for record in caplog.records]
+        if names is None:
+            (text,) = told
+            assert f"{full}, with which" in text
+            assert "nothing of table other, which begins anew; it holds t:" in text
+        else:
+            assert told == [], "what is left out on purpose is known"
 
 
 def test_a_save_with_a_broken_file_is_refused_before_anything_changes(tmp_path: Path) -> None:

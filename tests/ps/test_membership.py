@@ -2,6 +2,8 @@
 
 import logging
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,15 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fleetx as fleet
+from fleetx import roles
+from fleetx.api import servers
+from fleetx.ps.server import state_lock
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.request_handler import RequestHandler
 from fleetx.ps.server.server import AllWorkersLostError, Server
+from fleetx.ps.server.state_lock import StateInUseError
 from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.wire.errors import PeerLostError
 from fleetx.ps.wire.frames import Frame, Op
 from fleetx.ps.wire.handshake import Claim, greet
 from fleetx.ps.wire.messages import to_json
 from fleetx.ps.wire.pipes import Pipe
+from fleetx.roles import secrets
 from fleetx.testing.limits import stretched
 from tests.ps.team import TOKEN, push, table, team
 
@@ -207,6 +215,54 @@ def test_what_was_not_over_is_kept(tmp_path: Path) -> None:
         push(client, table(client, SPEC), [1], np.ones((1, 2), np.float32))
     handler, _ = opened(tmp_path / "server-0", workers=1)
     assert len(handler.sparse(Frame(Op.PULL, 0)).table) == 1
+
+
+HOLDER = """
+import pathlib, sys
+from fleetx.ps.server import state_lock
+state_lock.hold(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_folder_of_state_has_one_living_server(tmp_path: Path) -> None:
+    """The next life of a server that was killed takes it at once."""
+    folder = tmp_path / "state" / "server-0"
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(StateInUseError, match=rf"process {other.pid} on .* of its own"):
+            state_lock.hold(folder)
+        state_lock.hold(folder.with_name("server-1"))
+    finally:
+        other.kill()
+        other.communicate()
+    state_lock.hold(folder)
+    state_lock.hold(folder)
+    state_lock.release()
+    assert not folder.exists(), "what is accounted for there is all there is"
+
+
+def test_servers_take_their_folder_before_they_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Path] = []
+    monkeypatch.setattr(state_lock, "hold", held.append)
+    monkeypatch.setattr(servers, "RequestHandler", lambda *_, **__: pytest.fail(str(held)))
+    monkeypatch.setenv(secrets.STATE, str(tmp_path))
+    role = fleet.UserDefinedRoleMaker(
+        current_id=0, role=fleet.Role.SERVER, worker_num=1, server_endpoints=["127.0.0.1:6001"]
+    )
+    fleet.init(role)
+    try:
+        with pytest.raises(pytest.fail.Exception, match="server-0"):
+            fleet.init_server()
+    finally:
+        roles.stop()
 
 
 def test_a_full_disk_does_not_end_the_watch(

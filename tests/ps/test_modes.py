@@ -295,6 +295,47 @@ def test_a_worker_waits_for_its_own_pushes() -> None:
     assert max(under_way) == 2
 
 
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_copies_whose_exchange_is_interrupted_give_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``except KeyboardInterrupt: fleet.save_persistables(...)`` exchanges again."""
+    ids, wanted = torch.tensor([[1, 2, 3]]), torch.ones(1)
+    with team(2) as here:
+        model, worker = net(), here.worker()
+        seldom = CarrierOptions(every=10)
+        carrier = carried(model, worker, GeoCarrier, carrier_options=seldom, lr=0.1)
+        train(model, carrier, ids, wanted)
+        learned = model.head.weight.detach().clone()
+        with monkeypatch.context() as patch:
+            patch.setattr(worker.client, "read", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                carrier.flush()
+        carrier.flush()
+        carrier.catch_up()
+        torch.testing.assert_close(model.head.weight, learned)
+        worker.stop(finished=False)
+
+
+def test_a_worker_waits_for_no_push_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, wanted = torch.tensor([[1, 2, 3]]), torch.ones(1)
+    with team(2) as here:
+        model, worker = net(), here.worker()
+        carrier = carried(model, worker, AsyncCarrier, lr=0.1)
+        train(model, carrier, ids, wanted)
+        for name in ("_put", "rates"):
+            with monkeypatch.context() as patch:
+                patch.setattr(carrier, name, interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    train(model, carrier, ids, wanted)
+        carrier.flush()
+        assert carrier.undelivered() == 0
+        worker.stop(finished=False)
+
+
 def test_updates_of_others_between_a_pull_and_its_push_are_counted() -> None:
     spec = SparseSpec(name="t", dim=2)
     with team(1, 2) as here:
@@ -773,6 +814,28 @@ def test_options_that_rows_do_not_have_are_refused_before_training(
     carried(net(SGD(0.1)), nobody, kind, optimizer=optimizer, join=False, lr=0.1, **option)
 
 
+@pytest.mark.parametrize("kind", [Carrier, AsyncCarrier, HalfAsyncCarrier])
+def test_options_that_are_tensors_are_those_numbers(kind: Any) -> None:
+    """Servers are told numbers; what a script writes to its tensors later does not reach them."""
+    ids, wanted = torch.tensor([[1, 2, 3]]), torch.ones(1)
+    heads = []
+    for betas in ((0.5, 0.75), (torch.tensor(0.5), torch.tensor(0.75))):
+        with team(2) as here:
+            model, worker = net(), here.worker()
+            carrier = carried(
+                model, worker, kind, optimizer=torch.optim.Adam, lr=0.1, betas=betas, foreach=False
+            )
+            train(model, carrier, ids, wanted)
+            carrier.flush()
+            heads.append(model.head.weight.detach().clone())
+            if isinstance(betas[0], torch.Tensor):
+                betas[0].fill_(0.9)
+                with pytest.raises(ValueError, match=r"betas of group 0 .* was \[0.5, 0.75\] when"):
+                    train(model, carrier, ids, wanted)
+            worker.stop(finished=False)
+    assert torch.equal(*heads)
+
+
 @pytest.mark.parametrize("optimizer", [torch.optim.RMSprop, torch.optim.Adamax])
 def test_optimizers_that_rows_do_not_have_are_refused_before_training(optimizer: Any) -> None:
     nobody: Any = None
@@ -847,6 +910,24 @@ def test_groups_of_one_table_have_one_rate_all_the_time(kind: Any) -> None:
         train(model, carrier, ids, wanted)
         carrier.optimizer.param_groups[1]["lr"] = 0.2
         with pytest.raises(ValueError, match=r"'ids' share.*learning rates \[0.1, 0.2\]; put"):
+            train(model, carrier, ids, wanted)
+        worker.stop(finished=False)
+
+
+@pytest.mark.parametrize("name", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_that_would_not_be_called_are_refused(name: str) -> None:
+    """Those of the first layer over a table see the gradients of all of them."""
+    seen: list[torch.Tensor] = []
+    ids, wanted = torch.tensor([1, 2]), torch.zeros(2)
+    with team(2) as here:
+        model, worker = Shared(), here.worker()
+        carrier = carried(model, worker, lr=0.1)
+        for layer in (model.one, model.other):
+            getattr(layer.anchor, name)(seen.append)
+        train(model, carrier, ids, wanted)
+        assert len(seen) == 1
+        getattr(model.other.anchor, name)(seen.append)
+        with pytest.raises(RuntimeError, match=r"layer over table 'ids'.*Register the hook"):
             train(model, carrier, ids, wanted)
         worker.stop(finished=False)
 

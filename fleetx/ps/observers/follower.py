@@ -120,8 +120,11 @@ class Follower(ReadOnly):
             return
         values, at = torch.from_numpy(logged.table.values.copy()), 0
         for name, begin, end in blocks:
-            target = held[name].detach().view(-1)[begin:end]
-            target.copy_(values[at : at + end - begin])
+            parameter = held[name].detach()
+            flat = parameter.reshape(-1)  # a copy where numbers do not lie in their order
+            flat[begin:end].copy_(values[at : at + end - begin])
+            if not parameter.is_contiguous():
+                parameter.copy_(flat.view(parameter.shape))
             at += end - begin
 
     def close(self) -> None:

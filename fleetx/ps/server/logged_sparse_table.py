@@ -1,10 +1,11 @@
 """A sparse table with a log."""
 
 import contextlib
+import logging
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -30,6 +31,8 @@ from fleetx.ps.wire.pipes import Bytes
 from fleetx.ps.wire.short_floats import shortened, widened, width_of
 from fleetx.ps.wire.versions import Version
 
+logger = logging.getLogger(__name__)
+
 ADMIT, DAY_END, DAY_END_PART = 2, 5, 6
 """Kinds of records beside pushes."""
 PART_ROWS = 4096
@@ -38,6 +41,17 @@ PAUSE = 0.001
 """Seconds between two parts. Locks are not fair: without a pause pushes would wait for many."""
 MOST_BITS = 32
 """A table is looked through in two to the power of this many parts at most."""
+
+
+class WrittenSave(NamedTuple):
+    """What a server wrote for a save of the user."""
+
+    era: int
+    mark: int
+    """Rows with this mark or a later one are not in it."""
+    removed: int
+    """How many of the lists of dropped ids it names."""
+    identity: str
 
 
 class LoggedSparseTable(LoggedTable):
@@ -56,7 +70,12 @@ class LoggedSparseTable(LoggedTable):
         self._saved_mark = 0, 0
         """Of the last save of the user: rows with this mark or a later one are not in it."""
         self.saved_as = ""
-        """The identity of that save here; "" if nobody knows."""
+        """The identity of that save here; "" if nobody knows, as after a death: then the next delta
+        holds all rows, and may be loaded onto whatever was saved after the last checkpoint."""
+        self._written: WrittenSave | None = None
+        """A later one, of which nobody has said yet that all servers have written it."""
+        self.moved_by_differences = False
+        """Whether workers moved the rows last, as in geo: then the state of the rule is theirs."""
         self.loaded: frozenset[str] = frozenset()
         """The identities of the pieces that were loaded last, of all servers that wrote them."""
         self.removed: list[Ids] = []
@@ -219,6 +238,8 @@ class LoggedSparseTable(LoggedTable):
         if self.saved_at is not None:
             change = self._unsaved(change)
         unique = bool(frame.flags & Flag.UNIQUE)
+        if not frame.flags & Flag.INITIAL and len(change.ids):
+            self._note_who_moves(frame)
         if frame.flags & Flag.INITIAL:
             self.recent_changes.note(self.table.give(change.ids, change.values), 0)
         elif frame.flags & Flag.DELTA:
@@ -229,6 +250,20 @@ class LoggedSparseTable(LoggedTable):
             self.table.push(change.ids, change.values, rate, unique=unique, stats=change.stats)
             if frame.rate != 0:
                 self.recent_changes.note(change.ids, 0)
+
+    def _note_who_moves(self, frame: Frame) -> None:
+        """Say that rows of a geo job go on without the state that its workers had."""
+        if frame.flags & Flag.DELTA:
+            self.moved_by_differences = True
+        elif frame.rate != 0 and self.moved_by_differences:
+            self.moved_by_differences = False
+            if (rule := self.table.spec.rule).state_width(self.table.spec.dim):
+                logger.warning(
+                    "rows of table %s come from a geo job, whose workers keep the state of %s for "
+                    "themselves, so their state here is that of new rows",
+                    self.spec.name,
+                    type(rule).__name__,
+                )
 
     @override
     def merged(self, changes: list[Change]) -> Change:
@@ -311,11 +346,21 @@ class LoggedSparseTable(LoggedTable):
         era, mark = self._saved_mark
         return mark if era == self.table.era else 0
 
-    def mark_saved(self, era: int, mark: int, *, removed: int, identity: str) -> None:
-        """A save that began with this mark is complete, and names so many of the lists dropped."""
+    def note_written(self, save: WrittenSave) -> None:
+        """A save of the user is written here, and may fail on another server or table."""
         with self.changed:
-            self._saved_mark, self.saved_as = (era, mark), identity
-            del self.removed[:removed]
+            self._written = save
+
+    def mark_saved(self) -> None:
+        """The save that was written last is complete on all servers: the next delta continues it.
+
+        Nothing if it was asked for before, or this server was started again in between.
+        """
+        with self.changed:
+            if (save := self._written) is not None:
+                self._saved_mark, self.saved_as = (save.era, save.mark), save.identity
+                del self.removed[: save.removed]
+                self._written = None
 
     @override
     def replay_record(self, record: Record) -> None:

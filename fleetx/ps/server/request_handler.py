@@ -85,6 +85,7 @@ class RequestHandler:
             "heartbeat": lambda claim, message: {},
             "load": lambda claim, message: self._only_once(claim, message, self._load),
             "rest": self._rest,
+            "saved": self._saved,
             "saved_sizes": self._saved_sizes,
             "save": lambda claim, message: self._only_once(claim, message, self._save),
             "shrink": lambda claim, message: self._only_once(claim, message, self._shrink),
@@ -312,6 +313,10 @@ class RequestHandler:
         worthy = bool(message.get("worthy", False))
         pieces = self._store.save(folder, delta=bool(message["delta"]), mark=mark, worthy=worthy)
         return {"tables": [*pieces], "pieces": pieces}
+
+    def _saved(self, claim: Claim, message: Message) -> Message:
+        self._store.mark_saved()
+        return {}
 
     def _saved_sizes(self, claim: Claim, message: Message) -> Message:
         folder = message.get("folder")

@@ -83,8 +83,8 @@ def _restore(logged: LoggedTable, piece: Piece) -> None:
         logged.table.updates, logged.table.day = manifest["updates"], manifest["day"]
         logged.saved_at = np.array(manifest["saved_at"], np.int64)
         logged.followed_after = manifest["record"]
-        logged.saved_as = manifest.get("saved_as", "")
         logged.loaded = frozenset(manifest.get("loaded", ()))
+        logged.moved_by_differences = bool(manifest.get("differences"))
         shrunk = manifest["shrunk"].items()
         logged.shrunk = {int(client): (call, gone) for client, (call, gone) in shrunk}
         if manifest.get("day_end"):
@@ -138,6 +138,7 @@ def load_sparse(logged: LoggedSparseTable, pieces: list[Piece], server: int, ser
             if "waiting" in piece.manifest:
                 _load_waiting(logged, _waiting(piece), ours)
     logged.loaded = frozenset(manifest.get("identity", "") for manifest in manifests)
+    logged.moved_by_differences = any(manifest.get("differences") for manifest in manifests)
     return count
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fleetx.ps.server.logged_dense_table import LoggedDenseTable
-from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
+from fleetx.ps.server.logged_sparse_table import LoggedSparseTable, WrittenSave
 from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.tables import safetensors_file, save_folder
 from fleetx.ps.tables.entries import ShowClickEntry
@@ -49,7 +49,8 @@ def save(
         logged: the table, which may be trained meanwhile.
         folder: where to; it appears when it is complete.
         delta: only rows that changed since the last save that set a mark.
-        mark: later deltas begin here; else they do not know of this save.
+        mark: later deltas begin here, once ``mark_saved`` says that all servers have written; else
+            they do not know of this save.
         keep_old: leave what was there before beside it; it is a part of a save of all servers.
         worthy: only rows that are worth it, where the table counts shows and clicks.
     """
@@ -63,7 +64,7 @@ def save(
             manifest = _save_dense(logged, partial)
         checksum = write_json(partial / MANIFEST, manifest)
     if isinstance(logged, LoggedSparseTable) and mark:
-        logged.mark_saved(*start.mark, removed=start.dropped, identity=manifest["identity"])
+        logged.note_written(WrittenSave(*start.mark, start.dropped, manifest["identity"]))
     return Saved(manifest, checksum)
 
 
@@ -97,8 +98,8 @@ class _SaveStart:
                 "shrunk": {str(client): call for client, call in logged.shrunk.items()},
                 "day_end": logged.day_end.plain() if logged.day_end else None,
                 "base": logged.saved_as if delta else "",
-                "saved_as": logged.saved_as,
                 "loaded": sorted(logged.loaded),
+                "differences": logged.moved_by_differences,
             }
             return _SaveStart(
                 manifest,

@@ -120,6 +120,8 @@ class TableStore:
         if self._preload is not None:
             if _holds(self._preload, made, self._preloaded):
                 restoring.check_fits(made, _pieces(self._preload, made))
+            elif self._preloaded is None:  # else the others were left out on purpose
+                _say_lacking(self._preload, made.spec.name)
             self._fill_and_keep(number, made, self._preload, self._preloaded)
         if state is not None:
             assert place is not None
@@ -199,6 +201,12 @@ class TableStore:
                 )
                 written[logged.spec.name] = saved.checksum
         return written
+
+    def mark_saved(self) -> None:
+        """What was written last is a whole save, which the next delta continues."""
+        for logged in self.tables:
+            if isinstance(logged, LoggedSparseTable):
+                logged.mark_saved()
 
     def load(self, root: Path, tables: list[str] | None = None) -> dict[str, list[str]]:
         """Set the tables that exist to this server's share of a save.
@@ -308,6 +316,18 @@ def _check_names(wanted: list[str] | None, save: Save, made: list[str] | None = 
                 f"table {name!r} of {root} cannot be loaded, for no model of this job has one of "
                 f"that name; name some of {sorted(set(held) & set(made))}"
             )
+
+
+def _say_lacking(save: Save, name: str) -> None:
+    """A table that was given another name would be trained from nothing, and nobody would know."""
+    logger.warning(
+        "%s, with which this server begins, holds nothing of table %s, which begins anew; it "
+        "holds %s: give a table the name that it was saved under, or init_server(folder, "
+        "var_names=[...]) the tables that are wanted",
+        save.root,
+        name,
+        ", ".join(save.tables) or "no table",
+    )
 
 
 def _same(logged: LoggedTable, maker: int, plain: Message, worker: int) -> None:

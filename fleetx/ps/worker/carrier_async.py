@@ -124,10 +124,19 @@ class AsyncCarrier(_UnsynchronizedCarrier):
                 target=self._run, args=(worker, client), name="sender", daemon=True
             )
             self._sender.start()
-        with self._arrived:
-            self._under_way += 1
-        self._put(((self._dense(), self._sparse()), self.rates()))
+        update = (self._dense(), self._sparse()), self.rates()
+        self._note_under_way(+1)
+        try:
+            self._put(update)
+        except BaseException:  # Ctrl-C, while it waits for a server: nobody would wait in vain
+            self._note_under_way(-1)
+            raise
         self.count(worker)
+
+    def _note_under_way(self, change: int) -> None:
+        with self._arrived:
+            self._under_way += change
+            self._arrived.notify_all()
 
     def _put(self, item: Update | None) -> None:
         while True:
@@ -146,9 +155,7 @@ class AsyncCarrier(_UnsynchronizedCarrier):
                     last = more is None
                     items += [more] if more is not None else []
                 self._deliver(worker, client, items)
-                with self._arrived:
-                    self._under_way -= len(items)
-                    self._arrived.notify_all()
+                self._note_under_way(-len(items))
                 if last:
                     return
         except BaseException as error:  # told to the main thread

@@ -181,11 +181,13 @@ class GeoCarrier(Carrier):
         before = self._before[number]
         now = group.values()
         delta = [(b - a) * np.float32(share) for a, b in zip(before, now, strict=True)]
+        # From here on servers are assumed to know it: what is interrupted by Ctrl-C, and exchanged
+        # again before the worker leaves, must not be given twice.
+        known = self._before[number] = [a + d for a, d in zip(before, delta, strict=True)]
         worker.client.write(group.table, delta, flag=Flag.DELTA)
         theirs = group.arrays()
         worker.client.read(group.table, theirs)
-        moved = [t - (a + d) for t, a, d in zip(theirs, before, delta, strict=True)]
-        group.put(moved, add=True)
+        group.put([t - k for t, k in zip(theirs, known, strict=True)], add=True)
         self._before[number] = theirs
 
     @override

@@ -102,7 +102,7 @@ class DenseGroup:
     def create(self, client: Client, rule: str, options: Mapping[str, Any], pace: Pace) -> None:
         """Make the table on the servers."""
         assert rule in OPTIMIZERS, "checked when the plan was made"
-        plain = {key: _plain(options[key]) for key in _OPTIONS[rule] if key in options}
+        plain = {key: plain_option(options[key]) for key in _OPTIONS[rule] if key in options}
         specs = [
             DenseSpec(
                 name=self.name, blocks=held, optimizer=rule, options=plain, pace=pace
@@ -171,7 +171,8 @@ def _size(blocks: Sequence[Block]) -> int:
     return sum(end - begin for _, begin, end in blocks)
 
 
-def _plain(value: Any) -> Any:
+def plain_option(value: Any) -> Any:
+    """An option of an optimizer as a message bears it; torch takes tensors for most of them."""
     if isinstance(value, Tensor):
         return value.item()
-    return list(value) if isinstance(value, tuple) else value
+    return [*map(plain_option, value)] if isinstance(value, tuple) else value

@@ -28,6 +28,11 @@ _PENALISED = (
     "it out, [p for name, p in model.named_parameters() if not name.endswith('anchor')], and "
     "penalise the rows that were looked up, as in loss + 1e-4 * model.words(ids).pow(2).sum()"
 )
+_BESIDE = (
+    "a hook was registered on the anchor of a further layer over table {}, where it would not be "
+    "called: the anchor of the first layer of the model over that table bears the gradients of "
+    "all of them, each row once. Register the hook there, or give the layers names of their own"
+)
 _OF_EMBEDDINGS = {
     "weight": (
         "the rows are on the servers, and only those that are asked for come here: "
@@ -163,6 +168,7 @@ class SparseModule(nn.Module):
         """
         self._shared.followed = True
         bearer = self._shared.bearer or self
+        self._refuse_hooks_beside(bearer)
 
         def reach(leaf: Tensor) -> None:
             assert leaf.grad is not None
@@ -175,6 +181,14 @@ class SparseModule(nn.Module):
             after_backward(partial(bearer._show, backward))
 
         result.register_post_accumulate_grad_hook(reach)
+
+    def _refuse_hooks_beside(self, bearer: "SparseModule") -> None:
+        """Refuse hooks that would not be called: the first layer bears all gradients of the table.
+
+        A loop over all parameters gives both layers the same ones, which are called once there.
+        """
+        if bearer is not self and _hooks(self.anchor) > _hooks(bearer.anchor):
+            raise RuntimeError(_BESIDE.format(repr(self.options.name)))
 
     def _show(self, backward: int) -> None:
         """Add what a backward brought to what the anchor bears; each row once."""
@@ -268,6 +282,12 @@ class SparseModule(nn.Module):
     def _empty(self) -> None:
         if self.anchor.numel():
             self.anchor.data = self.anchor.new_empty(0, self.options.dim)
+
+
+def _hooks(anchor: Tensor) -> int:
+    """How many hooks of a user an anchor has."""
+    before, after = hooks_of(anchor)
+    return sum(not isinstance(hook, _Refusal) for hook in before) + len(after)
 
 
 def _without_gradients(module: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:

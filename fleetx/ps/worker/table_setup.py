@@ -16,7 +16,7 @@ from fleetx.ps.wire.arrays import Floats
 from fleetx.ps.wire.frames import Flag
 from fleetx.ps.worker.brought_values import BroughtValues
 from fleetx.ps.worker.carrier_options import CarrierOptions
-from fleetx.ps.worker.dense_group import DenseGroup, dense_groups
+from fleetx.ps.worker.dense_group import DenseGroup, dense_groups, plain_option
 from fleetx.ps.worker.exchanges import Exchange
 from fleetx.ps.worker.remote_optimizer import sparse_rule
 from fleetx.ps.worker.sparse_module import SparseModule
@@ -342,7 +342,8 @@ def initial_options(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fixed(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What servers are told once."""
-    known = (bool, int, float, str, tuple)
+    """What servers are told once; numbers that are tensors as they are now."""
+    known = (bool, int, float, str, tuple, Tensor)
     free = ("lr", "initial_lr", "max_lr", "min_lr")
-    return {k: v for k, v in group.items() if k not in free and isinstance(v, known)}
+    told = {k: v for k, v in group.items() if k not in free and isinstance(v, known)}
+    return {k: plain_option(v) for k, v in told.items()}
