@@ -3,12 +3,9 @@
 import argparse
 
 
-def add_script(
-    parser: argparse.ArgumentParser,
-    help: str = "a training script that uses fleetx; it is not changed",
-) -> None:
+def add_script(parser: argparse.ArgumentParser) -> None:
     """Take them as ``script`` and ``arguments``."""
-    parser.add_argument("script", help=help)
+    parser.add_argument("script", help="a training script that uses fleetx; it is not changed")
     rest = parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="passed on to the script"
     )

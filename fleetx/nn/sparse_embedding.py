@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -11,6 +11,15 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fleetx.nn.row_outputs import Indexed, InOrder, Pooled, RowOutput, bags_of
+from fleetx.nn.table_arguments import (
+    check_kinds,
+    check_pooling,
+    check_tensor,
+    counted_from_the_end,
+    padding_id,
+    refuse_norms,
+    whole,
+)
 from fleetx.ps.tables.entries import Entry, ShowClickEntry
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.initializers import Initializer, Uniform
@@ -24,7 +33,6 @@ from fleetx.ps.worker.row_gradients import array_of
 from fleetx.ps.worker.sparse_module import Lookup, SparseModule
 from fleetx.torch_internals import FakeTensor, unsafe_view
 
-_POOLINGS = ("sum", "mean")
 AHEAD = 2
 """Batches whose rows may be on their way; of more, the oldest are forgotten."""
 
@@ -73,16 +81,16 @@ class SparseEmbedding(SparseModule):
             dtype: "float16", "bfloat16" or "int8" keeps rows in fewer bytes on the servers; a
                 forward sees float32, and the rule's state stays so.
         """
-        _check_pooling(pooling, include_last_offset)
-        _check_kinds(name, rule=rule, initializer=initializer, entry=entry)
-        padding_idx = _padding_id(name, padding_idx)
+        check_pooling(pooling, include_last_offset)
+        check_kinds(name, rule=rule, initializer=initializer, entry=entry)
+        padding_idx = padding_id(name, padding_idx)
         options = TableOptions(
             name=name,
             dim=embedding_dim,
             rule=rule,
             initializer=initializer or Uniform(),
             entry=entry,
-            seed=_whole(name, "seed", seed),
+            seed=whole(name, "seed", seed),
             wire=wire,
             storage=storage,
             memory=memory_for(name, storage, memory),
@@ -128,14 +136,14 @@ class SparseEmbedding(SparseModule):
             options: those of ``SparseEmbedding``.
         """
         layer = embeddings if isinstance(embeddings, nn.Embedding | nn.EmbeddingBag) else None
-        _refuse_norms(name, layer, max_norm, scale_grad_by_freq)
+        refuse_norms(name, layer, max_norm, scale_grad_by_freq)
         given = GivenRows.checked(name, embeddings if layer is None else layer.weight, ids)
         if layer is not None and padding_idx is None:
             padding_idx = layer.padding_idx
             if padding_idx is not None:
                 padding_idx = int(given.ids[padding_idx])
         elif padding_idx is not None and ids is None:
-            padding_idx = _counted_from_the_end(padding_idx, len(given.ids))
+            padding_idx = counted_from_the_end(padding_idx, len(given.ids))
         if isinstance(layer, nn.EmbeddingBag):
             options = {
                 "pooling": layer.mode,
@@ -169,9 +177,9 @@ class SparseEmbedding(SparseModule):
             show: how often each id was shown, for a table with a ``ShowClickEntry``.
             click: how often it was clicked.
         """
-        _check_tensor("ids", ids, Tensor)
-        _check_tensor("offsets", offsets, Tensor | None)
-        _check_tensor("per_sample_weights", per_sample_weights, Tensor | None)
+        check_tensor("ids", ids, Tensor)
+        check_tensor("offsets", offsets, Tensor | None)
+        check_tensor("per_sample_weights", per_sample_weights, Tensor | None)
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise TypeError(f"ids must be whole numbers, got {ids.dtype}; use ids.long()")
         if per_sample_weights is not None:
@@ -328,7 +336,7 @@ class SparseEmbedding(SparseModule):
         """A number for each id; what is none would stay in the score of its row."""
         if given is None:
             return np.full(len(batch.place), usual)
-        _check_tensor(name, given, Tensor)
+        check_tensor(name, given, Tensor)
         found: Array = given.detach().reshape(-1).to("cpu", torch.float64).numpy()
         if len(found) != len(batch.place):
             raise ValueError(
@@ -370,81 +378,3 @@ class SparseEmbedding(SparseModule):
     @override
     def extra_repr(self) -> str:
         return f"{self.options.dim}, name={self.options.name!r}"
-
-
-def _check_tensor(name: str, given: Any, kind: Any) -> None:
-    if not isinstance(given, kind):
-        raise TypeError(
-            f"{name} must be a tensor, got {type(given).__name__}; use torch.as_tensor({name})"
-        )
-
-
-def _refuse_norms(name: str, layer: Any, max_norm: float | None, scaled: bool) -> None:
-    """Refuse what embeddings of torch do to rows or gradients by themselves."""
-    if max_norm is not None or (layer is not None and layer.max_norm is not None):
-        raise ValueError(
-            f"max_norm lets a layer of torch shorten rows when they are looked up, and table "
-            f"{name!r} keeps rows as they were learned; leave it out, and shorten what was looked "
-            "up: rows * (max_norm / rows.norm(dim=-1, keepdim=True)).clamp(max=1)"
-        )
-    if scaled or (layer is not None and layer.scale_grad_by_freq):
-        raise ValueError(
-            f"scale_grad_by_freq divides the gradient of a row by how often its id is in a batch, "
-            f"and that of table {name!r} is their sum; leave it out"
-        )
-
-
-def _counted_from_the_end(padding_idx: int, rows: int) -> int:
-    """As torch has it, where the numbers of rows are the ids."""
-    if not -rows <= padding_idx < rows:
-        raise ValueError(
-            f"padding_idx={padding_idx} is none of the {rows} rows; pass a number from 0 to "
-            f"{rows - 1}, or ids"
-        )
-    return padding_idx % rows
-
-
-_KINDS: dict[str, Any] = {"rule": Rule, "initializer": Initializer, "entry": Entry}
-"""Options of a table -> the classes of ``fleetx.nn`` that say them."""
-_MOST = 1 << 63
-"""Ids end below it."""
-
-
-def _check_kinds(table: str, **given: Any) -> None:
-    """Refuse now what servers could not be told of with the first batch."""
-    for name, value in given.items():
-        if not isinstance(value, _KINDS[name] | None):
-            known = " or ".join(f"{kind.__name__}(...)" for kind in get_args(_KINDS[name]))
-            raise ValueError(
-                f"{name}={value!r} of table {table!r} is none that servers know; pass {known} of "
-                "fleetx.nn"
-            )
-
-
-def _whole(table: str, name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ValueError(f"{name}={value!r} of table {table!r} is no whole number; pass one")
-    return int(value)
-
-
-def _padding_id(table: str, padding_idx: Any) -> int | None:
-    """An id, or None: what is none would stand for nothing nowhere."""
-    if padding_idx is None:
-        return None
-    found = _whole(table, "padding_idx", padding_idx)
-    if not -_MOST <= found < _MOST:
-        raise ValueError(
-            f"padding_idx={found} of table {table!r} is no id, for those have 64 bits with a sign; "
-            "pass a number from -2**63 to 2**63 - 1 (an unsigned one less 2**64)"
-        )
-    return found
-
-
-def _check_pooling(pooling: str | None, include_last_offset: bool) -> None:
-    if pooling is not None and pooling not in _POOLINGS:
-        raise ValueError(f"pooling={pooling!r} is not known; use 'sum', 'mean' or None")
-    if include_last_offset and pooling is None:
-        raise ValueError(
-            "include_last_offset=True is about the offsets of bags, and without pooling there are "
-            "none; set pooling='sum' or 'mean', or include_last_offset=False"
-        )

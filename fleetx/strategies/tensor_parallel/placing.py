@@ -10,6 +10,16 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from fleetx.torch_internals import tree_map_only
 
 
+def is_spread(value: Any) -> bool:
+    """Whether it is a tensor that is spread over ranks."""
+    return isinstance(value, DTensor)
+
+
+def is_cut(value: Any) -> bool:
+    """Whether ranks have different parts of it."""
+    return is_spread(value) and not all(map(Placement.is_replicate, value.placements))
+
+
 def as_spread(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
     """A tensor that is equal on all ranks, as a replicated one; shares memory and gradients."""
     if isinstance(tensor, DTensor):

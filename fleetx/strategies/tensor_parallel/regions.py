@@ -22,10 +22,14 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from fleetx.strategies.tensor_parallel.draws import DRAWS, drawn
-from fleetx.strategies.tensor_parallel.placing import as_spread, placed, whole
+from fleetx.strategies.tensor_parallel.placing import as_spread, is_cut, is_spread, placed, whole
+from fleetx.strategies.tensor_parallel.writes import (
+    refuse_lost_gradient,
+    refuse_lost_write,
+    set_item,
+)
 from fleetx.torch_internals import (
     is_view,
-    part_held,
     tree_any,
     tree_iter,
     tree_map_only,
@@ -59,7 +63,7 @@ class Border:
                 return self._compiled(forward, args, kwargs)
             if self._here.inside:
                 return forward(*args, **kwargs)
-            if tree_any(_is_spread, (args, kwargs)):
+            if tree_any(is_spread, (args, kwargs)):
                 with self._within():
                     return forward(*args, **kwargs)
             spread = [self.enter(value) for value in (*args, *kwargs.values())]
@@ -72,7 +76,7 @@ class Border:
 
     def _compiled(self, forward: Forward, args: Any, kwargs: Any) -> Any:
         """Compiled code knows where it is by what it was given."""
-        if tree_any(_is_spread, (args, kwargs)):
+        if tree_any(is_spread, (args, kwargs)):
             return forward(*args, **kwargs)
         args, kwargs = tree_map_only(Tensor, lambda t: as_spread(t, self._mesh), (args, kwargs))
         outputs = forward(*args, **kwargs)
@@ -199,10 +203,6 @@ def _own(spread: DTensor) -> Tensor:
     return found.clone() if found.requires_grad and is_view(found) else found
 
 
-def _is_spread(value: Any) -> bool:
-    return isinstance(value, DTensor)
-
-
 COMPLETE = frozenset({F.batch_norm, F.instance_norm, F.multi_head_attention_forward})
 """Functions that write to their arguments, or that consist of others which would mix tensors."""
 
@@ -234,25 +234,25 @@ class _Mixing(TorchFunctionMode):
         if func in JOINS and args:
             args = (_joined(args[0]), *args[1:])
         leaves = _tensors(chain(args, kwargs.values()))
-        spread = sum(map(_is_spread, leaves))
+        spread = sum(map(is_spread, leaves))
         if not spread:
             return func(*args, **kwargs)
         if func in COMPLETE or _lacks_gradient(func, args):
             return whole(self._mesh, func, *args, **kwargs)
         if spread < len(leaves):
-            _refuse_lost_gradient(func, args, kwargs, leaves)
+            refuse_lost_gradient(func, args, kwargs, leaves)
             args, kwargs = tree_map_only(
                 Tensor, lambda tensor: as_spread(tensor, self._mesh), (args, kwargs)
             )
-        _refuse_lost_write(func, args, kwargs)
+        refuse_lost_write(func, args, kwargs)
         return self._computed(func, args, kwargs)
 
     def _computed(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Call it with tensors that are all spread."""
-        if func is Tensor.__setitem__ and _is_cut(args[0]):
-            return _set_item(self._mesh, *args)
+        if func is Tensor.__setitem__ and is_cut(args[0]):
+            return set_item(self._mesh, *args)
         if func in PRODUCTS and (by_batch := _cut_alike(args, kwargs)):
             return alike(self._mesh, func, by_batch, *args)
         if func is F.scaled_dot_product_attention:
@@ -302,69 +302,6 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
     return found
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _writes(func: Callable[..., Any]) -> bool:
-    """Whether a function changes its first argument; the compiler itself knows no names."""
-    name = getattr(func, "__name__", "")
-    special = name in {"__setitem__", "__set__"} or name.startswith("__i")
-    return special or (name.endswith("_") and not name.endswith("__"))
-
-
-def _written(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """What a function changes; None if that is nothing."""
-    if (out := kwargs.get("out")) is not None:
-        return out
-    return args[0] if args and (_writes(func) or kwargs.get("inplace")) else None
-
-
-def _refuse_lost_write(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> None:
-    """Stop a write to a view for which ranks exchanged what it shows, so that it is a copy."""
-    if torch.compiler.is_compiling():  # which cannot look at memory
-        return
-    target = _written(func, args, kwargs)
-    if not (_is_spread(target) and _is_spread(target._base)):
-        return
-    memory, whole_memory = (part_held(each).untyped_storage() for each in (target, target._base))
-    if memory.data_ptr() != whole_memory.data_ptr():
-        name = getattr(func, "__name__", "")
-        raise ValueError(
-            f"a part of what layers that tensor_parallel cuts return is written to ({name}); ranks "
-            "have that part as a copy, so the whole would not change. Assign to the part "
-            "(x[:, 0] = x[:, 0] * 2), which ranks exchange, or make a new tensor with torch.cat, "
-            "torch.stack or torch.where."
-        )
-
-
-def _is_cut(tensor: Any) -> bool:
-    return _is_spread(tensor) and not all(map(Placement.is_replicate, tensor.placements))
-
-
-def _set_item(mesh: DeviceMesh, target: DTensor, index: Any, values: Any) -> None:
-    """Assign to a part of a tensor that is cut: DTensor would assign to a copy of that part."""
-    (where,) = target.placements
-    target.copy_(placed(whole(mesh, _with_item, target, index, values), mesh, where))
-
-
-def _with_item(tensor: Tensor, index: Any, values: Any) -> Tensor:
-    changed = tensor.clone()
-    changed[index] = values
-    return changed
-
-
-def _refuse_lost_gradient(
-    func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], leaves: list[Tensor]
-) -> None:
-    target = _written(func, args, kwargs)
-    plain = isinstance(target, Tensor) and not _is_spread(target)
-    if plain and torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves):
-        name = getattr(func, "__name__", "")
-        raise ValueError(
-            f"a plain tensor is written to ({name}) with a result of layers that tensor_parallel "
-            "cuts, and the gradient would be lost; make the tensor with x.new_zeros(...) of such a "
-            "result x, or put the parts together with torch.cat, torch.stack or torch.where."
-        )
-
-
 JOINS = frozenset({torch.cat, torch.concat, torch.concatenate})
 
 
@@ -384,7 +321,7 @@ PRODUCTS = frozenset({torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__,
 
 def _cut_alike(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Placement | None:
     """How both factors are cut, if it is by the same dimension in front of the matrices."""
-    if kwargs or len(args) != 2 or not all(map(_is_spread, args)):
+    if kwargs or len(args) != 2 or not all(map(is_spread, args)):
         return None
     left, right = args
     (where,) = left.placements
