@@ -58,7 +58,7 @@ gpu: $(VENV)/.dev ## the tests that are about a GPU, on a machine that has one
 		tests/nn/test_row_outputs.py tests/strategies/layerwise tests/strategies/amp \
 		tests/strategies/sharding/test_state_offload.py tests/strategies/test_compile.py tests/strategies/test_cuda_graph.py \
 		tests/strategies/test_captured_workers.py tests/strategies/test_captured_cut_layers.py \
-		tests/strategies/tensor_parallel/test_shared_randomness.py \
+		tests/strategies/tensor_parallel/test_shared_randomness.py tests/strategies/test_captured_dgc.py \
 		tests/strategies/fp8/test_on_a_card.py tests/engine/test_freed.py tests/engine/test_told_figures.py tests/profiling/test_eager.py \
 		tests/data/images/test_card.py
 

@@ -21,6 +21,7 @@ from fleetx.strategies.dgc import sparse
 from fleetx.strategies.dgc.momentum_correction import Kept, Rule, correct
 
 Way = Callable[[], object]
+TABLES = sparse.Tables()
 
 
 def by_top_k(values: Tensor, wanted: int) -> Tensor:
@@ -31,7 +32,7 @@ def by_top_k(values: Tensor, wanted: int) -> Tensor:
 
 def by_fleetx(values: Tensor, wanted: int) -> Tensor:
     """The same message; in rare cases a few of the smallest entries differ."""
-    where = sparse.choose(values, sparse.Sizes((values.numel(),), (wanted,)))
+    where = sparse.choose(values, sparse.Sizes((values.numel(),), (wanted,)), TABLES)
     return sparse.pack(where.int(), values[where.clamp_min(0)])
 
 
@@ -59,7 +60,9 @@ def backward(numbers: Sequence[int], sparsity: float, device: torch.device) -> W
         views = velocity.split(sizes.numbers), waiting.split(sizes.numbers)
         for rule, old, gradient, u, v in zip(rules, kept, gradients, *views, strict=True):
             correct(rule, old, gradient, velocity=u, waiting=v)
-        where, values = sparse.take(velocity, waiting, sizes, scale=None, wire=torch.float32)
+        where, values = sparse.take(
+            velocity, waiting, sizes, TABLES, scale=None, wire=torch.float32
+        )
         return sparse.pack(where.int(), values)
 
     return run

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from fleetx.plan.all_or_none import all_or_none
+from fleetx.plan.recorded import Recorded
 from fleetx.plan.step import Step
 from fleetx.plan.unmade import Unmade
 from fleetx.roles.messages import broadcast_json
@@ -67,6 +68,13 @@ class Job:
     around_recorded: list[Callable[[], AbstractContextManager[None]]] = field(default_factory=list)
     """What the host does before and after a step that runs without it, its recording included: in
     place of what it does around each forward of a step that it leads."""
+
+    recorded: Recorded | None = None
+    """The step that is being recorded now; None while the host runs each step itself."""
+
+    replaced: int = 0
+    """Counted up by who puts something of its own elsewhere that recorded steps work on; they are
+    recorded anew then."""
 
     borrowed: set[str] = field(default_factory=set)
     """Names of parameters that another rank holds, too, and counts as its own."""

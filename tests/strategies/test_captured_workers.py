@@ -149,7 +149,6 @@ def sharded(**options: Any) -> Settings:
     ("settings", "reason"),
     [
         ({"find_unused_parameters": True}, "which parameters it reached"),
-        ({"dgc": True}, "decided by the host in each batch"),
         (sharded(stage=2, optimize_offload=True), "move the optimizer's state in each update"),
         (sharded(stage=1) | MERGE, "where a captured step does not find them"),
     ],

@@ -16,6 +16,7 @@ from fleetx.graph.meta import said
 from fleetx.graph.recording import Recorder, Recording
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
+from fleetx.plan.recorded import Recorded
 from fleetx.plan.step import Driven, Step
 from fleetx.strategies.cuda_graph.agreement import Agreement, Stage
 from fleetx.strategies.cuda_graph.captured import update_unless
@@ -140,6 +141,8 @@ class Run:
         """Skip an update; while recording, the device alone decides."""
         if not self.recorder.active:
             return self.step.unless(flag, update)
+        if self.job.recorded is not None:
+            self.job.recorded.undone = flag
         update_unless(flag, self._optimizer, update)
         return True
 
@@ -191,11 +194,12 @@ class Run:
         before = [parameter.grad for parameter in self._parameters]
 
         def work() -> tuple[Tensor, Sequence[Any]]:
-            driven = self.step.drive(whole, batch)
-            if self._due:
-                self.step.ready(True)
-                with self._rates_on_device():
-                    self.step.update()
+            with self._being_recorded():
+                driven = self.step.drive(whole, batch)
+                if self._due:
+                    self.step.ready(True)
+                    with self._rates_on_device():
+                        self.step.update()
             return driven.loss, driven.outputs
 
         recording = self._recorded(work)
@@ -209,6 +213,15 @@ class Run:
             "" if self._due else " (merged)",
         )
         return _Captured(recording, inputs, before, after)
+
+    @contextmanager
+    def _being_recorded(self) -> Iterator[None]:
+        """Strategies learn that the host will not run this step again."""
+        self.job.recorded = Recorded()
+        try:
+            yield
+        finally:
+            self.job.recorded = None
 
     @contextmanager
     def _rates_on_device(self) -> Iterator[None]:
@@ -255,10 +268,14 @@ class Run:
             parameter.grad = gradient
 
     def _look(self) -> list[int]:
-        """Where everything lies that a recording writes and that others may replace."""
+        """Where everything lies that a recording writes and that others may replace.
+
+        And how often a strategy has replaced something of its own.
+        """
         held = chain(self._optimizer.state.values(), self._buffers)
         state = (v for values in held for v in values.values() if isinstance(v, Tensor))
-        return [local(tensor).data_ptr() for tensor in chain(state, self._parameters)]
+        places = [local(tensor).data_ptr() for tensor in chain(state, self._parameters)]
+        return [self.job.replaced, *places]
 
 
 def _token(leaf: Any) -> Hashable:

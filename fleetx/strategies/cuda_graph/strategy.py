@@ -35,7 +35,6 @@ _SERVERS = "it exchanges with servers through the host, which a replayed graph l
 _CONFLICTS = {
     "a_sync": _SERVERS,
     "parameter_server": _SERVERS,
-    "dgc": "how many numbers travel is decided by the host in each batch of its ramp-up.",
     "pipeline": "the host of each stage leads the micro-batches of a schedule, one by one.",
 }
 

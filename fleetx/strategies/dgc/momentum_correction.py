@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from fleetx.comm.local import local
+from fleetx.plan.recorded import Recorded
 
 
 class Rule(NamedTuple):
@@ -32,10 +33,15 @@ class Kept(NamedTuple):
 class Ledger:
     """Velocities and waiting sums: new ones become valid with the update, not before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.updates = 0
+        """Those that the host knows of."""
+        self._replayed = torch.zeros((), dtype=torch.int64, device=device)
+        """Those of replays, in which the device alone decides what counts."""
         self._kept: dict[str, Kept] = {}
         self._pending: dict[str, Kept] = {}
+        self._in_place = False
+        """Whether recorded steps look for what is kept where it lay when they were recorded."""
 
     def recall(self, rule: Rule) -> Kept:
         """What is valid now."""
@@ -54,22 +60,56 @@ class Ledger:
             )
         self._pending[rule.name] = Kept(velocity, waiting)
 
-    def close(self, rules: Iterable[Rule], moved: bool) -> None:
-        """The update was made, or skipped as if its batch had not been."""
+    def close(self, rules: Iterable[Rule], moved: bool, recorded: Recorded | None = None) -> None:
+        """The update was made, or skipped as if its batch had not been.
+
+        Args:
+            rules: Those of all compressed parameters.
+            moved: Whether it was made, as far as the host knows.
+            recorded: The step, if it is recorded and the host will not see what becomes of it.
+        """
+        self._in_place |= recorded is not None
         if moved:
             # The gradient of a parameter that no rank used never came: nothing was applied.
             used = {rule.name for rule in rules if rule.parameter.grad is not None}
-            self._kept |= {name: new for name, new in self._pending.items() if name in used}
-            self.updates += 1
+            new = {name: new for name, new in self._pending.items() if name in used}
+            if self._in_place:
+                self._overwrite(new, None if recorded is None else recorded.undone)
+            else:
+                self._kept |= new
+            self._count(recorded)
         self._pending = {}
+
+    def _overwrite(self, new: Mapping[str, Kept], undone: Tensor | None) -> None:
+        """Write what becomes valid over what was, except where the flag is set."""
+        skipped = None if undone is None else undone.reshape(()) != 0
+        for name, values in new.items():
+            for place, value in zip(self._kept[name], values, strict=True):
+                if skipped is None:
+                    place.copy_(value)
+                else:
+                    # A choice and no product: what is left out may be infinite or not a number.
+                    torch.where(skipped, place, value, out=place)
+
+    def _count(self, recorded: Recorded | None) -> None:
+        if recorded is None:
+            self.updates += 1
+        else:
+            undone = recorded.undone
+            self._replayed.add_(1 if undone is None else undone.reshape(()) == 0)
 
     def state_dict(self) -> dict[str, Any]:
         """The count of updates, velocities ``u`` and waiting sums ``v``."""
+        # Of what is written over by later updates, a copy: who saves may take his time.
+        kept = {name: self._saved(kept) for name, kept in self._kept.items()}
         return {
-            "step": self.updates,
-            "u": {name: kept.velocity for name, kept in self._kept.items()},
-            "v": {name: kept.waiting for name, kept in self._kept.items()},
+            "step": self.updates + (int(self._replayed) if self._in_place else 0),
+            "u": {name: found.velocity for name, found in kept.items()},
+            "v": {name: found.waiting for name, found in kept.items()},
         }
+
+    def _saved(self, kept: Kept) -> Kept:
+        return Kept(*(part.clone() for part in kept)) if self._in_place else kept
 
     def load_state_dict(self, state: Mapping[str, Any], rules: Iterable[Rule]) -> None:
         """Take back what ``state_dict`` returned."""
@@ -80,6 +120,7 @@ class Ledger:
                 "compress; load it into the same model, on as many workers as saved it."
             )
         self.updates, self._pending = state["step"], {}
+        self._replayed.zero_()
         self._kept = {
             name: Kept(*(torch.empty_like(known[name]).copy_(state[key][name]) for key in "uv"))
             for name in state["u"]

@@ -6,13 +6,12 @@ with the number of tensors. Nothing here makes the host wait for the device.
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future, collect_all
+from torch.futures import Future
 
 from fleetx.comm.collective_names import all_gather_single
 from fleetx.comm.reduction import Average
@@ -56,7 +55,31 @@ class _Table(NamedTuple):
     """Places spread evenly over each tensor, but out of step with its rows and columns."""
 
 
-@lru_cache(maxsize=64)  # buckets times levels of sparsity; making one would stop the device
+class Tables:
+    """What was made once for each bucket, because making it stops the device.
+
+    Work that is recorded reads it at each replay, so it stays as long as whoever holds this.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[Sizes, torch.device], _Table] = {}
+        self._shifts: dict[tuple[Sizes, tuple[int, ...], torch.device], Tensor] = {}
+
+    def of(self, sizes: Sizes, device: torch.device) -> _Table:
+        """What is known of tensors that lie one after the other."""
+        key = sizes, device
+        if key not in self._tables:
+            self._tables[key] = _table(*key)
+        return self._tables[key]
+
+    def shifts(self, sizes: Sizes, starts: tuple[int, ...], device: torch.device) -> Tensor:
+        """For each place of the message, how far its tensor lies from there in a buffer."""
+        key = sizes, starts, device
+        if key not in self._shifts:
+            self._shifts[key] = _shifts(*key)
+        return self._shifts[key]
+
+
 def _table(sizes: Sizes, device: torch.device) -> _Table:
     numbers, wanted = torch.tensor(sizes.numbers), torch.tensor(sizes.wanted)
     return _Table(
@@ -68,7 +91,6 @@ def _table(sizes: Sizes, device: torch.device) -> _Table:
     )
 
 
-@lru_cache(maxsize=64)
 def _sample(counts: tuple[int, ...], device: torch.device) -> Tensor:
     numbers = torch.tensor(counts)[:, None]
     spots = torch.arange(SAMPLE, dtype=torch.float64)
@@ -76,7 +98,7 @@ def _sample(counts: tuple[int, ...], device: torch.device) -> Tensor:
     return (numbers.cumsum(0) - numbers + (spots * numbers).long()).to(device)
 
 
-def choose(values: Tensor, sizes: Sizes) -> Tensor:
+def choose(values: Tensor, sizes: Sizes, tables: Tables) -> Tensor:
     """Where the largest magnitudes of every tensor are; -1 for places of the message left empty.
 
     A sample says from where on entries are candidates, and the largest of these are chosen. So the
@@ -84,7 +106,7 @@ def choose(values: Tensor, sizes: Sizes) -> Tensor:
     """
     if sizes.wanted == sizes.numbers:
         return torch.arange(values.numel(), device=values.device)
-    table = _table(sizes, values.device)
+    table = tables.of(sizes, values.device)
     # Of the sample we expect ``rank`` entries to be wanted, give or take its square root.
     rank = max(1.0, SAMPLE * max(w / n for n, w in zip(*sizes, strict=True)))
     aim = min(SAMPLE, math.ceil(rank + 3 * math.sqrt(rank)))
@@ -124,17 +146,16 @@ def _largest(found: Tensor, magnitudes: Tensor, sizes: Sizes, table: _Table) -> 
     last = sum(sizes.wanted)  # one place more than the message has, for what does not fit
     real = tensor.clamp_max(len(table.ends) - 1)
     fits = (within < table.wanted[real]) & (tensor == real)
-    slot = torch.where(fits, table.slots[real] + within, last)
+    slot = (table.slots[real] + within).masked_fill_(~fits, last)
     return found.new_full((last + 1,), -1).scatter_(0, slot, found[order])[:last]
 
 
-def placed(where: Tensor, sizes: Sizes, starts: tuple[int, ...]) -> Tensor:
+def placed(where: Tensor, sizes: Sizes, starts: tuple[int, ...], tables: Tables) -> Tensor:
     """The places again, in a buffer in which the tensors start at ``starts``."""
-    shifted = where + _shifts(sizes, starts, where.device)
+    shifted = where + tables.shifts(sizes, starts, where.device)
     return torch.where(where < 0, where, shifted)
 
 
-@lru_cache(maxsize=64)
 def _shifts(sizes: Sizes, starts: tuple[int, ...], device: torch.device) -> Tensor:
     numbers = torch.tensor(sizes.numbers)
     shifts = torch.tensor(starts) - (numbers.cumsum(0) - numbers)
@@ -142,14 +163,20 @@ def _shifts(sizes: Sizes, starts: tuple[int, ...], device: torch.device) -> Tens
 
 
 def take(
-    velocity: Tensor, waiting: Tensor, sizes: Sizes, *, scale: Tensor | None, wire: torch.dtype
+    velocity: Tensor,
+    waiting: Tensor,
+    sizes: Sizes,
+    tables: Tables,
+    *,
+    scale: Tensor | None,
+    wire: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Move the largest entries of ``waiting`` out of it: where they were, and what to send.
 
     What is sent is multiplied by ``scale`` and rounded to ``wire``; what rounding loses goes on
     waiting. The velocity of an entry that is sent starts again at zero.
     """
-    where = choose(waiting, sizes)
+    where = choose(waiting, sizes, tables)
     at, empty = where.clamp_min(0), where < 0
     # Zero, or nan when any entry is not finite: all ranks must learn of it, whatever was chosen.
     alarm = waiting.sum() * 0
@@ -195,13 +222,12 @@ def unpack(
     return heads, messages[:, middle:end].contiguous().view(values)
 
 
-def gather(message: Tensor, group: dist.ProcessGroup) -> Future[Tensor]:
-    """The messages of all ranks, one row each."""
+def gather(message: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Future[Any]]:
+    """The messages of all ranks, one row each, and what says when they are there."""
     rows = message.new_empty(dist.get_world_size(group), message.numel())
     work = all_gather_single(rows.view(-1), message, group=group, async_op=True)
     assert work is not None
-    future: Future[Tensor] = work.get_future().then(lambda done: rows)
-    return future
+    return rows, work.get_future()
 
 
 def add_mean(dense: Tensor, where: Tensor, values: Tensor) -> None:
@@ -230,23 +256,26 @@ def exchange(
     ``where`` are places in the buffer; -1 for those left empty.
     """
     where = where.to(index_type(buffer.numel()))
-    futures: list[Future[Any]] = [gather(pack(where, values), group)]
-    if others:
-        futures.append(average(torch.cat([buffer[piece] for piece in others])))
+    messages, gathered = gather(pack(where, values), group)
+    last = average(torch.cat([buffer[piece] for piece in others])) if others else gathered
     shape = values.numel(), where.dtype, values.dtype
 
     @torch.no_grad()  # a callback may run in any thread
-    def fill(done: Future[list[Future[Any]]]) -> Tensor:
-        # wait() costs nothing on the host here; it lets this stream see what the others wrote.
-        messages, *averaged = (future.wait() for future in done.value())
+    def fill(done: Future[Any]) -> Tensor:
+        # The exchange that began first is waited for inside of the last one's end: it is under way
+        # by then, so that nobody waits for what a busy thread has not begun. For a GPU, wait() lets
+        # this stream see what the other one wrote, and costs nothing on the host. A future of both
+        # would leave a stream of its own beside, which no recording may end with.
+        mean = done.wait()
+        gathered.wait()
         for piece in sent:
             buffer[piece].zero_()
-        if averaged:
+        if others:
             lengths = [piece.stop - piece.start for piece in others]
-            for piece, mean in zip(others, averaged[0].split(lengths), strict=True):
-                buffer[piece] = mean
+            for piece, part in zip(others, mean.split(lengths), strict=True):
+                buffer[piece] = part
         add_mean(buffer, *unpack(messages, *shape))
         return buffer
 
-    future: Future[Tensor] = collect_all(futures).then(fill)
+    future: Future[Tensor] = last.then(fill)
     return future

@@ -81,12 +81,15 @@ class DGC(Strategy, name="dgc"):
 
     own = frozenset({"u", "v"})
     config: Config
+    _job: Job
+    _ledger: Ledger
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._rules: dict[Tensor, Rule] = {}
         """What is compressed; every other parameter travels whole."""
-        self._ledger = Ledger()
+        self._level: tuple[float, sparse.Tables] = (0.0, sparse.Tables())
+        """A sparsity, and the tables that were made for it."""
 
     @override
     def examine(self, plan: Plan) -> None:
@@ -102,6 +105,7 @@ class DGC(Strategy, name="dgc"):
     def optimizer(self, spec: OptimizerSpec, job: Job) -> OptimizerSpec:
         for group in spec.groups:
             _refuse_other_rules(spec, group)
+        self._job, self._ledger = job, Ledger(job.device)
         if job.size("dp") == 1:
             return spec  # nothing travels: the optimizer's own momentum is all there is to do
         large = {name: p for name, p in job.model.named_parameters() if _is_large(_part(p))}
@@ -121,6 +125,7 @@ class DGC(Strategy, name="dgc"):
     def step(self, step: Step, job: Job) -> Step:
         if job.size("dp") == 1:
             return step
+        job.recordable.append(self._is_settled)
         one = torch.ones((), device=job.device)
 
         def factor() -> Tensor | None:
@@ -138,7 +143,7 @@ class DGC(Strategy, name="dgc"):
             if self._warming_up:
                 self._move_by_velocity()
             moved = step.update()
-            self._ledger.close(self._rules.values(), moved)
+            self._ledger.close(self._rules.values(), moved, job.recorded)
             return moved
 
         return replace(step, reduce=self._reduction(step, job, factor), update=update)
@@ -155,10 +160,11 @@ class DGC(Strategy, name="dgc"):
                 return average(buffer)
             scale = factor()
             velocity, waiting, sizes = self._grown(buffer, large, scale, job.size("dp"))
-            where, values = sparse.take(velocity, waiting, sizes, scale=scale, wire=wire)
+            tables = self._tables()
+            where, values = sparse.take(velocity, waiting, sizes, tables, scale=scale, wire=wire)
             return sparse.exchange(
                 buffer,
-                sparse.placed(where, sizes, tuple(at.start for _, at in large)),
+                sparse.placed(where, sizes, tuple(at.start for _, at in large), tables),
                 values,
                 sent=[at for _, at in large],
                 others=[at for p, at in pieces if p not in self._rules],
@@ -210,6 +216,23 @@ class DGC(Strategy, name="dgc"):
     def _sparsity(self) -> float:
         levels, since = self.config.sparsity, self._ledger.updates - self.config.rampup_begin_step
         return levels[min(since * len(levels) // self.config.rampup_step, len(levels) - 1)]
+
+    def _tables(self) -> sparse.Tables:
+        """The tables of the level that is in force; those of others are let go of."""
+        if self._level[0] != self._sparsity:
+            self._level = self._sparsity, sparse.Tables()
+        return self._level[1]
+
+    def _is_settled(self) -> bool:
+        """Whether the coming update sends as many entries as all later ones, as the last one did.
+
+        Before that the host chooses another number now and then; and the first update with the
+        last one makes tables, which stops the device.
+        """
+        config = self.config
+        levels = len(config.sparsity)
+        rise = -(-(levels - 1) * config.rampup_step // levels)  # updates, rounded up
+        return self._ledger.updates > config.rampup_begin_step + rise
 
     def _refuse_second_momentum(self, job: Job) -> None:
         assert job.optimizer is not None
@@ -287,6 +310,7 @@ class DGC(Strategy, name="dgc"):
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._ledger.load_state_dict(state, self._rules.values())
+        self._job.replaced += 1
 
 
 def _check_levels(config: DGC.Config) -> None:

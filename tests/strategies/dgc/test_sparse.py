@@ -35,7 +35,7 @@ def test_the_largest_of_every_tensor_are_chosen(kind: str, sparsity: float) -> N
     scales = (1, 1e-3, 1e3)
     drawn = [values(n, kind) * scale for n, scale in zip(numbers, scales, strict=True)]
     together = torch.cat(drawn)
-    where = sparse.choose(together, sizes)
+    where = sparse.choose(together, sizes, sparse.Tables())
     assert len(where) == sum(sizes.wanted)
     assert set(where.tolist()) == exact(together, sizes)
     # Each tensor has its own part of the message.
@@ -47,7 +47,7 @@ def test_the_largest_of_every_tensor_are_chosen(kind: str, sparsity: float) -> N
 
 def test_a_sparsity_of_zero_sends_everything() -> None:
     sizes = sparse.sizes((16_384, 17_000), 0.0)
-    assert sparse.choose(values(33_384), sizes).tolist() == list(range(33_384))
+    assert sparse.choose(values(33_384), sizes, sparse.Tables()).tolist() == list(range(33_384))
 
 
 @pytest.mark.parametrize(("count", "sparsity", "expected"), [(16_384, 0.999, 16), (10, 0.999, 1)])
@@ -60,13 +60,15 @@ def test_columns_of_different_size_are_not_overlooked() -> None:
     matrix = torch.rand(1024, 1024, generator=torch.Generator().manual_seed(0)) + 1
     matrix[:, 5] *= 100
     sizes = sparse.sizes((matrix.numel(),), 0.999)
-    where = sparse.choose(matrix.flatten(), sizes)
+    where = sparse.choose(matrix.flatten(), sizes, sparse.Tables())
     assert (where >= 0).sum() == 1048
     assert int((where % 1024 == 5).sum()) == 1024
 
 
 def test_equal_magnitudes_fill_the_message() -> None:
-    where = sparse.choose(torch.full((50_000,), -0.5), sparse.sizes((50_000,), 0.999))
+    where = sparse.choose(
+        torch.full((50_000,), -0.5), sparse.sizes((50_000,), 0.999), sparse.Tables()
+    )
     assert len(set(where.tolist()) - {-1}) == sparse.share(50_000, 0.999)
 
 
@@ -74,7 +76,7 @@ def test_equal_magnitudes_leave_room_for_the_tensors_behind_them() -> None:
     sizes = sparse.sizes((400_000, 20_000, 16_384), 0.999)
     behind = values(36_384)
     together = torch.cat([torch.full((400_000,), 0.5), behind])
-    first, *others = sparse.choose(together, sizes).split(sizes.wanted)
+    first, *others = sparse.choose(together, sizes, sparse.Tables()).split(sizes.wanted)
     assert set(torch.cat(others).tolist()) == {
         at + 400_000 for at in exact(behind, sparse.sizes((20_000, 16_384), 0.999))
     }
@@ -86,7 +88,7 @@ def test_equal_magnitudes_leave_room_for_the_tensors_behind_them() -> None:
 def test_zeros_leave_places_empty() -> None:
     few = torch.zeros(100_000)
     few[[99_990, 70_000, 3]] = torch.tensor([1e-30, -2.0, 3.0])
-    where = sparse.choose(few, sparse.sizes((100_000,), 0.999))
+    where = sparse.choose(few, sparse.sizes((100_000,), 0.999), sparse.Tables())
     assert len(where) == 100
     assert sorted(where.tolist()) == [-1] * 97 + [3, 70_000, 99_990]
 
@@ -98,7 +100,7 @@ def test_sent_and_waiting_add_up_to_what_was_there(wire: torch.dtype, scale: flo
     before = values(46_384)
     velocity, waiting = torch.ones_like(before), before.clone()
     factor = None if scale is None else torch.tensor(scale)
-    where, sent = sparse.take(velocity, waiting, sizes, scale=factor, wire=wire)
+    where, sent = sparse.take(velocity, waiting, sizes, sparse.Tables(), scale=factor, wire=wire)
     assert sent.dtype == wire
     assert len(sent) == len(where) == 163 + 300
     assert torch.equal(sent, (before[where] * (scale or 1)).to(wire))
@@ -116,6 +118,7 @@ def test_what_is_too_large_for_the_wire_goes_on_waiting() -> None:
         torch.zeros(16_384),
         waiting,
         sparse.sizes((16_384,), 0.999),
+        sparse.Tables(),
         scale=None,
         wire=torch.float16,
     )
@@ -127,7 +130,9 @@ def test_empty_places_leave_the_first_entry_alone() -> None:
     velocity, waiting = torch.full((16_384,), 2.0), torch.zeros(16_384)
     waiting[9] = 1
     sizes = sparse.sizes((16_384,), 0.999)
-    where, sent = sparse.take(velocity, waiting, sizes, scale=None, wire=torch.float32)
+    where, sent = sparse.take(
+        velocity, waiting, sizes, sparse.Tables(), scale=None, wire=torch.float32
+    )
     assert sorted(where.tolist()) == [-1] * 15 + [9]
     assert float(sent.sum()) == 1
     assert float(velocity[0]) == 2
@@ -141,7 +146,9 @@ def test_what_is_not_finite_is_always_sent(bad: float, wire: torch.dtype) -> Non
     waiting = values(50_000)
     waiting[31_234] = bad
     sizes = sparse.sizes((50_000,), 0.999)
-    where, sent = sparse.take(torch.zeros(50_000), waiting, sizes, scale=None, wire=wire)
+    where, sent = sparse.take(
+        torch.zeros(50_000), waiting, sizes, sparse.Tables(), scale=None, wire=wire
+    )
     dense = torch.zeros(50_000)
     sparse.add_mean(dense, where[None], sent[None])
     assert not dense.isfinite().all()
@@ -172,7 +179,13 @@ def test_indices_grow_with_the_buffer() -> None:
 def test_places_move_to_where_the_tensors_lie() -> None:
     sizes = sparse.Sizes((20_000, 30_000), (2, 3))
     where = torch.tensor([19_999, -1, 20_000, -1, 49_999])
-    assert sparse.placed(where, sizes, (7, 50_000)).tolist() == [20_006, -1, 50_000, -1, 79_999]
+    assert sparse.placed(where, sizes, (7, 50_000), sparse.Tables()).tolist() == [
+        20_006,
+        -1,
+        50_000,
+        -1,
+        79_999,
+    ]
 
 
 @world(3)
