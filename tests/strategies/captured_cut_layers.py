@@ -29,6 +29,10 @@ CLIP: Settings = {"clip": True, "clip_configs": {"limit": 0.3}}
 MERGE: Settings = {"gradient_merge": True, "gradient_merge_configs": {"k_steps": 2}}
 SEQUENCE: Settings = {"sequence": ["*.layers.*layer_norm", "*.final_layer_norm"]}
 RECOMPUTE: Settings = {"recompute": True, "recompute_configs": {"checkpoints": ["model.layers.*"]}}
+SHARDING: Settings = {
+    "sharding": True,
+    "sharding_configs": {"sharding_degree": 2, "stage": 3, "segment_broadcast_MB": 1e-3},
+}
 COMPANY: dict[str, Settings] = {
     "llama": {},
     "llama, recompute": RECOMPUTE,
@@ -42,8 +46,14 @@ COMPANY: dict[str, Settings] = {
     "opt, all": AMP | CLIP | MERGE,
 }
 """Begins with the model that it trains."""
+OF_FOUR: dict[str, Settings] = {
+    "opt, data parallel": {},
+    "opt, data parallel, fp16_allreduce, merged": {"fp16_allreduce": True} | MERGE,
+    "opt, sharding": SHARDING,
+}
+"""With two workers for each of two groups that cut the layers."""
 COMPILED: dict[str, Settings] = {"llama, compile": {"compile": True}}
-EVERY = COMPANY | COMPILED
+EVERY = COMPANY | OF_FOUR | COMPILED
 
 
 def opt() -> nn.Module:
@@ -92,9 +102,9 @@ def criterion(outputs: Any, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs.logits.flatten(0, 1).float(), targets.flatten())
 
 
-def batches(count: int) -> list[tuple[dict[str, Tensor], Tensor]]:
-    """The same for both workers, which share the layers."""
-    generator = torch.Generator().manual_seed(0)
+def batches(place: int, count: int) -> list[tuple[dict[str, Tensor], Tensor]]:
+    """The same for workers that share layers."""
+    generator = torch.Generator().manual_seed(place)
     ids = [torch.randint(0, 64, (4, 9), generator=generator) for _ in range(count)]
     return [({"input_ids": each[:, :-1].contiguous()}, each[:, 1:].contiguous()) for each in ids]
 
@@ -140,7 +150,7 @@ def trained(
     if prepared is not None:
         prepared(engine)
     count = count or (2 * BATCHES if "gradient_merge" in settings else BATCHES)
-    given = batches(count)
+    given = batches(fleet.worker_index() // 2, count)
     given = given if rate else given[:1] * count
     losses = [float(ours.train_batch(batch)) for batch in given]
     held = [getattr(t, "full_tensor", lambda t=t: t)() for t in ours.parameters()]

@@ -26,6 +26,7 @@ from tests.strategies.captured_cut_layers import (
     COMPANY,
     COMPILED,
     EVERY,
+    OF_FOUR,
     Settings,
     drops,
     llama,
@@ -97,8 +98,9 @@ def check(told: list[Settings], name: str, loose: float) -> None:
             assert len(set(still["losses"])) == forwards, name
         else:
             assert still["losses"] == pytest.approx([still["losses"][0]] * forwards, rel=loose)
-    one, other = told
-    assert one["still"]["losses"] == other["still"]["losses"], name
+    # Of each group that cuts the layers.
+    for one, other in zip(told[::2], told[1::2], strict=True):
+        assert one["still"]["losses"] == other["still"]["losses"], name
 
 
 def looseness(name: str, *, strict: float) -> float:
@@ -111,12 +113,9 @@ def test_captured_steps_of_cut_layers_move_as_usual_ones(name: str) -> None:
     check(world(2).run(both, name), name, looseness(name, strict=1e-4))
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_cutting_over_some_of_the_workers_is_refused(workers: int) -> None:
-    request = strategy_of({}, captured=True).request()
-    every = pytest.raises(PlanError, match="cuts over 2 of 4 workers")
-    with nullcontext() if workers == 2 else every:
-        compose(request, workers)
+@pytest.mark.parametrize("name", OF_FOUR)
+def test_captured_steps_of_cut_layers_move_as_usual_ones_in_groups(name: str) -> None:
+    check(world(4).run(both, name), name, looseness(name, strict=1e-4))
 
 
 @pytest.mark.parametrize(("rule", "is_legal"), [(torch.optim.SGD, False), (torch.optim.Adam, True)])
@@ -129,11 +128,17 @@ def test_plans_whose_update_cannot_be_captured_are_refused(rule: Any, is_legal: 
 
 
 @needs_gpu
-@pytest.mark.parametrize("names", [[*COMPANY], [*COMPILED]], ids=["usual", "compiled"])
-def test_workers_on_one_card_capture_cut_layers(names: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "names"),
+    [(2, [*COMPANY]), (4, [*OF_FOUR]), (2, [*COMPILED])],
+    ids=["pairs", "groups", "compiled"],
+)
+def test_workers_on_one_card_capture_cut_layers(
+    workers: int, names: list[str], tmp_path: Path
+) -> None:
     """NCCL joins them, because it is told that they are on different hosts."""
     (port,) = free_ports(1)
-    started = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    started = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(workers)]
     module = ["--master_port", str(port), "--module", "tests.strategies.captured_cut_layers"]
     ended = subprocess.run(
         [*started, *module, str(tmp_path), *names],
@@ -144,7 +149,7 @@ def test_workers_on_one_card_capture_cut_layers(names: list[str], tmp_path: Path
         cwd=Path(__file__).parents[2],
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
-    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(workers)]
     faults: dict[str, AssertionError] = {}
     for name in names:
         try:

@@ -80,13 +80,6 @@ class CudaGraph(Strategy, name="cuda_graph"):
                 "batch reaches and set find_unused_parameters = False, or set strategy.cuda_graph "
                 "= False."
             )
-        if 1 < plan.mesh["tp"] < prod(plan.mesh.values()):
-            raise PlanError(
-                "strategy.cuda_graph = True cannot be in force where tensor_parallel cuts over "
-                f"{plan.mesh['tp']} of {prod(plan.mesh.values())} workers: capturing a step with "
-                "the exchanges of both axes broke off (NVIDIA H200, torch 2.11). Let it cut over "
-                "all workers, or set strategy.cuda_graph = False."
-            )
 
     @override
     def remarks(self) -> tuple[str, ...]:
