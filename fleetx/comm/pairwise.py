@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from fleetx.comm import collective_names
+from fleetx.comm.gathering import gather_later
 
 
 def is_gloo(device: torch.device, group: dist.ProcessGroup) -> bool:
@@ -32,10 +33,7 @@ def all_gather(whole: Tensor, part: Tensor, group: dist.ProcessGroup) -> Future[
         here: Future[Tensor] = Future()
         here.set_result(whole)
         return here
-    work = collective_names.all_gather_single(whole, part, group=group, async_op=True)
-    assert work is not None
-    arrived: Future[Tensor] = work.get_future().then(lambda done: whole)
-    return arrived
+    return gather_later(whole, part, group)
 
 
 def reduce_scatter(part: Tensor, whole: Tensor, group: dist.ProcessGroup) -> None:

@@ -47,6 +47,8 @@ COMPANY: dict[str, Settings] = {
 }
 """Begins with the model that it trains."""
 OF_FOUR: dict[str, Settings] = {
+    "llama, data parallel": {},
+    "llama, dropout, sharding": SHARDING,
     "opt, data parallel": {},
     "opt, data parallel, fp16_allreduce, merged": {"fp16_allreduce": True} | MERGE,
     "opt, sharding": SHARDING,
@@ -102,11 +104,21 @@ def criterion(outputs: Any, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs.logits.flatten(0, 1).float(), targets.flatten())
 
 
-def batches(place: int, count: int) -> list[tuple[dict[str, Tensor], Tensor]]:
-    """The same for workers that share layers."""
+def batches(place: int, count: int, *, masked: bool) -> list[tuple[dict[str, Tensor], Tensor]]:
+    """The same for workers that share layers.
+
+    Args:
+        place: among the groups of such workers.
+        count: of batches.
+        masked: also says what attention sees: some releases of transformers make masks of eager
+            attention from numbers of the host, which no graph can hold.
+    """
     generator = torch.Generator().manual_seed(place)
     ids = [torch.randint(0, 64, (4, 9), generator=generator) for _ in range(count)]
-    return [({"input_ids": each[:, :-1].contiguous()}, each[:, 1:].contiguous()) for each in ids]
+    ahead = torch.full((8, 8), torch.finfo(torch.float32).min).triu(1).expand(4, 1, 8, 8)
+    places = torch.arange(8).expand(4, 8)
+    more = {"attention_mask": ahead.clone(), "position_ids": places.clone()} if masked else {}
+    return [({"input_ids": i[:, :-1].contiguous(), **more}, i[:, 1:].contiguous()) for i in ids]
 
 
 def strategy_of(settings: Settings, *, captured: bool) -> Any:
@@ -150,7 +162,7 @@ def trained(
     if prepared is not None:
         prepared(engine)
     count = count or (2 * BATCHES if "gradient_merge" in settings else BATCHES)
-    given = batches(fleet.worker_index() // 2, count)
+    given = batches(fleet.worker_index() // 2, count, masked=drops(name))
     given = given if rate else given[:1] * count
     losses = [float(ours.train_batch(batch)) for batch in given]
     held = [getattr(t, "full_tensor", lambda t=t: t)() for t in ours.parameters()]

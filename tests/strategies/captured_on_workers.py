@@ -52,6 +52,21 @@ COMPANY: dict[str, Settings] = {
     | {"sharding": True, "sharding_configs": {"stage": 3}, "adam": True},
     "compile": {"compile": True},
 }
+TWO_LEVELS: Settings = {
+    "use_hierarchical_allreduce": True,
+    "hierarchical_allreduce_inter_nranks": 2,
+}
+OF_FOUR: dict[str, Settings] = {
+    "two levels": TWO_LEVELS,
+    "two levels, fp16_allreduce": TWO_LEVELS | {"fp16_allreduce": True},
+    "sharding over two": {
+        "sharding": True,
+        "sharding_configs": {"stage": 3, "sharding_degree": 2},
+        "adam": True,
+    },
+}
+"""What takes four workers."""
+EVERY = COMPANY | OF_FOUR
 
 
 class Seen(logging.Handler):
@@ -122,8 +137,8 @@ def main(out: Path, names: list[str]) -> None:
     # Workers on hosts of their own, as far as NCCL knows: it refuses two of one host on one card.
     os.environ["NCCL_HOSTID"] = f"worker{rank}"
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-    merged = {name for name, settings in COMPANY.items() if "gradient_merge" in settings}
-    sizes = {name: [16] * (2 * BATCHES if name in merged else BATCHES) for name in COMPANY}
+    merged = {name for name, settings in EVERY.items() if "gradient_merge" in settings}
+    sizes = {name: [16] * (2 * BATCHES if name in merged else BATCHES) for name in EVERY}
     # The second worker's batches are smaller now and then.
     odd = [12 if int(rank) == 1 and at in {20, 22} else 16 for at in range(BATCHES)]
     found: dict[str, Any] = {}
@@ -133,7 +148,7 @@ def main(out: Path, names: list[str]) -> None:
         for captured in (True, False):
             try:
                 both["captured" if captured else "usual"] = trained(
-                    COMPANY[company], captured=captured, sizes=given
+                    EVERY[company], captured=captured, sizes=given
                 )
             except Exception:
                 both["error"] = traceback.format_exc()

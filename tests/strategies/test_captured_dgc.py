@@ -27,6 +27,7 @@ from fleetx.plan.strategy import Strategy
 from fleetx.strategies.cuda_graph import CudaGraph
 from fleetx.testing import world
 from fleetx.testing.limits import stretched
+from tests.ports import free_ports
 from tests.strategies import dgc_on_workers as scripted
 from tests.strategies.dgc_on_workers import COMPANY, SETTLED, SPECIAL, Training
 from tests.strategies.stand_in_recorder import StandInRecorder, StandInRecording
@@ -192,8 +193,9 @@ def test_two_workers_on_one_card_capture_their_exchanges(tmp_path: Path) -> None
     """NCCL joins them, because it is told that they are on different hosts."""
     script, root = Path(scripted.__file__), Path(__file__).parents[2]
     names = [*COMPANY, *SPECIAL]
+    (port,) = free_ports(1)
     started = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    command = [*started, "--master_port", "29543", str(script), str(tmp_path), *names]
+    command = [*started, "--master_port", str(port), str(script), str(tmp_path), *names]
     paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
         command,
@@ -203,7 +205,7 @@ def test_two_workers_on_one_card_capture_their_exchanges(tmp_path: Path) -> None
         check=False,
         env=os.environ | {"PYTHONPATH": paths},
     )
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     for rank in (0, 1):
         told = json.loads((tmp_path / f"{rank}.json").read_text())
         assert {name: found["error"] for name, found in told.items() if "error" in found} == {}

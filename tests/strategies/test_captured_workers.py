@@ -26,12 +26,15 @@ from fleetx.plan.subject import Subject
 from fleetx.strategies.cuda_graph import CudaGraph
 from fleetx.testing import world
 from fleetx.testing.limits import stretched
+from tests.ports import free_ports
 from tests.strategies.captured_on_workers import (
     AMP,
     CLIP,
     COMPANY,
+    EVERY,
     LARS,
     MERGE,
+    OF_FOUR,
     batches,
     net,
 )
@@ -164,26 +167,30 @@ def test_what_can_be_captured_composes() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_two_workers_on_one_card_capture_their_exchanges(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "names"), [(2, [*COMPANY, "plain, uneven"]), (4, [*OF_FOUR])], ids=["two", "four"]
+)
+def test_workers_on_one_card_capture_their_exchanges(
+    workers: int, names: list[str], tmp_path: Path
+) -> None:
     """NCCL joins them, because it is told that they are on different hosts."""
-    script = Path(__file__).with_name("captured_on_workers.py")
-    names = [*COMPANY, "plain, uneven"]
-    started = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    command = [*started, "--master_port", "29541", str(script), str(tmp_path), *names]
+    script, (port,) = Path(__file__).with_name("captured_on_workers.py"), free_ports(1)
+    started = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(workers)]
+    command = [*started, "--master_port", str(port), str(script), str(tmp_path), *names]
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=stretched(240), check=False
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
-    for rank in (0, 1):
+    for rank in range(workers):
         told = json.loads((tmp_path / f"{rank}.json").read_text())
         assert {name: found["error"] for name, found in told.items() if "error" in found} == {}
         for name in names:
             ours, usual = told[name]["captured"], told[name]["usual"]
-            loose = 5e-2 if "amp" in COMPANY.get(name, {}) or "lamb" in name else 1e-3
+            loose = 5e-2 if "amp" in EVERY.get(name, {}) or "lamb" in name else 1e-3
             moved = torch.tensor(ours["everything"]), torch.tensor(usual["everything"])
             assert differ(*moved) < loose, name
             assert ours["losses"] == pytest.approx(usual["losses"], rel=loose), name
-            merged = "gradient_merge" in COMPANY.get(name, {})
+            merged = "gradient_merge" in EVERY.get(name, {})
             assert ours["captured"] == (3 if merged else 1), name
             assert usual["captured"] == 0
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from fleetx.comm.collective_names import all_gather_single
+from fleetx.comm.gathering import gather_later
 from fleetx.comm.reduction import Average
 
 SAMPLE = 2**14
@@ -222,12 +222,10 @@ def unpack(
     return heads, messages[:, middle:end].contiguous().view(values)
 
 
-def gather(message: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Future[Any]]:
+def gather(message: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Future[Tensor]]:
     """The messages of all ranks, one row each, and what says when they are there."""
     rows = message.new_empty(dist.get_world_size(group), message.numel())
-    work = all_gather_single(rows.view(-1), message, group=group, async_op=True)
-    assert work is not None
-    return rows, work.get_future()
+    return rows, gather_later(rows.view(-1), message, group)
 
 
 def add_mean(dense: Tensor, where: Tensor, values: Tensor) -> None:
