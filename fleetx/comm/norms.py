@@ -40,11 +40,13 @@ def norms(tensors: Sequence[Tensor], params: Sequence[Tensor]) -> Tensor:
     else:
         squares = torch.stack(list(foreach_norm(list(tensors)))).square_()
     for (mesh, axis), positions in _spread(params).items():
-        everywhere = len(positions) == len(params)
-        part = squares if everywhere else squares[positions]
+        # By views: for an index of several places, which it brings to the device, the host waits.
+        each = list(squares.unbind())
+        part = torch.stack([each[position] for position in positions])
         dist.all_reduce(part, group=mesh.get_group(axis))
-        if not everywhere:
-            squares[positions] = part
+        for position, square_of_all in zip(positions, part.unbind(), strict=True):
+            each[position] = square_of_all
+        squares = torch.stack(each)
     return squares.sqrt_()
 
 

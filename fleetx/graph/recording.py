@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import os
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +14,12 @@ from torch import Tensor
 from torch.cuda import is_current_stream_capturing
 
 from fleetx.torch_internals import tree_map
+
+_LIBRARIES = tuple(
+    os.path.join(folder, "")
+    for folder in (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+)
+"""Where torch's code and ours lie."""
 
 
 class Recorder:
@@ -107,6 +115,22 @@ def _without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def broke_off(error: BaseException) -> str:
+    """Why a recording broke off, and at which line of a model or a criterion."""
+    # The end of a recording that broke off fails, too, and says nothing of the reason.
+    first = error.__context__ or error
+    told = str(first).strip().rstrip(".")
+    lines = [
+        line
+        for line in traceback.extract_tb(first.__traceback__)
+        if not line.filename.startswith(_LIBRARIES)
+    ]
+    if not lines:
+        return told
+    last = lines[-1]
+    return f"{told}. That is line {last.lineno} of {os.path.basename(last.filename)}: {last.line}"
 
 
 class Recording:

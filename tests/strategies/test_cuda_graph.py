@@ -329,9 +329,21 @@ def test_a_step_that_waits_for_the_device_is_refused() -> None:
         return loss * 2 if loss.item() > 1e9 else loss
 
     training = Training("cuda", {}, criterion=criterion)
-    with pytest.raises(PlanError, match="could not capture the step"):
+    with pytest.raises(PlanError, match=r"of test_cuda_graph.py: return loss \* 2 if loss.item"):
         training.losses(batches([8] * 4, "cuda"))
     assert torch.rand(3, device="cuda").unique().numel() == 3  # the process may go on without it
+
+
+def test_the_line_at_which_a_recording_breaks_off_is_named() -> None:
+    def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
+        if training.recorder.active:
+            raise RuntimeError("cannot copy from the host")
+        return functional.cross_entropy(outputs, targets)
+
+    training = Training("cpu", {}, criterion=criterion)
+    line = r"copy from the host. That is line \d+ of test_cuda_graph.py: raise RuntimeError\("
+    with pytest.raises(PlanError, match=line):
+        training.losses(batches([8] * 4, "cpu"))
 
 
 def _still(parameters: Any) -> torch.optim.Optimizer:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fleetx.comm.local import local
 from fleetx.graph.meta import said
-from fleetx.graph.recording import Recorder, Recording
+from fleetx.graph.recording import Recorder, Recording, broke_off
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.plan.recorded import Recorded
@@ -239,12 +239,12 @@ class Run:
         try:
             return self.recorder.record(work)
         except RuntimeError as error:
-            told = str(error.__context__ or error).strip().rstrip(".")
             raise PlanError(
                 "strategy.cuda_graph = True could not capture the step, because something in it "
-                f"waits for the GPU or does what a graph cannot: {told}. Take item(), print() and "
-                "branches on tensors out of model and criterion, or set strategy.cuda_graph = "
-                "False."
+                f"waits for the GPU or does what a graph cannot: {broke_off(error)}. Take item(), "
+                "print(), branches on tensors and torch.tensor(number, device=...) out of model "
+                "and criterion (torch.full makes the same without the host), or set "
+                "strategy.cuda_graph = False."
             ) from error
 
     def _replay(self, captured: _Captured, leaves: list[Any]) -> tuple[Tensor, Sequence[Any]]:
