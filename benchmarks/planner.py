@@ -171,14 +171,19 @@ def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="cases whose name begins so")
+    parser.add_argument("--flags", default="", help="sets of flags that have this one")
     parser.add_argument("--json", type=Path, help="where the figures are written")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     cluster = probe(device)
     print(cluster, flush=True)
+    if "compile" in options.flags:
+        print(CLOCKS.setdefault(device, OperatorClock(device, cluster.device)).fused(), flush=True)
     rows = []
     for case in (one for one in cases(device) if one.name.startswith(options.only)):
         for flags, strategy in strategies(case, device):
+            if options.flags not in flags:
+                continue
             said, room = expected(case, strategy, device, cluster)
             took, peak = measured(case, strategy, device)
             rows.append(

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from fleetx.auto.cluster import Device
+from fleetx.auto.fused import fused_kernels
 from fleetx.plan.operators import Blank, Signature
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.trace import Operation
+from fleetx.plan.work import FusedKernels
 from fleetx.torch_internals import is_mutable, tree_leaves, tree_map
 
 ROUNDS = 5
@@ -81,6 +83,16 @@ class OperatorClock:
             crowding = self._worker.crowding
             self.known[key] = each * crowding, number * crowding
         return self.known[key]
+
+    def fused(self) -> FusedKernels:
+        """What kernels of compiled code take; on a CPU plans do not compile by themselves."""
+        return self._fused
+
+    @cached_property
+    def _fused(self) -> FusedKernels:
+        if self._device.type != "cuda":
+            return FusedKernels()
+        return fused_kernels(self._device, self._worker, self._seconds)
 
     def _updated(self, rule: OptimizerSpec) -> tuple[float, float]:
         try:

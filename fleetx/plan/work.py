@@ -95,6 +95,24 @@ class Work:
         return [(name, getattr(self, name)) for name in self.__dataclass_fields__]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FusedKernels:
+    """What kernels of compiled code take, in bytes that memory moves meanwhile."""
+
+    each: float = 0.0
+    """Of a kernel without work."""
+    each_sum: float = 0.0
+    """Of one that sums up over all rows."""
+    statistics: float = 1.0
+    """For each byte of which it finds means and variances over all rows."""
+    sums: float = 1.0
+    """For each byte that it sums up over all rows."""
+    starts: float = 1.0
+    """What the host does for one, in times of what it does for an operator of eager code."""
+    call: float = 0.0
+    """The same for a call of code."""
+
+
 class Clock(Protocol):
     """Measures on a device that is here; what it cannot measure is not a number."""
 
@@ -103,6 +121,9 @@ class Clock(Protocol):
 
     def update(self, rule: "OptimizerSpec") -> tuple[float, float]:
         """Seconds of an update for each parameter, and for each number in it."""
+
+    def fused(self) -> FusedKernels:
+        """What kernels of compiled code take."""
 
 
 def work_of(trace: "Trace", trained: Collection[str], clock: Clock | None = None) -> Work:

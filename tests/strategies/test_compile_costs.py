@@ -16,6 +16,7 @@ from fleetx.plan.accounts import Accounts
 from fleetx.plan.compose import compose
 from fleetx.plan.share import Share, kept_bytes
 from fleetx.plan.subject import Subject
+from fleetx.plan.work import FusedKernels
 from tests.auto.test_search import cluster
 from tests.libraries import timm, torchvision, transformers
 
@@ -154,9 +155,11 @@ def test_it_keeps_what_torch_keeps(
     assert eager >= spared * expected, "the same as before would be a bad guess"
 
 
-def bytes_moved(model: nn.Module, sample: Tensor, **settings: Any) -> tuple[float, float]:
+def bytes_moved(
+    model: nn.Module, sample: Tensor, clock: Any = None, **settings: Any
+) -> tuple[float, float]:
     """By all that is no product: forward and backward."""
-    work = share(model, sample, settings).work
+    work = share(model, sample, settings, clock=clock).work
     assert work is not None
     other = work.operations == 0
     moved = (work.moved * other).sum()
@@ -257,6 +260,39 @@ class Stopwatch:
 
     def update(self, rule: Any) -> tuple[float, float]:
         return 0.0, 0.0
+
+    def fused(self) -> FusedKernels:
+        return FusedKernels()
+
+
+class SlowSums(Stopwatch):
+    """Measures nothing but kernels of code, which the others are as fast as memory beside."""
+
+    def __call__(self, one: Any, wanted: Any) -> tuple[float, float]:
+        return float("nan"), float("nan")
+
+    def fused(self) -> FusedKernels:
+        return FusedKernels(each=100, each_sum=7000, statistics=3, sums=2, starts=4, call=10)
+
+
+def test_kernels_of_code_take_what_was_measured() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(8, 16, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 1)
+    )
+    told, images = partial(bytes_moved, model), torch.randn(32, 8, 14, 14)
+    size = 32 * 16 * 14 * 14 * 4
+    plain, timed = (told(images, **SETTINGS, clock=clock) for clock in (None, SlowSums()))
+    assert timed[0] == pytest.approx(plain[0] + 2 * size + 7000 + 100, rel=0.01)
+    # The sums read three of the seven, and write one of them.
+    assert timed[1] == pytest.approx(plain[1] + 4 * size + 7000 + 100, rel=0.01)
+
+
+def test_starts_of_code_are_those_that_were_measured() -> None:
+    told = partial(share, nn.Linear(64, 64), torch.randn(16, 64), SETTINGS)
+    plain, timed = (told(clock=clock).work for clock in (None, SlowSums()))
+    assert plain is not None
+    assert timed is not None
+    assert (plain.starts.sum(), timed.starts.sum()) == (1, 4 + 10)
 
 
 def test_products_on_cards_are_padded_to_what_is_fast() -> None:

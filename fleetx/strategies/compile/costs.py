@@ -9,7 +9,7 @@ import numpy as np
 
 from fleetx.plan.share import Share, Waiting, upwards
 from fleetx.plan.trace import Number, Saved, Trace, Value
-from fleetx.plan.work import Column, Mask, gradients
+from fleetx.plan.work import Clock, Column, FusedKernels, Mask, gradients
 from fleetx.strategies.compile.code import Piece, needed, pieces_of
 from fleetx.strategies.compile.kept import kept
 from fleetx.strategies.compile.kernels import traffic, written
@@ -73,9 +73,9 @@ class _Compiled:
             part = self.trace.operations[at].part
             yield from ((number, part) for number in self.needed.get(at, ()))
 
-    @cached_property
-    def kernels(self) -> _Kernels:
+    def kernels(self, clock: Clock | None) -> _Kernels:
         """Those of code, in place of operators that are no products."""
+        took = FusedKernels() if clock is None else clock.fused()
         number = len(self.trace.operations)
         moved, backwards, starts = np.ones(number), np.full(number, np.nan), np.ones(number)
         inside = np.zeros(number, np.bool_)
@@ -85,13 +85,15 @@ class _Compiled:
             pairs = zip(piece.code.nodes, piece.places, strict=True)
             nodes = [(node, place) for node, place in pairs if place is not None]
             fused = [place for node, place in nodes if node.kind is not Kind.ALONE]
-            starts[[place for node, place in nodes if node.kind is Kind.ALONE]] = 1
+            starts[[place for node, place in nodes if node.kind is Kind.ALONE]] = took.starts
             alone = sum(node.moved for node, _ in nodes if node.kind is not Kind.ALONE)
             forward, backward = traffic(piece.code)
             if alone and forward.moved:
-                moved[fused] = forward.moved / alone
-                backwards[fused] = backward.moved / forward.moved
-                starts[fused] = forward.kernels / len(fused)
+                once = forward.weighed(took, took.statistics)
+                moved[fused] = once / alone
+                backwards[fused] = backward.weighed(took, took.sums) / once
+                starts[fused] = took.starts * forward.kernels / len(fused)
+            starts[piece.operators[0]] += took.call
         return _Kernels(moved, backwards, starts, inside)
 
 
@@ -238,7 +240,9 @@ def _timed(share: Share, found: _Compiled) -> Share:
     if (work := share.work) is None:
         return share
     here = np.isin(found.trace.part_of_each, share.parts)
-    made = found.kernels
+    clock = share.subject.clock
+    key = "kernels of code", id(found)
+    made = share.subject.once(key, partial(found.kernels, clock))
     new = work.fused(made.moved[here], made.backwards[here], made.starts[here], made.inside[here])
     key = "products in code", id(found)
     once, back = share.subject.once(key, partial(_products, share, found))

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from fleetx.plan.work import FusedKernels
 from fleetx.strategies.compile.code import Code, Node
 from fleetx.strategies.compile.kept import MANY, kept, sources
 from fleetx.strategies.compile.kinds import Kind
@@ -21,6 +22,20 @@ class Traffic:
     moved: int = 0
     """Bytes that they read and write."""
     kernels: int = 0
+    summed: int = 0
+    """What of the bytes is moved by those that sum up over all rows."""
+    sums: int = 0
+    """How many of them do."""
+
+    def weighed(self, fused: FusedKernels, summed: float) -> float:
+        """In bytes that memory moves in the same time.
+
+        Args:
+            fused: what such kernels take.
+            summed: for each byte that is summed up.
+        """
+        started = (self.kernels - self.sums) * fused.each + self.sums * fused.each_sum
+        return self.moved + self.summed * (summed - 1) + started
 
 
 @dataclass(frozen=True)
@@ -153,6 +168,7 @@ class _Kernel:
     reads: dict[int, int] = field(default_factory=dict)
     """Value -> bytes that are read of it."""
     makes: set[int] = field(default_factory=set)
+    sums: bool = False
 
 
 def _sum(steps: Sequence[_Do], sizes: Mapping[int, int], written: Collection[int]) -> Traffic:
@@ -161,11 +177,12 @@ def _sum(steps: Sequence[_Do], sizes: Mapping[int, int], written: Collection[int
     outside = {value for one in steps if one.alone for value in one.reads} | {*written}
     for kernel in kernels:
         outside |= kernel.reads.keys() - kernel.makes
-    moved = 0
+    moved = dict.fromkeys((True, False), 0)
     for kernel in kernels:
-        moved += sum(size for value, size in kernel.reads.items() if value not in kernel.makes)
-        moved += sum(sizes[value] for value in kernel.makes & outside)
-    return Traffic(moved, len(kernels))
+        reads = sum(size for value, size in kernel.reads.items() if value not in kernel.makes)
+        moved[kernel.sums] += reads + sum(sizes[value] for value in kernel.makes & outside)
+    sums = sum(kernel.sums for kernel in kernels)
+    return Traffic(sum(moved.values()), len(kernels), moved[True], sums)
 
 
 def _kernels(steps: Sequence[_Do], sizes: Mapping[int, int]) -> list[_Kernel]:
@@ -184,10 +201,12 @@ def _kernels(steps: Sequence[_Do], sizes: Mapping[int, int]) -> list[_Kernel]:
             there.remove(other)
             mine.reads.update(other.reads)
             mine.makes |= other.makes
+            mine.sums |= other.sums
         limit = sum(sizes[value] for value in one.makes)
         for value in one.reads:
             size = min(sizes[value], limit) if one.picks else sizes[value]
             mine.reads[value] = max(size, mine.reads.get(value, 0))
         mine.makes |= one.makes
+        mine.sums |= one.ends
         there.append(mine)
     return [kernel for kernels in found.values() for kernel in kernels]
