@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fleetx.testing import world
+from tests.rotation import rotating
 from tests.strategies.compiled import COUNTING, trained
 
 Settings = dict[str, Any]
@@ -66,8 +67,7 @@ CASES: dict[str, tuple[str, int, Settings, int]] = {
 }
 
 
-@pytest.mark.rare
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", rotating([*CASES], 6))
 def test_strangers(case: str) -> None:
     name, workers, settings, graphs = CASES[case]
     ranks = world(workers, timeout=280)

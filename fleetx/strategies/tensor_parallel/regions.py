@@ -24,6 +24,7 @@ from typing_extensions import override
 from fleetx.strategies.tensor_parallel.draws import DRAWS, drawn
 from fleetx.strategies.tensor_parallel.placing import as_spread, is_cut, is_spread, placed, whole
 from fleetx.strategies.tensor_parallel.writes import (
+    mark_copies,
     refuse_lost_gradient,
     refuse_lost_write,
     set_item,
@@ -166,6 +167,13 @@ class Border:
         return placed(x, self._mesh, Replicate())
 
 
+_WRITES_IN_CODE = (
+    "as_strided not supported with DTensor",
+    "'FunctionalTensor' object has no attribute '_local_tensor'",
+)
+"""What the compiler says of writes to parts of tensors that are spread."""
+
+
 @contextmanager
 def _explained() -> Iterator[None]:
     try:
@@ -175,6 +183,13 @@ def _explained() -> Iterator[None]:
             raise ValueError(
                 "a dimension that tensor_parallel cuts, such as that of the heads, cannot be dealt "
                 f"out evenly to the ranks; choose an mp_degree that divides it ({error})"
+            ) from error
+        if any(reason in str(error) for reason in _WRITES_IN_CODE):
+            raise ValueError(
+                "strategy.compile cannot make code of a write to a part of a tensor (x[:, 0] = y, "
+                "x[:, 0].mul_(2)) in a module some of whose layers tensor_parallel cuts. Make a "
+                "new tensor there with torch.cat, torch.stack or torch.where, or set "
+                f"strategy.compile = False ({type(error).__name__}: {error})"
             ) from error
         if not isinstance(error, NotImplementedError) or "sharding strategy" not in str(error):
             raise
@@ -200,7 +215,9 @@ def _own(spread: DTensor) -> Tensor:
     What comes out of a DTensor is a view that autograd refuses to change.
     """
     found = spread.full_tensor()
-    return found.clone() if found.requires_grad and is_view(found) else found
+    # The compiler cannot ask whether it is a view; there it is one.
+    is_one = torch.compiler.is_compiling() or is_view(found)
+    return found.clone() if found.requires_grad and is_one else found
 
 
 COMPLETE = frozenset({F.batch_norm, F.instance_norm, F.multi_head_attention_forward})
@@ -245,7 +262,10 @@ class _Mixing(TorchFunctionMode):
                 Tensor, lambda tensor: as_spread(tensor, self._mesh), (args, kwargs)
             )
         refuse_lost_write(func, args, kwargs)
-        return self._computed(func, args, kwargs)
+        found = self._computed(func, args, kwargs)
+        if torch.compiler.is_compiling():
+            mark_copies(func, args, found)
+        return found
 
     def _computed(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -8,8 +8,19 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from fleetx.strategies.tensor_parallel.placing import is_spread, placed, whole
+from fleetx.strategies.tensor_parallel.placing import is_cut, is_spread, placed, whole
 from fleetx.torch_internals import part_held
+
+_COPY = "_fleetx_copy_of_a_part"
+_VIEWING = (
+    *("__getitem__", "chunk", "diagonal", "expand", "flatten", "movedim", "narrow", "permute"),
+    *("reshape", "select", "split", "squeeze", "swapaxes", "t", "tensor_split", "transpose"),
+    *("unbind", "unflatten", "unfold", "unsqueeze", "view"),
+)
+_VIEWS = frozenset(
+    getattr(place, name) for place in (torch, Tensor) for name in _VIEWING if hasattr(place, name)
+)
+"""Functions that show a part of a tensor."""
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -29,13 +40,8 @@ def _written(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> 
 
 def refuse_lost_write(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> None:
     """Stop a write to a view for which ranks exchanged what it shows, so that it is a copy."""
-    if torch.compiler.is_compiling():  # which cannot look at memory
-        return
     target = _written(func, args, kwargs)
-    if not (is_spread(target) and is_spread(target._base)):
-        return
-    memory, whole_memory = (part_held(each).untyped_storage() for each in (target, target._base))
-    if memory.data_ptr() != whole_memory.data_ptr():
+    if is_spread(target) and _is_copy(target):
         name = getattr(func, "__name__", "")
         raise ValueError(
             f"a part of what layers that tensor_parallel cuts return is written to ({name}); ranks "
@@ -43,6 +49,28 @@ def refuse_lost_write(func: Callable[..., Any], args: Any, kwargs: Mapping[str, 
             "(x[:, 0] = x[:, 0] * 2), which ranks exchange, or make a new tensor with torch.cat, "
             "torch.stack or torch.where."
         )
+
+
+def _is_copy(target: DTensor) -> bool:
+    if getattr(target, _COPY, False):
+        return True
+    # While code is made nobody can look at memory, and a base that is read is a part of the code.
+    if torch.compiler.is_compiling() or not is_spread(target._base):
+        return False
+    parts = (part_held(each).untyped_storage() for each in (target, target._base))
+    return len({part.data_ptr() for part in parts}) > 1
+
+
+def mark_copies(func: Callable[..., Any], args: tuple[Any, ...], found: Any) -> None:
+    """Remember, while code is made, which parts ranks exchange: elsewhere their memory tells."""
+    if func not in _VIEWS or not is_spread(args[0]):
+        return
+    was_copy = getattr(args[0], _COPY, False)
+    if not was_copy and not is_cut(args[0]):
+        return
+    for part in found if type(found) in {list, tuple} else (found,):
+        if is_spread(part) and (was_copy or not is_cut(part)):
+            setattr(part, _COPY, True)
 
 
 def set_item(mesh: DeviceMesh, target: DTensor, index: Any, values: Any) -> None:
