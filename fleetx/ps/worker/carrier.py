@@ -1,5 +1,6 @@
 """Carries gradients to the servers and fresh parameters back, in step with all other workers."""
 
+import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
@@ -20,6 +21,7 @@ from fleetx.ps.worker.table_setup import TableSetup
 from fleetx.ps.worker.worker import Worker
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class Rates(NamedTuple):
@@ -42,6 +44,7 @@ class Carrier(TableSetup):
         self.step = 0
         """Updates of this model."""
         self._companions = Companions()
+        self._told = False
 
     def begin(self) -> None:
         """Before a forward."""
@@ -67,6 +70,26 @@ class Carrier(TableSetup):
             module.bring_back()
         for module in self.modules.values():
             module.refuse_evaluated()
+        self._tell_of_rows_that_stay()
+
+    def _tell_of_rows_that_stay(self) -> None:
+        """Once, of an update whose rows got nothing while dense parameters did.
+
+        It may be meant: the update of a part that does not reach the rows, as of a discriminator.
+        """
+        followed = {m.options.name for m in self.modules.values() if m.was_followed}
+        if self._told or not followed or any(t.bears_gradients for t in self.tables.values()):
+            return
+        groups = self.optimizer.param_groups
+        if any(p.grad is not None and p.numel() for group in groups for p in group["params"]):
+            self._told = True
+            logger.warning(
+                "rows of %s were looked up to be trained, and this update has gradients of dense "
+                "parameters alone: loss.backward() brings gradients to rows, and what "
+                "torch.autograd.grad() returns does not. Said once; it is as it should be where "
+                "the loss does not depend on the rows.",
+                ", ".join(sorted(followed)[:3]),
+            )
 
     def waiting(self) -> dict[str, dict[str, Tensor]]:
         """Table -> what was set aside, as plain data."""

@@ -265,6 +265,16 @@ class SparseModule(nn.Module):
         if self._shared.evaluated and not self.training and not self._shared.followed:
             raise RuntimeError(_EVALUATED.format(repr(self.options.name)))
 
+    @property
+    def was_followed(self) -> bool:
+        """Whether rows were looked up since the last update to be trained."""
+        return self._shared.followed
+
+    @property
+    def bears_gradients(self) -> bool:
+        """Whether backwards have brought gradients of rows since then."""
+        return self._borne() is not None
+
     def take(self, servers: int) -> RowGradients:
         """What has become of the gradients since the last time; the anchor is empty again."""
         borne = self._borne()
