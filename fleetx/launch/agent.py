@@ -24,7 +24,7 @@ from fleetx.launch.console import terminal, warn
 from fleetx.launch.departure import ASKS_FOR_RESTART, Departure
 from fleetx.launch.environment import torch_variables, variables
 from fleetx.launch.errors import Interrupted, ask_before_stopping, ignore_signals, pass_on
-from fleetx.launch.failure import Failure, Record, Watch
+from fleetx.launch.failure import Failure, Record, Watch, meaning
 from fleetx.launch.job_board import JobBoard
 from fleetx.launch.logs import Echo, WorkerLogs, last_lines
 from fleetx.launch.progress_bars import TERMINAL
@@ -223,14 +223,16 @@ class FleetAgent(SimpleElasticAgent):
         if record.exit_code == ASKS_FOR_RESTART:
             return _taken_leave(process, self._job, record)
         behind = self._stuck.blame(process)
+        lines = last_lines(self._logs.log(process))
+        message = f"{record.message}{meaning(lines)}"
         return Failure(
             title=process.title if behind is None else named(behind.culprits),
             node=self._job.host,
             exit_code=record.exit_code,
             time=record.time,
-            message=record.message if behind is None else f"{behind.sentence}. {record.message}",
+            message=message if behind is None else f"{behind.sentence}. {message}",
             log=str(self._logs.log(process)),
-            lines=last_lines(self._logs.log(process)),
+            lines=lines,
             others="" if behind is not None else self._stuck.meanwhile(process),
         )
 

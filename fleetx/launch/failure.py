@@ -19,6 +19,10 @@ OUT_OF_MEMORY = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
 """Where the system counts what it has killed for its memory."""
 
 
+_OTHER_SIZE = "Received data size doesn't match expected size"
+"""What gloo says before it ends a process."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """The end of one process that ends the job."""
@@ -137,6 +141,16 @@ class Watch:
         if number == signal.SIGKILL and out_of_memory() > self._out_of_memory:
             return ", by the system: its memory ran out"
         return ""
+
+
+def meaning(lines: Sequence[str]) -> str:
+    """What a crash means whose reason is in these lines of a log; nothing for most of them."""
+    if any(_OTHER_SIZE in line for line in lines):
+        return (
+            ", because ranks sent each other tensors of different sizes: under sharding, pipeline "
+            "and tensor_parallel all ranks must call the same parts of the model in the same order"
+        )
+    return ""
 
 
 def out_of_memory() -> int:

@@ -115,7 +115,13 @@ def last_lines(path: Path, number: int = 20) -> tuple[str, ...]:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ()
-    return tuple(_crash(lines) or lines[-number:])
+    return (*_reason(lines), *(_crash(lines) or lines[-number:]))
+
+
+def _reason(lines: list[str]) -> list[str]:
+    """What a library in native code said before it ended the process."""
+    said = [line for line in lines if line.startswith(("terminate called", "  what():"))]
+    return said[-2:]
 
 
 def _crash(lines: list[str]) -> list[str]:

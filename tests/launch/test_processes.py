@@ -126,6 +126,24 @@ raise ConnectionError("peer is gone")
     assert "ConnectionError" not in outcome.err
 
 
+def test_messages_of_different_sizes_are_named_where_gloo_ends_the_process(
+    launcher: Launcher,
+) -> None:
+    script = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    dist.send(torch.zeros(2000), 1)
+    time.sleep(60)  # until the launcher ends it
+dist.recv(torch.zeros(10), 0)
+"""
+    outcome = launcher.run("--nproc_per_node", "2", launcher.script(script))
+    assert outcome.code == 134
+    assert "rank 1 failed first (exit code 134)" in outcome.err
+    assert "ranks sent each other tensors of different sizes: under sharding" in outcome.err
+    assert "    terminate called after throwing an instance of 'gloo::" in outcome.err
+
+
 def test_syntax_errors_reach_the_user(launcher: Launcher) -> None:
     outcome = launcher.run(launcher.script("x = (\n"))
     assert outcome.code == 1
