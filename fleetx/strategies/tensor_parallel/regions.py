@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from fleetx.strategies.tensor_parallel.draws import DRAWS, drawn
+from fleetx.strategies.tensor_parallel.explained import CANNOT_RESHAPE, explained
 from fleetx.strategies.tensor_parallel.placing import as_spread, is_cut, is_spread, placed, whole
 from fleetx.strategies.tensor_parallel.writes import (
     mark_copies,
@@ -69,7 +70,7 @@ class Border:
                     return forward(*args, **kwargs)
             spread = [self.enter(value) for value in (*args, *kwargs.values())]
             named = dict(zip(kwargs, spread[len(args) :], strict=True))
-            with self._within(), _explained():
+            with self._within(), explained():
                 outputs = forward(*spread[: len(args)], **named)
             return tree_map_only(DTensor, _own, outputs)
 
@@ -87,7 +88,7 @@ class Border:
         """What runs compiled code, which cannot enter and leave regions by itself."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with self._mixing(), _explained():
+            with self._mixing(), explained():
                 return forward(*args, **kwargs)
 
         return run
@@ -165,38 +166,6 @@ class Border:
                 self._here.gathered = kept = key, placed(x, self._mesh, Replicate())
             return kept[1]
         return placed(x, self._mesh, Replicate())
-
-
-_WRITES_IN_CODE = (
-    "as_strided not supported with DTensor",
-    "'FunctionalTensor' object has no attribute '_local_tensor'",
-)
-"""What the compiler says of writes to parts of tensors that are spread."""
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        if "unevenly sharded" in str(error):
-            raise ValueError(
-                "a dimension that tensor_parallel cuts, such as that of the heads, cannot be dealt "
-                f"out evenly to the ranks; choose an mp_degree that divides it ({error})"
-            ) from error
-        if any(reason in str(error) for reason in _WRITES_IN_CODE):
-            raise ValueError(
-                "strategy.compile cannot make code of a write to a part of a tensor (x[:, 0] = y, "
-                "x[:, 0].mul_(2)) in a module some of whose layers tensor_parallel cuts. Make a "
-                "new tensor there with torch.cat, torch.stack or torch.where, or set "
-                f"strategy.compile = False ({type(error).__name__}: {error})"
-            ) from error
-        if not isinstance(error, NotImplementedError) or "sharding strategy" not in str(error):
-            raise
-        raise ValueError(
-            f"{error} It is used in a module some of whose layers tensor_parallel cuts. Leave "
-            "those layers whole, or put the operation into a module of its own around them."
-        ) from error
 
 
 class _Here(threading.local):
@@ -290,9 +259,6 @@ def _lacks_gradient(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     return not isinstance(first, Tensor) and any(isinstance(index, Tensor) for index in others)
 
 
-_CANNOT_RESHAPE = ("Attempted to flatten multiple dimensions", "unevenly sharded")
-
-
 def _flattening(
     mesh: DeviceMesh, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
@@ -305,7 +271,7 @@ def _flattening(
     try:
         return func(*args, **kwargs)
     except RuntimeError as error:
-        if not any(reason in str(error) for reason in _CANNOT_RESHAPE):
+        if not any(reason in str(error) for reason in CANNOT_RESHAPE):
             raise
     args, kwargs = tree_map_only(
         DTensor, lambda tensor: placed(tensor, mesh, Replicate()), (args, kwargs)

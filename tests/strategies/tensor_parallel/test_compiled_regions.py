@@ -1,4 +1,4 @@
-"""Code of cut layers that writes to parts of tensors: right, or refused, and never lost."""
+"""Code of regions with cut layers: what it does to parts of tensors is right, or refused."""
 
 from collections.abc import Callable
 
@@ -10,6 +10,7 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx.testing import world
+from tests.libraries import timm
 
 Write = Callable[[Tensor], object]
 
@@ -108,3 +109,39 @@ def refused(write: Write) -> None:
 @pytest.mark.parametrize("write", [moved, activated, added])
 def test_what_code_would_lose_is_refused(write: Write) -> None:
     world(2).run(refused, write)
+
+
+def of_swin(compiled: bool) -> float:
+    """The loss of a batch, of a model whose attention splits what a layer makes in three."""
+    torch._dynamo.reset()
+    strategy = fleet.DistributedStrategy()
+    strategy.tensor_parallel = True
+    strategy.tensor_parallel_configs = {"tensor_parallel_degree": 2, "plan": "transformer"}
+    if compiled:
+        strategy.compile = True
+        strategy.compile_configs = {"backend": "aot_eager"}
+    fleet.init(is_collective=True, strategy=strategy)
+    torch.manual_seed(0)
+    net = timm.create_model(
+        "swin_tiny_patch4_window7_224",
+        num_classes=5,
+        embed_dim=24,
+        depths=(1, 1),
+        num_heads=(2, 4),
+        img_size=56,
+        drop_path_rate=0.0,
+    )
+    model = fleet.distributed_model(net, criterion=functional.cross_entropy)
+    fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    return float(model.train_batch([torch.randn(2, 3, 56, 56), torch.tensor([1, 3])]))
+
+
+def swin_refused() -> None:
+    with pytest.raises(ValueError, match=r"strategy.compile cannot make code of an operation that"):
+        of_swin(True)
+
+
+def test_what_code_cannot_split_is_refused() -> None:
+    one, other = world(2).run(of_swin, False)
+    assert one == other
+    world(2).run(swin_refused)
