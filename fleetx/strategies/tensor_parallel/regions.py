@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
+from fleetx.strategies.tensor_parallel.complete import COMPLETE, picks_by_mask
 from fleetx.strategies.tensor_parallel.draws import DRAWS, drawn
 from fleetx.strategies.tensor_parallel.explained import CANNOT_RESHAPE, explained
 from fleetx.strategies.tensor_parallel.placing import as_spread, is_cut, is_spread, placed, whole
@@ -189,10 +190,6 @@ def _own(spread: DTensor) -> Tensor:
     return found.clone() if found.requires_grad and is_one else found
 
 
-COMPLETE = frozenset({F.batch_norm, F.instance_norm, F.multi_head_attention_forward})
-"""Functions that write to their arguments, or that consist of others which would mix tensors."""
-
-
 PICKS_ANYWHERE = torch.__version__ >= "2.12"
 """Whether torch has a backward for an index of numbers that is not in the first dimension."""
 
@@ -223,7 +220,7 @@ class _Mixing(TorchFunctionMode):
         spread = sum(map(is_spread, leaves))
         if not spread:
             return func(*args, **kwargs)
-        if func in COMPLETE or _lacks_gradient(func, args):
+        if func in COMPLETE or _lacks_gradient(func, args) or picks_by_mask(func, args):
             return whole(self._mesh, func, *args, **kwargs)
         if spread < len(leaves):
             refuse_lost_gradient(func, args, kwargs, leaves)

@@ -1,0 +1,39 @@
+"""Functions that every rank computes completely, because torch cannot compute them from parts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Function = Callable[..., Any]
+
+_WRITE_OR_MIX: set[Function] = {F.batch_norm, F.instance_norm, F.multi_head_attention_forward}
+"""They write to their arguments, or consist of others which would mix tensors."""
+_WRONG: set[Function] = {
+    *(torch.conv1d, torch.conv2d, torch.conv3d),
+    *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
+    *(torch.cumsum, torch.cumprod, torch.cummax, torch.cummin, torch.logcumsumexp),
+    *(Tensor.cumsum, Tensor.cumprod, Tensor.cummax, Tensor.cummin, Tensor.logcumsumexp),
+    *(torch.amax, torch.amin, Tensor.amax, Tensor.amin, F.adaptive_avg_pool2d),
+    *(F.binary_cross_entropy, F.binary_cross_entropy_with_logits, F.cosine_embedding_loss),
+    *(F.huber_loss, F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.soft_margin_loss),
+}
+"""Of which DTensor computes other numbers without a word: means of parts that are not equally
+large, sums along a dimension that is cut and counted from the end, windows over an edge."""
+_WITHOUT_RULE: set[Function] = {
+    *(F.avg_pool1d, F.avg_pool2d, F.avg_pool3d, F.max_pool3d, F.prelu, F.rms_norm, F.group_norm),
+    *(F.adaptive_avg_pool3d, F.local_response_norm, F.hardshrink, F.hardsigmoid, F.hardswish),
+    *(F.hardtanh, F.relu6, F.softshrink, F.bilinear, F.unfold, torch.cdist, Tensor.unfold),
+}
+"""For which it has no rule, or none for their backward."""
+COMPLETE = frozenset(_WRITE_OR_MIX | _WRONG | _WITHOUT_RULE)
+
+
+def picks_by_mask(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether it picks the numbers for which a mask is true, of which each rank has others."""
+    if func is not Tensor.__getitem__:
+        return False
+    places = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return any(isinstance(place, Tensor) and place.dtype == torch.bool for place in places)
