@@ -192,6 +192,9 @@ class TableStore:
         """
         written: dict[str, str] = {}
         with self._saving:
+            for logged in self.tables:
+                if isinstance(logged, LoggedSparseTable):
+                    logged.mark_found(root)
             if delta:
                 _refuse_to_replace(root, self.tables)
             for logged in self.tables:
