@@ -15,6 +15,7 @@ from fleetx.ps.tables.row_store import RowStore
 from fleetx.ps.tables.rules import Rule
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 from fleetx.ps.wire.short_floats import rounded
+from fleetx.ps.worker.unbroken import unbroken
 
 Pull = Callable[[IdBatch, Ids | None], Floats]
 
@@ -33,7 +34,7 @@ class Source(Protocol):
         """Rows as they are now."""
 
     def push(self, batch: IdBatch, delta: Floats) -> None:
-        """Add to rows."""
+        """Add to rows, before anything else is asked; must not wait."""
 
     def changed_ids(self) -> IdBatch | None:
         """The ids of rows that others have changed since the last time; None if any may be."""
@@ -168,7 +169,8 @@ class RowCopies:
         that many workers train does not move by all their steps at once.
         """
         with self._asking:
-            source.push(*self._differences(share))
+            with unbroken():  # what servers are assumed to know must be on its way
+                source.push(*self._differences(share))
             if self._counting:
                 # Only who asks for a row says that it was met; and those that servers do not let in
                 # must not be learned.
