@@ -124,9 +124,10 @@ def save_dense(model: nn.Module, folder: Path) -> None:
     tensors = model.state_dict(keep_vars=True)
     dense = {name: t.detach().cpu() for name, t in tensors.items() if id(t) not in anchors}
     whole = {name: t.float() if t.is_floating_point() else t.long() for name, t in dense.items()}
-    safetensors_file.write(
-        folder / "dense.safetensors", {name: t.numpy() for name, t in whole.items()}
-    )
+    arrays = {name: t.numpy() for name, t in whole.items()}
+    # A worker that dies here leaves the dense parameters of an older save beside the new tables.
+    tables = saves.Save.opened(folder / TABLES).checksum
+    safetensors_file.write(folder / "dense.safetensors", arrays, beside=tables)
 
 
 def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
