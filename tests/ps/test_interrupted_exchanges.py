@@ -1,6 +1,7 @@
 """Ctrl-C while geo workers exchange: what they learned is given, and given once."""
 
 import signal
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -13,7 +14,8 @@ from fleetx.ps.tables.sparse_spec import SparseSpec
 from fleetx.ps.worker.carrier_geo import GeoCarrier
 from fleetx.ps.worker.carrier_options import CarrierOptions
 from fleetx.ps.worker.unbroken import unbroken
-from tests.ps.team import carried, table, team, train
+from tests.ps.team import carried, table, team, together, train
+from tests.ps.test_geo import climb, geo, held
 from tests.ps.test_modes import interrupted, net
 
 
@@ -47,6 +49,29 @@ def test_copies_whose_exchange_is_interrupted_lose_nothing(
         torch.testing.assert_close(model.head.weight, head)
         torch.testing.assert_close(model.words(ids), rows)
         worker.stop(finished=False)
+
+
+def test_news_that_were_interrupted_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers had told of them, and did not again: the copy stayed as it was."""
+    with team(2, workers=2) as here:
+        workers = [here.worker(index) for index in range(2)]
+        (one, ones), (other, others) = together(*(partial(geo, worker) for worker in workers))
+        climb(one, ones, 5, by=4)
+        climb(other, others, 5, by=8)
+        copies = ones._copies["words"]
+        real: Any = copies._mark_stale
+        calls = count()
+
+        def broken(slots: Any) -> Any:
+            return real(slots) if next(calls) else interrupted()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(copies, "_mark_stale", broken)
+            with pytest.raises(KeyboardInterrupt):
+                ones.flush()
+        assert held(one, 5) == [4 + 4]  # half of what the other one learned is given
+        for worker in workers:
+            worker.stop(finished=False)
 
 
 def test_a_change_that_is_refused_is_not_sent_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,20 +193,27 @@ class RowCopies:
         return batch, delta
 
     def _catch_up(self, source: Source) -> None:
-        changed_ids = source.changed_ids()
+        try:
+            slots, wanted = self._behind(source.changed_ids())
+        except BaseException:  # Ctrl-C: servers do not tell again what they may have told
+            self._behind(None)
+            raise
+        if len(wanted.ids):
+            self._take(slots, source.pull(wanted, None))
+
+    def _behind(self, changed_ids: IdBatch | None) -> tuple[Ids, IdBatch]:
+        """Note which rows are behind; returns places and ids of those that are wanted soon."""
         if changed_ids is None:
             with self._lock:
                 self._mark_stale(slice(self._index.size))
-            return
+            return np.empty(0, np.int64), IdBatch.of(np.empty(0, np.int64), self._servers)
         with self._lock:
             slots, _ = self._index.find(changed_ids.ids)
             known = np.flatnonzero(slots >= 0)
             slots = slots[known]
             self._mark_stale(slots)
             soon = self._trained.array[:, 0].take(slots) > self._exchange - 1 - RECENT_EXCHANGES
-        wanted = _part(changed_ids, known[soon])
-        if len(wanted.ids):
-            self._take(slots[soon], source.pull(wanted, None))
+        return slots[soon], _part(changed_ids, known[soon])
 
     def _mark_stale(self, slots: Ids | slice) -> None:
         worth = self._freshness.array[:, 0]
