@@ -1,7 +1,8 @@
 """Saving and loading what parameter servers hold."""
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import nn
 
 from fleetx import roles
 from fleetx.api import servers, session
-from fleetx.ps.tables import safetensors_file, saves
+from fleetx.ps.tables import safetensors_file, save_lock, saves
 from fleetx.ps.tables.save_folder import TABLES
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker
@@ -55,12 +56,12 @@ def save(
     """
     _open_before_the_first_batch(connected)
     servers.flush()
-    folder.mkdir(parents=True, exist_ok=True)
-    saves.remove_replaced(folder)
     message = {"method": "save", "folder": str(folder.resolve()), "delta": delta, "mark": mark}
     message["worthy"] = worthy
-    answers = connected.client.call_all(message)
-    saves.write_list(folder, answers, delta=delta)
+    with save_lock.held(folder, save_lock.WORKER):
+        saves.remove_replaced(folder)
+        answers = connected.client.call_all(message)
+        saves.write_list(folder, answers, delta=delta)
     if mark:  # only now: one that failed on any server is nothing that a delta could continue
         connected.client.call_all({"method": "saved"})
 
@@ -83,8 +84,9 @@ def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:
         raise ValueError(
             f"save_inference_model() found {len(held)} distributed models; pass the one to save"
         )
-    save_tables(Path(dirname) / TABLES)
-    save_dense(model or held[0], Path(dirname))
+    with held_by_the_first(Path(dirname)):
+        save_tables(Path(dirname) / TABLES)
+        save_dense(model or held[0], Path(dirname))
 
 
 def _check_model(model: Any) -> None:
@@ -108,15 +110,24 @@ def save_tables(folder: Path | None) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def held_by_the_first(folder: Path) -> Iterator[None]:
+    """Let no other job with servers save into a folder; workers that do not write hold nothing."""
+    writes = servers.has_servers() and not _others("save_inference_model")
+    with save_lock.held(folder, save_lock.WORKER) if writes else contextlib.nullcontext():
+        yield
+
+
 def save_dense(model: nn.Module, folder: Path) -> None:
     """Write the parameters and buffers of a model that are no rows of a table."""
     anchors = {id(m.anchor) for m in model.modules() if isinstance(m, SparseModule)}
     tensors = model.state_dict(keep_vars=True)
     dense = {name: t.detach().cpu() for name, t in tensors.items() if id(t) not in anchors}
     whole = {name: t.float() if t.is_floating_point() else t.long() for name, t in dense.items()}
-    safetensors_file.write(
-        folder / "dense.safetensors", {name: t.numpy() for name, t in whole.items()}
-    )
+    arrays = {name: t.numpy() for name, t in whole.items()}
+    # A worker that dies here leaves the dense parameters of an older save beside the new tables.
+    tables = saves.Save.opened(folder / TABLES).checksum
+    safetensors_file.write(folder / "dense.safetensors", arrays, beside=tables)
 
 
 def load_persistables(dirname: str, tables: list[str] | None = None) -> None:

@@ -77,8 +77,11 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     onnx = format == "onnx"
     with paused():  # exporting is no part of a program that is written meanwhile
         module = _graph_module(pruned, [pruned.find(name) for name in names], executor.device)
-        if not servers.has_servers() or _serve(module, Path(dirname), format):
-            _export(module, pruned, Path(dirname), executor.device, also_onnx=onnx, outputs=names)
+        with table_saves.held_by_the_first(Path(dirname)):
+            if not servers.has_servers() or _serve(module, Path(dirname), format):
+                _export(
+                    module, pruned, Path(dirname), executor.device, also_onnx=onnx, outputs=names
+                )
     return names
 
 

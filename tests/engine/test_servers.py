@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from typing_extensions import override
 import fleetx as fleet
 from fleetx import roles
 from fleetx.api import servers, session, table_saves
-from fleetx.nn import SGD, SparseEmbedding
+from fleetx.nn import SGD, SparseEmbedding, load_inference_model
 from fleetx.ps.worker import table_setup
 from fleetx.ps.worker import worker as workers
 from fleetx.ps.worker.carrier import Carrier
@@ -412,6 +413,27 @@ def test_a_model_for_serving_is_no_beginning_of_a_delta(
         (False, False),
         (True, True),
     ]
+
+
+def test_a_model_for_inference_of_two_saves_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker dies between the tables and the dense parameters of a save over another one."""
+    serve = tmp_path / "serve"
+    with job(monkeypatch, "sync") as (model, steps, _):
+        steps(1)
+        fleet.save_inference_model(str(serve))
+        load_inference_model(serve, Net())
+        steps(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(table_saves, "save_dense", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                fleet.save_inference_model(str(serve))
+        with pytest.raises(ValueError, match="are of two saves: one of them was not completed"):
+            load_inference_model(serve, Net())
+        fleet.save_inference_model(str(serve))
+        expected = model(IDS).detach()
+    torch.testing.assert_close(load_inference_model(serve, Net())(IDS), expected)
 
 
 def test_a_delta_that_failed_on_one_server_is_written_anew_and_whole(

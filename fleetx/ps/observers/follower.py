@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import threading
 import time
 import weakref
@@ -53,6 +54,9 @@ class Follower(ReadOnly):
         self._owners: dict[str, str] = {}
         """Dense parameter -> the table that gives it: models of one job may use the same names."""
         self._said = False
+        self._lacking = set[str]()
+        """Tables of which was said that servers do not have them."""
+        self._process = os.getpid()
         self.base: RowSource | None = None
         """Gives the rows of tables that were not copied yet."""
         self.copies = [
@@ -96,6 +100,12 @@ class Follower(ReadOnly):
         now = time.monotonic()
         visited = [copy.visited for copy in self.copies]
         return max(math.inf if each is None else now - each for each in visited)
+
+    @property
+    def trouble(self) -> str:
+        """Why rows are not as new as they should be; empty if the last visits brought all."""
+        said = ((copy.endpoint, copy.trouble) for copy in self.copies)
+        return "; ".join(f"server {endpoint}: {text}" for endpoint, text in said if text)
 
     def attach(self, model: nn.Module) -> None:
         """Keep the dense parameters of a model as those of the servers, too, by their names."""
@@ -154,6 +164,7 @@ class Follower(ReadOnly):
         """The rows of a batch; ids that were never trained show what they would begin with."""
         if train:
             raise untrainable(table)
+        self._require_threads()
         tables = [copy.rows(table.name) for copy in self.copies]
         if any(each is None for each in tables):
             return self._before(table, batch)
@@ -177,7 +188,25 @@ class Follower(ReadOnly):
                 f"table {table.name!r} was not copied yet; call wait() of the follower first, and "
                 "give the layer the name that it is trained with"
             )
+        if all(copy.visits for copy in self.copies) and table.name not in self._lacking:
+            self._lacking.add(table.name)
+            logger.warning(
+                "servers %s hold no table %s, so its rows are those of the save and do not follow "
+                "until they do; give the layer the name that it is trained with, and follow the "
+                "servers that train it",
+                ", ".join(self.endpoints),
+                table.name,
+            )
         return self.base.look_up(table, batch, None, train=False)
+
+    def _require_threads(self) -> None:
+        """A fork has our copies and not the threads that bring them up to date."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "rows were asked for by a process that was forked from the one that follows the "
+                "servers, and follows nobody itself, so they would get older and older; make the "
+                "Follower, or call load_inference_model(..., follow=...), after the fork"
+            )
 
 
 def endpoints_of(servers: str | Sequence[str]) -> list[str]:

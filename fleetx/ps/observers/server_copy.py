@@ -50,6 +50,7 @@ class ServerCopy:
         self.endpoint, self._every = endpoint, every
         self._reader = ServerReader(endpoint, access)
         self.handler = RequestHandler(Membership(0), server=server)
+        self.handler.lag = self._lag
         self._sparse: dict[str, tuple[LoggedSparseTable, Version]] = {}
         self._dense: dict[str, tuple[LoggedDenseTable, str]] = {}
         self.on_values: Callable[[LoggedDenseTable], None] = lambda table: None
@@ -58,7 +59,8 @@ class ServerCopy:
         """When the last complete visit began, on the monotonic clock."""
         self.visits, self.full_copies, self.rows_taken = 0, 0, 0
         self.trouble = ""
-        """Why the last visit failed; empty if it did not."""
+        """Why rows are no newer than ``visited`` says; empty if the last visit brought all."""
+        self._said: type[BaseException] | None = None
         self._stopped, self._news = threading.Event(), threading.Condition()
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
@@ -94,30 +96,68 @@ class ServerCopy:
                 self.visit()
             except FAILURES as error:
                 self._reader.close()
-                self._complain(str(error))
+                self._complain(str(error), type(error))
+            except Exception as error:
+                # A fault of ours, which may come again at each visit: a thread that ended here
+                # would leave rows that get older and older, and nobody would be told.
+                self._reader.close()
+                self._complain(f"{type(error).__name__}: {error}", type(error), error)
             self._stopped.wait(max(0.0, began + self._every - time.monotonic()))
         self._reader.close()
 
-    def _complain(self, text: str) -> None:
-        if not self._stopped.is_set() and not self.trouble:
+    def _complain(
+        self, text: str, kind: type[BaseException], fault: BaseException | None = None
+    ) -> None:
+        if not self._stopped.is_set() and not (self.trouble and self._said is kind):
             logger.warning(
                 "server %s cannot be followed at the moment, so its rows stay as they are: %s",
                 self.endpoint,
                 text,
+                exc_info=fault,
             )
-        self.trouble = text
+        with self._news:
+            self.trouble, self._said = text, kind
+            self._news.notify_all()
+
+    def _lag(self) -> Message:
+        """How far behind its server this copy is, for whoever copies it in turn."""
+        age = None if self.visited is None else time.monotonic() - self.visited
+        return {"age": age, "trouble": self.trouble}
 
     def visit(self) -> None:
         """Bring all copies up to date."""
         began = time.monotonic()
-        for number, brief in enumerate(self._reader.call({"method": "tables"})["tables"]):
+        listed = self._reader.call({"method": "tables"})
+        age = listed.get("age", 0.0)
+        if age is None:
+            raise RuntimeError(f"the copy that it serves is not complete yet {listed['trouble']}")
+        visited = set[str]()
+        for number, brief in enumerate(listed["tables"]):
             if brief["kind"] == "sparse":
                 self._visit_rows(number, brief)
             elif brief["filled"]:
                 self._visit_values(number, brief)
+            else:
+                continue
+            visited.add(str(brief["name"]))
+        self._require_all(visited)
+        self._note_visit(began - float(age), str(listed.get("trouble", "")))
+
+    def _require_all(self, visited: set[str]) -> None:
+        """A table that is gone makes no visit complete: else its rows would pass for new ones."""
+        if gone := sorted({*self._sparse, *self._dense} - visited):
+            raise ValueError(
+                f"it holds no table {', '.join(map(repr, gone))} any more, as when another job was "
+                "started at its address, so what was copied gets older; follow the servers of the "
+                "job that trains it, or load what this one saves"
+            )
+
+    def _note_visit(self, when: float, trouble: str) -> None:
         with self._news:
-            self.visited, self.visits = began, self.visits + 1
-            if self.trouble:
+            self.visited, self.visits = when, self.visits + 1
+            if trouble:  # that of a copy that we copy
+                self._complain(f"it serves a copy that is no newer: {trouble}", RuntimeWarning)
+            elif self.trouble:
                 logger.warning("server %s is followed again", self.endpoint)
                 self.trouble = ""
             self._news.notify_all()
@@ -127,7 +167,7 @@ class ServerCopy:
         logged, since = self._sparse.get(name, (None, NOTHING))
         version, changed = self._reader.changes(number, since)
         if changed is None or logged is None:
-            logged = self._copied(number, int(brief["rows"]))
+            logged = self._copied(number, name, int(brief["rows"]))
         else:
             self._take_changes(number, logged, changed)
         self._sparse[name] = logged, version
@@ -140,9 +180,18 @@ class ServerCopy:
             logged.put_copies(_plain(ids, rows), gone)
             self.rows_taken += len(ids)
 
-    def _copied(self, number: int, size: int) -> LoggedSparseTable:
+    def _described(self, number: int, name: str) -> Message:
+        """What a table is; another one may have its number since a server was started again."""
+        spec: Message = self._reader.call({"method": "spec", "table": number})["spec"]
+        if spec["name"] != name:
+            raise RuntimeError(
+                f"it was started again with {spec['name']!r} in the place of {name!r}"
+            )
+        return spec
+
+    def _copied(self, number: int, name: str, size: int) -> LoggedSparseTable:
         """A full copy, which takes the place of the last one when it is complete."""
-        described = self._reader.call({"method": "spec", "table": number})["spec"]
+        described = self._described(number, name)
         spec = _read_only(SparseSpec.from_plain(described))
         made = LoggedSparseTable(spec, self.handler.membership, None)
         made.table.reserve(size)
@@ -161,7 +210,7 @@ class ServerCopy:
             return
         values, updates = self._reader.read(number)
         if logged is None or len(values) != logged.table.spec.size:
-            described = self._reader.call({"method": "spec", "table": number})["spec"]
+            described = self._described(number, name)
             spec = replace(DenseSpec.from_plain(described), pace=Pace())
             logged = LoggedDenseTable(spec, self.handler.membership, None)
             self.handler.adopt(logged)

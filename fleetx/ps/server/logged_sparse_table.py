@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
@@ -16,6 +16,7 @@ from fleetx.ps.server.followed_changes import FollowedChanges
 from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.recent_changes import RecentChanges
+from fleetx.ps.server.written_save import WrittenSave
 from fleetx.ps.tables import disk_table, kernels
 from fleetx.ps.tables.cold_rows import NoRoomError
 from fleetx.ps.tables.entries import ShowClickEntry
@@ -41,17 +42,6 @@ PAUSE = 0.001
 """Seconds between two parts. Locks are not fair: without a pause pushes would wait for many."""
 MOST_BITS = 32
 """A table is looked through in two to the power of this many parts at most."""
-
-
-class WrittenSave(NamedTuple):
-    """What a server wrote for a save of the user."""
-
-    era: int
-    mark: int
-    """Rows with this mark or a later one are not in it."""
-    removed: int
-    """How many of the lists of dropped ids it names."""
-    identity: str
 
 
 class LoggedSparseTable(LoggedTable):
@@ -361,6 +351,15 @@ class LoggedSparseTable(LoggedTable):
                 self._saved_mark, self.saved_as = (save.era, save.mark), save.identity
                 del self.removed[: save.removed]
                 self._written = None
+
+    def mark_found(self, root: Path) -> None:
+        """The same for a save whose worker died before it could say so, unless it is written anew.
+
+        Other servers may have been told: deltas that continue different saves could not be loaded.
+        """
+        save = self._written
+        if save is not None and save.root != root and save.complete:
+            self.mark_saved()
 
     @override
     def replay_record(self, record: Record) -> None:

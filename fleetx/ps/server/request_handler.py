@@ -69,6 +69,8 @@ class RequestHandler:
         self._rates, self._began = ServiceRates(), time.monotonic()
         self.connections: Callable[[], int] = lambda: 0
         """How many there are; set by whoever has the sockets."""
+        self.lag: Callable[[], Message] = dict
+        """How far a copy is behind its server; nothing where rows are trained."""
         if membership.job_over:
             logger.warning(
                 "the job whose state is in %s is over: this server ends, and empties the folder, "
@@ -276,7 +278,9 @@ class RequestHandler:
 
     def _list(self, claim: Claim, message: Message) -> Message:
         """The tables in brief, for whoever keeps copies of them."""
-        return {"tables": [logged.brief() for logged in [*self._tables]]}
+        # The age before the tables, which may be exchanged meanwhile: rows are no older than told.
+        lag = self.lag()
+        return {"tables": [logged.brief() for logged in [*self._tables]], **lag}
 
     def _spec(self, claim: Claim, message: Message) -> Message:
         logged = self._found(int(message["table"]))

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fleetx.ps.server.logged_dense_table import LoggedDenseTable
-from fleetx.ps.server.logged_sparse_table import LoggedSparseTable, WrittenSave
+from fleetx.ps.server.logged_sparse_table import LoggedSparseTable
 from fleetx.ps.server.logged_table import LoggedTable
+from fleetx.ps.server.written_save import WrittenSave
 from fleetx.ps.tables import safetensors_file, save_folder
 from fleetx.ps.tables.entries import ShowClickEntry
 from fleetx.ps.tables.row_store import Rows
@@ -64,7 +65,8 @@ def save(
             manifest = _save_dense(logged, partial)
         checksum = write_json(partial / MANIFEST, manifest)
     if isinstance(logged, LoggedSparseTable) and mark:
-        logged.note_written(WrittenSave(*start.mark, start.dropped, manifest["identity"]))
+        written = WrittenSave(*start.mark, start.dropped, manifest["identity"], folder)
+        logged.note_written(written)
     return Saved(manifest, checksum)
 
 

@@ -13,7 +13,7 @@ from fleetx.ps.server.logged_table import LoggedTable
 from fleetx.ps.server.membership import Membership
 from fleetx.ps.server.not_finite import SKIP
 from fleetx.ps.server.state_folder import StateFolder
-from fleetx.ps.tables import save_folder
+from fleetx.ps.tables import save_folder, save_lock
 from fleetx.ps.tables.checksums import DamagedError
 from fleetx.ps.tables.dense_table import DenseSpec, group_of
 from fleetx.ps.tables.journal import Journal
@@ -191,7 +191,10 @@ class TableStore:
         Returns for each table the checksum of what says which files there are.
         """
         written: dict[str, str] = {}
-        with self._saving:
+        with self._saving, save_lock.held(root, save_lock.server(self._server)):
+            for logged in self.tables:
+                if isinstance(logged, LoggedSparseTable):
+                    logged.mark_found(root)
             if delta:
                 _refuse_to_replace(root, self.tables)
             for logged in self.tables:

@@ -22,14 +22,20 @@ from fleetx.ps.wire.arrays import Array
 
 KEY = "xxh3_64"
 """Under this name the metadata of a file hold the checksum of its arrays."""
+_BESIDE = "beside"
 PIECE = 1 << 24
 """Bytes that are read at once; other threads come in between."""
 
 
-def write(path: Path, arrays: Mapping[str, Array]) -> str:
+def write(path: Path, arrays: Mapping[str, Array], *, beside: str = "") -> str:
     """Write all of it or nothing: a reader never sees half a file under this name.
 
     Returns the checksum of the arrays, which is also in the file.
+
+    Args:
+        path: the file.
+        arrays: what it holds.
+        beside: the checksum of what belongs to it and lies in other files.
     """
     partial = path.with_name(f"{path.name}.partial")
     # The package takes the address of an array and believes its rows to be neighbours. A plain
@@ -37,7 +43,7 @@ def write(path: Path, arrays: Mapping[str, Array]) -> str:
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     checksum = checksums.of_arrays(plain)
     try:
-        save_file(plain, partial, metadata={KEY: checksum})
+        save_file(plain, partial, metadata={KEY: checksum} | ({_BESIDE: beside} if beside else {}))
     except SafetensorError as error:  # a full disk, which callers know as what it is
         raise OSError(f"{partial} cannot be written ({error})") from error
     with partial.open("rb") as file:
@@ -65,6 +71,15 @@ def read(path: Path, checksum: str | None = None, *, sealed: bool = True) -> dic
     if sealed or kept is not None:
         _check(path, arrays, kept, checksum)
     return arrays
+
+
+def beside(path: Path) -> str:
+    """The checksum of what belongs to a file and lies in others; "" if it names none."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return str((file.metadata() or {}).get(_BESIDE, ""))
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, error) from None
 
 
 def _check(path: Path, arrays: dict[str, Array], kept: str | None, known: str | None) -> None:

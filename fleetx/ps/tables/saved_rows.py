@@ -30,6 +30,11 @@ class SavedRows(ReadOnly):
         """Whether what is read has checksums, as all has that was written after fleetx 0.1.0."""
         return self._save.sealed
 
+    @property
+    def checksum(self) -> str:
+        """Of the list of all that is read."""
+        return self._save.checksum
+
     def sort_ids(self, ids: Ids) -> IdBatch:
         """The batch of these ids."""
         return IdBatch.of(ids, servers=1)

@@ -122,6 +122,11 @@ class Save:
         return list(self.manifest["tables"])
 
     @property
+    def checksum(self) -> str:
+        """Of its list, which names all that it holds; "" for those of fleetx 0.1.0."""
+        return checksums.of_plain(self.manifest) if self.sealed else ""
+
+    @property
     def is_delta(self) -> bool:
         """Whether it holds only what changed since another save."""
         return bool(self.manifest.get("mode") == "delta")

@@ -60,6 +60,7 @@ _ERRORS: dict[str, type[Exception]] = {
     "TimeoutError": TimeoutError,
     "ValueError": ValueError,
     "DamagedError": ValueError,
+    "SaveInUseError": ValueError,
 }
 
 

@@ -22,6 +22,7 @@ from fleetx.ps.worker.remote_rows import RemoteRows
 from fleetx.ps.worker.row_copies import RowCopies
 from fleetx.ps.worker.row_gradients import RowGradients, joined
 from fleetx.ps.worker.sparse_module import SparseModule
+from fleetx.ps.worker.unbroken import unbroken
 from fleetx.ps.worker.worker import Worker
 
 
@@ -169,26 +170,38 @@ class GeoCarrier(Carrier):
 
     def _tell_shown(self, worker: Worker) -> None:
         """Let servers count shows and clicks, by a push that moves nothing."""
-        shown, self._shown = self._shown, {}
-        for name, each in shown.items():
-            handle = worker.table(self.tables[name].options)
-            bare = [replace(one, gradients=np.zeros_like(one.gradients)) for one in each]
-            total = joined(bare, worker.client.servers, handle.width)
-            worker.client.push(handle, total.batch, total.gradients, rate=0.0, stats=total.stats)
+        client = worker.client
+        with unbroken():
+            shown, self._shown = self._shown, {}
+            for name, each in shown.items():
+                handle = worker.table(self.tables[name].options)
+                bare = [replace(one, gradients=np.zeros_like(one.gradients)) for one in each]
+                total = joined(bare, client.servers, handle.width)
+                client.owe(
+                    client.pushing(
+                        handle, total.batch, total.gradients, rate=0.0, stats=total.stats
+                    )
+                )
+        client.exchange(())
 
     def _exchange_dense(self, worker: Worker, number: int, group: Any, share: float) -> None:
         """Give our share of what we learned, and take over what the others have learned."""
         before = self._before[number]
         now = group.values()
         delta = [(b - a) * np.float32(share) for a, b in zip(before, now, strict=True)]
-        # From here on servers are assumed to know it: what is interrupted by Ctrl-C, and exchanged
-        # again before the worker leaves, must not be given twice.
-        known = self._before[number] = [a + d for a, d in zip(before, delta, strict=True)]
-        worker.client.write(group.table, delta, flag=Flag.DELTA)
+        known = [a + d for a, d in zip(before, delta, strict=True)]
+        asked = worker.client.writing(group.table, delta, flag=Flag.DELTA)
+        # From here on servers are assumed to know it, and the client sends it whatever happens:
+        # what Ctrl-C interrupts, and is exchanged again, is given once.
+        with unbroken():
+            self._before[number] = known
+            worker.client.owe(asked)
         theirs = group.arrays()
         worker.client.read(group.table, theirs)
-        group.put([t - k for t, k in zip(theirs, known, strict=True)], add=True)
-        self._before[number] = theirs
+        news = [t - k for t, k in zip(theirs, known, strict=True)]
+        with unbroken():  # else what others learned would be given once more, as ours
+            group.put(news, add=True)
+            self._before[number] = theirs
 
     @override
     def agree(self, flag: Any) -> Any:

@@ -43,6 +43,8 @@ class Client:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._calls = count(1)
+        self._owed: list[Exchange] = []
+        """Changes that must arrive, and whose answers were not read yet."""
 
     @property
     def servers(self) -> int:
@@ -79,7 +81,30 @@ class Client:
                 "them; look rows up in the training loop and not in the data set"
             )
         with self._lock:
+            self._pay()
             yield
+
+    def owe(self, asked: Iterable[Exchange]) -> None:
+        """Changes that go ahead of the next request; one that is interrupted leaves them owed."""
+        self._owed.extend(asked)
+
+    def _pay(self) -> None:
+        if not self._owed:
+            return
+        # They keep their numbers: what a server has of them already it takes for known.
+        owed = [
+            each._replace(request=_numbered(each.request, self.channels[each.server]))
+            for each in self._owed
+        ]
+        self._owed[: len(owed)] = owed
+        try:
+            self._exchange(owed)
+        except ConnectionError:
+            raise  # the server may come back
+        except Exception:  # refused, as our caller is told; the next request would be, too
+            del self._owed[: len(owed)]
+            raise
+        del self._owed[: len(owed)]
 
     def _numbered(self, message: Message) -> Message:
         """A request that must not be done twice bears a number: it may have to be sent twice."""
@@ -176,18 +201,21 @@ class Client:
 
         Requests to one server are answered in their order, those to several at the same time.
         """
+        with self._turn():
+            return self._exchange(asked)
+
+    def _exchange(self, asked: Iterable[Exchange]) -> list[Frame]:
         waiting: list[deque[Exchange]] = [deque() for _ in self.channels]
         for each in asked:
             waiting[each.server].append(each)
         answers: list[Frame] = []
-        with self._turn():
-            while any(waiting):
-                together = [*map(taken_together, waiting)]
-                for channel, pieces in zip(self.channels, together, strict=True):
-                    if pieces:
-                        channel.send_all([_numbered(each.request, channel) for each in pieces])
-                for channel, pieces in zip(self.channels, together, strict=True):
-                    answers += [channel.receive(each.read) for each in pieces]
+        while any(waiting):
+            together = [*map(taken_together, waiting)]
+            for channel, pieces in zip(self.channels, together, strict=True):
+                if pieces:
+                    channel.send_all([_numbered(each.request, channel) for each in pieces])
+            for channel, pieces in zip(self.channels, together, strict=True):
+                answers += [channel.receive(each.read) for each in pieces]
         return answers
 
     def push(
@@ -366,6 +394,6 @@ def _of(step: Steps, server: int) -> int:
 
 def _numbered(request: Request, channel: Channel) -> Request:
     """Changes are numbered as they are sent: servers take a lower number for one they know."""
-    if request.frame.op not in frames.CHANGING:
+    if request.frame.op not in frames.CHANGING or request.frame.seq:
         return request
     return request._replace(frame=request.frame._replace(seq=channel.next_seq()))

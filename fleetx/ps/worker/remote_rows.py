@@ -27,8 +27,9 @@ class RemoteRows:
         return self._worker.ahead.pull(self.handle, batch, met=sightings)
 
     def push(self, batch: IdBatch, delta: Floats) -> None:
-        """Add to rows."""
-        self._worker.client.push(self.handle, batch, delta, delta=True, step=self._name)
+        """Add to rows, before anything else is asked of the servers."""
+        client = self._worker.client
+        client.owe(client.pushing(self.handle, batch, delta, delta=True, step=self._name))
 
     def changed_ids(self) -> IdBatch | None:
         """The ids of rows that others have changed since the last time; None if any may be."""

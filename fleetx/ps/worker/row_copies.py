@@ -15,6 +15,7 @@ from fleetx.ps.tables.row_store import RowStore
 from fleetx.ps.tables.rules import Rule
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 from fleetx.ps.wire.short_floats import rounded
+from fleetx.ps.worker.unbroken import unbroken
 
 Pull = Callable[[IdBatch, Ids | None], Floats]
 
@@ -33,7 +34,7 @@ class Source(Protocol):
         """Rows as they are now."""
 
     def push(self, batch: IdBatch, delta: Floats) -> None:
-        """Add to rows."""
+        """Add to rows, before anything else is asked; must not wait."""
 
     def changed_ids(self) -> IdBatch | None:
         """The ids of rows that others have changed since the last time; None if any may be."""
@@ -168,7 +169,8 @@ class RowCopies:
         that many workers train does not move by all their steps at once.
         """
         with self._asking:
-            source.push(*self._differences(share))
+            with unbroken():  # what servers are assumed to know must be on its way
+                source.push(*self._differences(share))
             if self._counting:
                 # Only who asks for a row says that it was met; and those that servers do not let in
                 # must not be learned.
@@ -191,20 +193,27 @@ class RowCopies:
         return batch, delta
 
     def _catch_up(self, source: Source) -> None:
-        changed_ids = source.changed_ids()
+        try:
+            slots, wanted = self._behind(source.changed_ids())
+        except BaseException:  # Ctrl-C: servers do not tell again what they may have told
+            self._behind(None)
+            raise
+        if len(wanted.ids):
+            self._take(slots, source.pull(wanted, None))
+
+    def _behind(self, changed_ids: IdBatch | None) -> tuple[Ids, IdBatch]:
+        """Note which rows are behind; returns places and ids of those that are wanted soon."""
         if changed_ids is None:
             with self._lock:
                 self._mark_stale(slice(self._index.size))
-            return
+            return np.empty(0, np.int64), IdBatch.of(np.empty(0, np.int64), self._servers)
         with self._lock:
             slots, _ = self._index.find(changed_ids.ids)
             known = np.flatnonzero(slots >= 0)
             slots = slots[known]
             self._mark_stale(slots)
             soon = self._trained.array[:, 0].take(slots) > self._exchange - 1 - RECENT_EXCHANGES
-        wanted = _part(changed_ids, known[soon])
-        if len(wanted.ids):
-            self._take(slots[soon], source.pull(wanted, None))
+        return slots[soon], _part(changed_ids, known[soon])
 
     def _mark_stale(self, slots: Ids | slice) -> None:
         worth = self._freshness.array[:, 0]
