@@ -15,7 +15,7 @@ from fleetx.compat.fleet_strategies import chosen_by_auto, native, with_strategi
 from fleetx.compat.halves import Halves
 from fleetx.compat.made_optimizers import DGCMomentum
 from fleetx.compat.notes import note
-from fleetx.compat.optimizers import Optimizer, grad_clip_of
+from fleetx.compat.optimizers import Optimizer
 from fleetx.compat.parameters import current_scope
 from fleetx.compat.scopes import ScopeName
 from fleetx.config.transpiler import DistributeTranspilerConfig
@@ -59,6 +59,8 @@ class DistributedOptimizer:
             return self._optimizer.minimize(loss)
         chosen = parameter_list or self._optimizer._given
         once_more(loss, self._optimizer)
+        if (told := self._optimizer.check_clip(loss)) is not None:
+            self._made.grad_clip = told
         done, pairs = self._made.minimize(loss, startup_program, chosen, no_grad_set)
         self.get_loss_scaling()  # scripts fetch it by its name
         return done, finished(loss, pairs)
@@ -157,12 +159,11 @@ def distribute(optimizer: Any, strategy: Any = None) -> DistributedOptimizer:
     """Give an optimizer to all workers of the job."""
     inner = innermost(optimizer)
     chosen = without_idle(_strategy(optimizer, native(strategy)))
-    clip = grad_clip_of(inner)
     if not inner.eager:
         return DistributedOptimizer(
-            inner, fleetx.distributed_optimizer(inner, chosen, grad_clip=clip)
+            inner, fleetx.distributed_optimizer(inner, chosen, grad_clip=inner.grad_clip)
         )
-    made = fleetx.distributed_optimizer(inner.inner(), chosen, grad_clip=clip)
+    made = fleetx.distributed_optimizer(inner.inner(), chosen, grad_clip=inner.grad_clip)
     inner.go_through(made)
     return DistributedOptimizer(inner, made, optimizer)
 
