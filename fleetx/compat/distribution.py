@@ -23,6 +23,8 @@ from fleetx.record.variable import Variable
 
 COMPRESSED = 16384
 """Gradients of fewer numbers are not compressed."""
+_BEFORE = "_before_wrappers"
+"""What a strategy was before an optimizer added its own: the next optimizer begins from there."""
 
 
 class DistributedOptimizer:
@@ -158,7 +160,7 @@ def innermost(optimizer: Any) -> Optimizer:
 def distribute(optimizer: Any, strategy: Any = None) -> DistributedOptimizer:
     """Give an optimizer to all workers of the job."""
     inner = innermost(optimizer)
-    chosen = without_idle(_strategy(optimizer, native(strategy)))
+    chosen = _strategy(optimizer, native(strategy))
     if not inner.eager:
         return DistributedOptimizer(
             inner, fleetx.distributed_optimizer(inner, chosen, grad_clip=inner.grad_clip)
@@ -191,7 +193,8 @@ def without_idle(strategy: Any) -> Any:
 
 def _strategy(optimizer: Any, given: Any) -> Any:
     asked: Mapping[str, Mapping[str, Any]] = asked_by(optimizer)
-    before = session.current("distributed_optimizer").strategy
+    current = session.current("distributed_optimizer").strategy
+    before = vars(current).get(_BEFORE, current)
     auto = bool(getattr(before if given is None else given, "auto", False))
     if auto:
         kept = (before if given is None else given).explicit()
@@ -200,13 +203,16 @@ def _strategy(optimizer: Any, given: Any) -> Any:
         else:
             asked = {**chosen_by_auto(type(innermost(optimizer)).__name__), **asked}
     if not asked:
-        return given
+        return without_idle(before if given is None and before is not current else given)
     if isinstance(given, DistributeTranspilerConfig):
         raise ValueError(
             f"{', '.join(asked)} came with the optimizer, and servers of a "
             "DistributeTranspilerConfig do not train so; pass the plain optimizer."
         )
-    return with_strategies(copy.deepcopy(before) if given is None else given, asked)
+    base = before if given is None else given
+    made = without_idle(with_strategies(base, asked))
+    vars(made)[_BEFORE] = base  # copies of a strategy do not have it
+    return made
 
 
 def alone(optimizer: Any) -> DistributedOptimizer:
