@@ -31,3 +31,16 @@ def test_precision_recall_and_auc_count_right() -> None:
     auc.update(np.stack([1 - chances, chances], 1), np.array([[0], [0], [1], [1]]))
     assert auc.eval() == pytest.approx(0.75)
     assert str(auc) == "auc"
+
+
+def test_distances_of_texts() -> None:
+    from paddle import fluid
+
+    metric = fluid.metrics.EditDistance("distance")
+    with pytest.raises(ValueError, match="before update"):
+        metric.eval()
+    metric.update(np.array([[2.0], [0.0]]), 2)
+    metric.update(np.array([[1.0], [3.0]]), np.array([2]))
+    assert metric.eval() == (1.5, 0.75)
+    metric.reset()
+    assert metric.seq_num == 0
