@@ -61,7 +61,7 @@ class DistributedOptimizer:
             return self._optimizer.minimize(loss)
         chosen = parameter_list or self._optimizer._given
         once_more(loss, self._optimizer)
-        if (told := self._optimizer.check_clip(loss)) is not None:
+        if (told := self._optimizer.begin(loss)) is not None:
             self._made.grad_clip = told
         done, pairs = self._made.minimize(loss, startup_program, chosen, no_grad_set)
         self.get_loss_scaling()  # scripts fetch it by its name

@@ -18,6 +18,7 @@ from fleetx.compat.clipping import checked, clip_gradients, clip_of
 from fleetx.compat.decays import Decays, add_hooks, decay_of
 from fleetx.compat.groups import Group
 from fleetx.compat.paddle.optimizer.lr import LRScheduler
+from fleetx.compat.rate_by_name import offer
 from fleetx.compat.tensors import wrap
 from fleetx.record.variable import Variable
 from fleetx.static.lr import NAME, Schedule
@@ -161,14 +162,16 @@ class Optimizer(ProgramOptimizer):
         if not isinstance(loss, Variable):
             self.step()
             return None, [(p, p.grad) for p in self._given or () if p.grad is not None]
-        self.check_clip(loss)
+        self.begin(loss)
         chosen = parameter_list or self._given
         once_more(loss, self)
         done, pairs = super().minimize(loss, startup_program, chosen, no_grad_set)
         return done, finished(loss, pairs)
 
-    def check_clip(self, loss: Variable) -> GradClip | None:
-        """Its own limit, or the one that the program of the loss was told meanwhile."""
+    def begin(self, loss: Variable) -> GradClip | None:
+        """Get ready to train; its own limit, or the one that the program was told meanwhile."""
+        if not isinstance(self._learning_rate, Variable):
+            offer(self)
         told = self._given_clip is None
         self.grad_clip = clip_of(loss.program) if told else self._given_clip
         return self.grad_clip
@@ -271,6 +274,11 @@ class Optimizer(ProgramOptimizer):
     clear_gradients = clear_grad
 
     # ---- learning rate and state
+
+    @property
+    def follows_scheduler(self) -> bool:
+        """Whether something else than a number says the rate, whatever is set."""
+        return callable(self._learning_rate) or isinstance(self._learning_rate, Variable)
 
     def get_lr(self) -> float:
         """The learning rate in force."""
