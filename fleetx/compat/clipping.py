@@ -23,6 +23,12 @@ def limit(program: ProgramGraph, clip: GradClip, names: Sequence[str] | None = N
     _told.setdefault(program, []).append((clip, None if names is None else frozenset(names)))
 
 
+def hand_on(program: ProgramGraph, clone: ProgramGraph) -> None:
+    """Limit the gradients of a clone as those of the program."""
+    if program in _told:
+        _told[clone] = list(_told[program])
+
+
 def checked(given: Any) -> GradClip | None:
     """What an optimizer was given as limit."""
     if given is not None and not isinstance(given, GradClip):

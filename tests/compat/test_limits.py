@@ -75,6 +75,16 @@ def test_a_limit_ends_with_its_program() -> None:
         assert moved(fluid) == pytest.approx(10 * 3**0.5)
 
 
+def test_a_clone_keeps_the_limit() -> None:
+    with program_of_its_own() as fluid:
+        loss = loss_of(fluid)
+        fluid.clip.set_gradient_clip(fluid.clip.GradientClipByGlobalNorm(0.5))
+        clone = fluid.default_main_program().clone()
+        with fluid.program_guard(clone, fluid.default_startup_program()):
+            plain(fluid.optimizer.SGD(1.0), clone.global_block().var(loss.name))
+            assert moved(fluid) == pytest.approx(0.5)
+
+
 def test_the_program_may_be_named() -> None:
     with program_of_its_own() as fluid:
         first = fluid.default_main_program()
