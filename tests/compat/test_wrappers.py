@@ -80,3 +80,11 @@ def test_wrappers_keep_what_the_script_asked_of_the_job() -> None:
 
     assert after_two_runs(given) == pytest.approx(-1.0)
     assert after_two_runs(of_the_fleet) == pytest.approx(-1.0)
+
+
+def test_a_scale_of_the_loss_that_stays() -> None:
+    def fixed(fluid: Any, optimizer: Any, _: Any) -> Any:
+        decorate = fluid.contrib.mixed_precision.decorate
+        return decorate(optimizer, init_loss_scaling=8.0, use_dynamic_loss_scaling=False)
+
+    assert after_two_runs(fixed) == pytest.approx(-2.0)
