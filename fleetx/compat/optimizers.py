@@ -156,7 +156,7 @@ class Optimizer(ProgramOptimizer):
         """
         parameter_list = old.pop("parameters", None) or parameter_list
         if (clip := old.pop("grad_clip", None)) is not None:
-            self._given_clip = checked(clip)
+            self._given_clip = self.grad_clip = checked(clip)
         if old:
             raise TypeError(f"minimize() has no argument {', '.join(old)}")
         if not isinstance(loss, Variable):
