@@ -9,6 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fleetx.compat.optimizers import Optimizer
+from fleetx.compat.rates import schedule_of
 from fleetx.static.record.current import default_main_program
 from fleetx.static.record.program import Program
 from fleetx.static.run.training import training_of
@@ -58,12 +59,9 @@ class ExponentialMovingAverage(_Average):
 
     def __init__(self, decay: float = 0.999, thres_steps: Any = None, name: str | None = None):
         super().__init__()
-        if thres_steps is not None:
-            raise ValueError(
-                "ExponentialMovingAverage(thres_steps=...) lets the decay follow a variable, which "
-                "is not done here; leave it out."
-            )
-        self._decay, self._updates = float(decay), 0
+        self._highest, self._updates = float(decay), 0
+        self._decay = self._highest
+        self._steps = None if thres_steps is None else schedule_of(thres_steps)
         self._program = default_main_program()
 
     def update(self) -> None:
@@ -73,9 +71,18 @@ class ExponentialMovingAverage(_Average):
     @torch.no_grad()
     def _move(self) -> None:
         self._updates += 1
+        self._decay = self._decay_now()
         for name, value in self._parameters().items():
             kept = self._kept.setdefault(name, torch.zeros_like(value))
             kept.mul_(self._decay).add_(value, alpha=1 - self._decay)
+
+    def _decay_now(self) -> float:
+        """Less than what was given while there are few steps, so that averages begin soon."""
+        training = training_of(self._program or default_main_program())
+        if self._steps is None or training is None:
+            return self._highest
+        steps = self._steps(max(training.clock().ticks - 1, 0))
+        return min(self._highest, (steps + 1) / (steps + 10))
 
     @override
     def _values(self) -> dict[str, Tensor]:

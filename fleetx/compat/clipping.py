@@ -1,7 +1,8 @@
-"""Limits on gradients: one for all programs, and how an eager step obeys one."""
+"""Limits on gradients: those that a program was told, and how an eager step obeys one."""
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -9,26 +10,65 @@ from torch import Tensor
 
 from fleetx.api.grad_clip import GradClip
 from fleetx.compat.groups import Group
+from fleetx.record.program_graph import ProgramGraph
 
-_for_all: list[GradClip] = []
-"""What ``set_gradient_clip`` said last, if it did."""
-
-
-def set_for_all(clip: GradClip | None) -> None:
-    """Limit gradients wherever an optimizer names no limit; None forgets it."""
-    _for_all[:] = [] if clip is None else [clip]
+_told: WeakKeyDictionary[ProgramGraph, list[tuple[GradClip, frozenset[str] | None]]] = (
+    WeakKeyDictionary()
+)
+"""What ``set_gradient_clip`` said of a program: limits, and whose (None: all parameters')."""
 
 
-def clip_in_force(given: Any) -> GradClip | None:
-    """What limits the gradients of an optimizer that was given this."""
-    if given is None:
-        return _for_all[-1] if _for_all else None
-    if not isinstance(given, GradClip):
+def limit(program: ProgramGraph, clip: GradClip, names: Sequence[str] | None = None) -> None:
+    """Limit gradients of a program whose optimizer names no limit; what is said last holds."""
+    _told.setdefault(program, []).append((clip, None if names is None else frozenset(names)))
+
+
+def hand_on(program: ProgramGraph, clone: ProgramGraph) -> None:
+    """Limit the gradients of a clone as those of the program."""
+    if program in _told:
+        _told[clone] = list(_told[program])
+
+
+def checked(given: Any) -> GradClip | None:
+    """What an optimizer was given as limit."""
+    if given is not None and not isinstance(given, GradClip):
         raise TypeError(
             "grad_clip is one of ClipGradByGlobalNorm, ClipGradByNorm and ClipGradByValue of "
             f"paddle.nn, got {given!r}"
         )
     return given
+
+
+def clip_of(program: ProgramGraph) -> GradClip | None:
+    """The limit that a program and its parameters name for all that is trained.
+
+    A program limits all gradients together, so limits of some parameters are refused.
+    """
+    trained = program.state.trained()
+    found = {name: _limit_of(program, name, value) for name, value in trained.items()}
+    kinds = {repr(_key(clip)): clip for clip in found.values()}
+    if len(kinds) < 2:
+        return next(iter(kinds.values()), None)
+    one, other = list(kinds)[:2]
+    names = [next(n for n, c in found.items() if repr(_key(c)) == key) for key in (one, other)]
+    raise ValueError(
+        f"the gradient of {names[0]} is limited by {kinds[one]!r} and that of {names[1]} by "
+        f"{kinds[other]!r} (set_gradient_clip, or ParamAttr(gradient_clip=...)), and a program "
+        "limits all gradients together here; give the optimizer one "
+        "grad_clip=fluid.clip.GradientClipByGlobalNorm(...) instead."
+    )
+
+
+def _limit_of(program: ProgramGraph, name: str, parameter: Tensor) -> GradClip | None:
+    for clip, names in reversed(_told.get(program, [])):
+        if names is None or name in names:
+            return clip
+    return checked(getattr(parameter, "gradient_clip", None))
+
+
+def _key(clip: GradClip | None) -> Any:
+    """What two limits have in common that limit gradients together."""
+    return clip and (clip.options(), getattr(clip, "group_name", None))
 
 
 def clip_gradients(

@@ -15,7 +15,7 @@ from fleetx.compat.fleet_strategies import chosen_by_auto, native, with_strategi
 from fleetx.compat.halves import Halves
 from fleetx.compat.made_optimizers import DGCMomentum
 from fleetx.compat.notes import note
-from fleetx.compat.optimizers import Optimizer, grad_clip_of
+from fleetx.compat.optimizers import Optimizer
 from fleetx.compat.parameters import current_scope
 from fleetx.compat.scopes import ScopeName
 from fleetx.config.transpiler import DistributeTranspilerConfig
@@ -23,6 +23,8 @@ from fleetx.record.variable import Variable
 
 COMPRESSED = 16384
 """Gradients of fewer numbers are not compressed."""
+_BEFORE = "_before_wrappers"
+"""What a strategy was before an optimizer added its own: the next optimizer begins from there."""
 
 
 class DistributedOptimizer:
@@ -59,6 +61,8 @@ class DistributedOptimizer:
             return self._optimizer.minimize(loss)
         chosen = parameter_list or self._optimizer._given
         once_more(loss, self._optimizer)
+        if (told := self._optimizer.begin(loss)) is not None:
+            self._made.grad_clip = told
         done, pairs = self._made.minimize(loss, startup_program, chosen, no_grad_set)
         self.get_loss_scaling()  # scripts fetch it by its name
         return done, finished(loss, pairs)
@@ -156,13 +160,12 @@ def innermost(optimizer: Any) -> Optimizer:
 def distribute(optimizer: Any, strategy: Any = None) -> DistributedOptimizer:
     """Give an optimizer to all workers of the job."""
     inner = innermost(optimizer)
-    chosen = without_idle(_strategy(optimizer, native(strategy)))
-    clip = grad_clip_of(inner)
+    chosen = _strategy(optimizer, native(strategy))
     if not inner.eager:
         return DistributedOptimizer(
-            inner, fleetx.distributed_optimizer(inner, chosen, grad_clip=clip)
+            inner, fleetx.distributed_optimizer(inner, chosen, grad_clip=inner.grad_clip)
         )
-    made = fleetx.distributed_optimizer(inner.inner(), chosen, grad_clip=clip)
+    made = fleetx.distributed_optimizer(inner.inner(), chosen, grad_clip=inner.grad_clip)
     inner.go_through(made)
     return DistributedOptimizer(inner, made, optimizer)
 
@@ -190,7 +193,8 @@ def without_idle(strategy: Any) -> Any:
 
 def _strategy(optimizer: Any, given: Any) -> Any:
     asked: Mapping[str, Mapping[str, Any]] = asked_by(optimizer)
-    before = session.current("distributed_optimizer").strategy
+    current = session.current("distributed_optimizer").strategy
+    before = vars(current).get(_BEFORE, current)
     auto = bool(getattr(before if given is None else given, "auto", False))
     if auto:
         kept = (before if given is None else given).explicit()
@@ -199,13 +203,16 @@ def _strategy(optimizer: Any, given: Any) -> Any:
         else:
             asked = {**chosen_by_auto(type(innermost(optimizer)).__name__), **asked}
     if not asked:
-        return given
+        return without_idle(before if given is None and before is not current else given)
     if isinstance(given, DistributeTranspilerConfig):
         raise ValueError(
             f"{', '.join(asked)} came with the optimizer, and servers of a "
             "DistributeTranspilerConfig do not train so; pass the plain optimizer."
         )
-    return with_strategies(copy.deepcopy(before) if given is None else given, asked)
+    base = before if given is None else given
+    made = without_idle(with_strategies(base, asked))
+    vars(made)[_BEFORE] = base  # copies of a strategy do not have it
+    return made
 
 
 def alone(optimizer: Any) -> DistributedOptimizer:

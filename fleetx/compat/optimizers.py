@@ -14,10 +14,11 @@ from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.compat import modes
 from fleetx.compat.after_updates import finished, once_more
-from fleetx.compat.clipping import clip_gradients, clip_in_force
+from fleetx.compat.clipping import checked, clip_gradients, clip_of
 from fleetx.compat.decays import Decays, add_hooks, decay_of
 from fleetx.compat.groups import Group
 from fleetx.compat.paddle.optimizer.lr import LRScheduler
+from fleetx.compat.rate_by_name import offer
 from fleetx.compat.tensors import wrap
 from fleetx.record.variable import Variable
 from fleetx.static.lr import NAME, Schedule
@@ -74,7 +75,7 @@ class Optimizer(ProgramOptimizer):
         self._learning_rate = learning_rate
         self._name = name
         self._given_clip = grad_clip
-        self.grad_clip = clip_in_force(grad_clip)
+        self.grad_clip = checked(grad_clip)
         self.regularization = decay_of(regularization)
         self._given, self._own_options = _listed(parameters)
         self._inner: torch_optim.Optimizer | None = None
@@ -155,21 +156,25 @@ class Optimizer(ProgramOptimizer):
         """
         parameter_list = old.pop("parameters", None) or parameter_list
         if (clip := old.pop("grad_clip", None)) is not None:
-            self._given_clip, self.grad_clip = clip, clip_in_force(clip)
+            self._given_clip = self.grad_clip = checked(clip)
         if old:
             raise TypeError(f"minimize() has no argument {', '.join(old)}")
         if not isinstance(loss, Variable):
             self.step()
             return None, [(p, p.grad) for p in self._given or () if p.grad is not None]
-        self.check_clip()
+        self.begin(loss)
         chosen = parameter_list or self._given
         once_more(loss, self)
         done, pairs = super().minimize(loss, startup_program, chosen, no_grad_set)
         return done, finished(loss, pairs)
 
-    def check_clip(self) -> None:
-        """Look for a limit that was set for all programs after this optimizer was made."""
-        self.grad_clip = clip_in_force(self._given_clip)
+    def begin(self, loss: Variable) -> GradClip | None:
+        """Get ready to train; its own limit, or the one that the program was told meanwhile."""
+        if not isinstance(self._learning_rate, Variable):
+            offer(self)
+        told = self._given_clip is None
+        self.grad_clip = clip_of(loss.program) if told else self._given_clip
+        return self.grad_clip
 
     def backward(
         self,
@@ -270,6 +275,11 @@ class Optimizer(ProgramOptimizer):
 
     # ---- learning rate and state
 
+    @property
+    def follows_scheduler(self) -> bool:
+        """Whether something else than a number says the rate, whatever is set."""
+        return callable(self._learning_rate) or isinstance(self._learning_rate, Variable)
+
     def get_lr(self) -> float:
         """The learning rate in force."""
         if self.schedule is not None:
@@ -367,9 +377,3 @@ def _check_group(own: Mapping[str, Any]) -> None:
             f"a group of parameters sets {unknown[0]!r}, and groups may set weight_decay and "
             "learning_rate here; give the others to the optimizer."
         )
-
-
-def grad_clip_of(optimizer: Optimizer) -> GradClip | None:
-    """What limits its gradients, set for it or for all."""
-    optimizer.check_clip()
-    return optimizer.grad_clip

@@ -11,7 +11,7 @@ from torch import nn
 from typing_extensions import override
 
 from fleetx import static
-from fleetx.compat import modes, parameters
+from fleetx.compat import clipping, modes, parameters
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.seen_operators import Operator
 from fleetx.plan.option import unknown
@@ -49,7 +49,9 @@ class Program(static.Program):
 
     @override
     def clone(self, for_test: bool = False) -> "Program":
-        return ours(super().clone(for_test=for_test))
+        made = ours(super().clone(for_test=for_test))
+        clipping.hand_on(self, made)
+        return made
 
     @override
     def list_vars(self) -> list[Any]:

@@ -13,6 +13,7 @@ from typing_extensions import override
 from fleetx import roles, static
 from fleetx.api import session
 from fleetx.compat import lods, places, scopes, transpiled
+from fleetx.compat.after_updates import Gradient
 from fleetx.compat.arrays import scalar_like
 from fleetx.compat.lod_tensors import LoDTensor
 from fleetx.compat.notes import note
@@ -231,12 +232,13 @@ def _note_idle(call: str, thread: int, debug: bool) -> None:
 def _listed(fetches: Any) -> list[Any]:
     if fetches is None:
         return []
-    if isinstance(fetches, (Tensor, str, Schedule)):
-        return [fetches]
+    if isinstance(fetches, (Tensor, str, Schedule, Gradient)):
+        fetches = [fetches]
     found: list[Any] = []
     for entry in fetches:
         found += _listed(entry) if isinstance(entry, (list, tuple)) else [entry]
-    return [entry for entry in found if entry is not None]
+    named = [entry.name if isinstance(entry, Gradient) else entry for entry in found]
+    return [entry for entry in named if entry is not None]
 
 
 def _one(feed: Any) -> Mapping[str, Any] | None:

@@ -31,3 +31,36 @@ def test_precision_recall_and_auc_count_right() -> None:
     auc.update(np.stack([1 - chances, chances], 1), np.array([[0], [0], [1], [1]]))
     assert auc.eval() == pytest.approx(0.75)
     assert str(auc) == "auc"
+
+
+def test_distances_of_texts() -> None:
+    from paddle import fluid
+
+    metric = fluid.metrics.EditDistance("distance")
+    with pytest.raises(ValueError, match="before update"):
+        metric.eval()
+    metric.update(np.array([[2.0], [0.0]]), 2)
+    metric.update(np.array([[1.0], [3.0]]), np.array([2]))
+    assert metric.eval() == (1.5, 0.75)
+    metric.reset()
+    assert metric.seq_num == 0
+
+
+def test_labels_that_count_clicks_are_positive() -> None:
+    import paddle
+    from paddle import fluid
+
+    scores = np.array([0.125, 0.375, 0.625, 0.875])
+    both, clicks = np.stack([1 - scores, scores], 1).astype("float32"), np.array([0, 2, 0, 3])
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.layers.data("x", [2])
+        area = fluid.layers.auc(x, fluid.layers.data("y", [1], dtype="int64"))[0]
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(fluid.default_startup_program())
+        feed = {"x": both, "y": clicks[:, None]}
+        assert exe.run(feed=feed, fetch_list=[area])[0].item() == pytest.approx(0.75)
+        feed = {"x": both[:3], "y": np.full((3, 1), -1)}  # without a label
+        assert exe.run(feed=feed, fetch_list=[area])[0].item() == pytest.approx(0.75)
+    eager = paddle.metric.Auc()
+    eager.update(both, clicks[:, None])
+    assert eager.accumulate() == pytest.approx(0.75)

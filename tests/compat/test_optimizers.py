@@ -10,17 +10,14 @@ import pytest
 import torch
 
 from fleetx import roles
-from fleetx.compat.clipping import set_for_all
 
 DATA = json.loads((Path(__file__).parent / "data" / "optimizers.json").read_text())
 
 
 @pytest.fixture(autouse=True)
-def no_limits() -> Iterator[None]:
-    """Forget what ``set_gradient_clip`` said, and leave the job that a test began."""
-    set_for_all(None)
+def no_job() -> Iterator[None]:
+    """Leave the job that a test began."""
     yield
-    set_for_all(None)
     if roles.started():
         roles.stop()
 
@@ -295,7 +292,7 @@ def test_state_moves_to_another_optimizer() -> None:
     np.testing.assert_allclose(layer.weight.numpy(), expected, rtol=1e-5)
 
 
-def test_a_limit_set_for_all_programs() -> None:
+def test_a_limit_set_for_a_program() -> None:
     from paddle import fluid
 
     x = fluid.layers.data(name="x", shape=[1], dtype="float32")

@@ -41,7 +41,7 @@ class ProgramOptimizer:
     """What ``fleet.distributed_optimizer`` returns for a ``static.Optimizer``."""
 
     def __init__(self, optimizer: OptimizerOptions, grad_clip: GradClip | None) -> None:
-        self._optimizer, self._grad_clip = optimizer, grad_clip
+        self._optimizer, self.grad_clip = optimizer, grad_clip
         self._training: Training | None = None
 
     def minimize(
@@ -53,9 +53,7 @@ class ProgramOptimizer:
     ) -> Any:
         """Let every run of the loss's program be one update of all workers together."""
         options = {"parameter_list": parameter_list, "no_grad_set": no_grad_set}
-        made = _planned(
-            self._optimizer, loss, startup_program, grad_clip=self._grad_clip, **options
-        )
+        made = _planned(self._optimizer, loss, startup_program, grad_clip=self.grad_clip, **options)
         self._training = training_of(program_of(as_variable(loss, "minimize()")))
         return made
 

@@ -29,6 +29,7 @@ __getattr__, __dir__ = table(
         "saving": "save load load_program_state set_program_state",
         "feeders": "DataFeeder",
         "loaders": "PyReader",
+        "paddle.fluid.average": "WeightedAverage",
         "paddle.fluid.framework": "Variable require_version get_flags _non_static_mode",
         "paddle.nn.layer.layers": "Layer",
         "paddle.fluid.dataset": "DatasetFactory InMemoryDataset QueueDataset",

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from fleetx.api.grad_clip import GradClip
-from fleetx.compat.clipping import set_for_all
+from fleetx.compat.clipping import limit
 from fleetx.compat.paddle.nn.clip import (
     ClipGradByGlobalNorm,
     ClipGradByNorm,
     ClipGradByValue,
     NeedClip,
 )
+from fleetx.static.record.current import default_main_program
 
 
 class GradientClipByValue(ClipGradByValue):
@@ -33,18 +34,14 @@ class GradientClipByGlobalNorm(ClipGradByGlobalNorm):
 def set_gradient_clip(
     clip: GradClip, param_list: Sequence[Any] | None = None, program: Any = None
 ) -> None:
-    """Limit the gradients of programs whose optimizer names no limit of its own."""
+    """Limit the gradients of a program whose optimizer names no limit of its own."""
     if not isinstance(clip, GradClip):
         raise TypeError(
             "set_gradient_clip() takes clip=fluid.clip.GradientClipByGlobalNorm(1.0) or one of "
             f"its like, got {clip!r}"
         )
-    if param_list is not None:
-        raise ValueError(
-            "set_gradient_clip(param_list=...) limits some gradients only, and a program limits "
-            "all of them here; leave it out, or mark the others with ParamAttr(need_clip=False)."
-        )
-    set_for_all(clip)
+    names = None if param_list is None else [getattr(p, "name", p) for p in param_list]
+    limit(default_main_program() if program is None else program, clip, names)
 
 
 class ErrorClipByValue:

@@ -172,3 +172,24 @@ class ChunkEvaluator(MetricBase):
         recall = right / self.num_label_chunks if self.num_label_chunks else 0.0
         mean = 2 * precision * recall / (precision + recall) if right else 0.0
         return precision, recall, mean
+
+
+class EditDistance(MetricBase):
+    """The mean distance of texts, and the share of those that are not right."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.total_distance, self.seq_num, self.instance_error = 0.0, 0, 0
+
+    def update(self, distances: Any, seq_num: Any) -> None:
+        """Add what ``fluid.layers.edit_distance`` found in a batch."""
+        found = np.asarray(distances)
+        self.seq_num += int(np.asarray(seq_num).item())
+        self.total_distance += float(found.sum())
+        self.instance_error += int((found != 0).sum())
+
+    def eval(self) -> tuple[float, float]:
+        """Both so far."""
+        if self.seq_num == 0:
+            raise ValueError("EditDistance.eval() was called before update(); call update() first.")
+        return self.total_distance / self.seq_num, self.instance_error / self.seq_num

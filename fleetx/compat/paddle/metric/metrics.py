@@ -182,7 +182,8 @@ class Auc(Metric):
         scores = np.asarray(_numbers(preds))
         chance = scores[:, -1] if scores.ndim > 1 else scores
         at = (chance * self._num_thresholds).astype(int).clip(0, self._num_thresholds)
-        true = np.asarray(_numbers(labels)).reshape(-1).astype(int)
+        # A label may count clicks, so all but 0 are positive.
+        true = np.asarray(_numbers(labels)).reshape(-1).astype(int).astype(bool).astype(int)
         np.add.at(self._pos, at, true)
         np.add.at(self._neg, at, 1 - true)
 

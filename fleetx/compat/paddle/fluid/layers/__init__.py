@@ -51,7 +51,7 @@ __getattr__, __dir__ = table(
             "sequence_pool sequence_first_step sequence_last_step sequence_softmax "
             "sequence_expand sequence_expand_as sequence_reverse sequence_pad sequence_mask "
             "sequence_conv sequence_unpad sequence_concat sequence_slice sequence_reshape "
-            "sequence_enumerate sequence_scatter lod_reset"
+            "sequence_enumerate sequence_scatter lod_reset im2sequence"
         ),
         "paddle.fluid.layers.recurrent": (
             "dynamic_lstm dynamic_lstmp dynamic_gru gru_unit lstm_unit lstm"

@@ -72,9 +72,11 @@ def _counted(input: Any, label: Any, buckets: int) -> list[Any]:
     score = input[:, -1] if input.dim() > 1 else input
     at = torch.Tensor.to(score.detach() * (buckets - 1), torch.int64)
     at = torch.clamp(at, 0, buckets - 1)
-    ones = torch.Tensor.to(torch.reshape(label, (-1,)), torch.int64)
+    label = torch.Tensor.to(torch.reshape(label, (-1,)), torch.int64)
     empty = torch.Tensor.new_zeros(at, (buckets,))
-    return [torch.index_add(empty, 0, at, count)[None] for count in (ones, 1 - ones)]
+    # A label may count clicks: all above 0 are positive, and those below 0 are left out.
+    counts = (torch.Tensor.to(found, torch.int64) for found in (label > 0, label == 0))
+    return [torch.index_add(empty, 0, at, count)[None] for count in counts]
 
 
 def _area(positive: Any, negative: Any) -> Any:

@@ -3,16 +3,18 @@
 Their input has all rows one behind the other; ``fleetx.compat.lods`` knows where records begin.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fleetx.compat import unique_names
 from fleetx.compat.dtypes import dtype_of
 from fleetx.compat.lods import offsets_of, set_lod
-from fleetx.compat.paddle.fluid.layers.common import activated, named
+from fleetx.compat.paddle.fluid.layers.common import activated, named, pair
 from fleetx.compat.paddle.fluid.layers.linear import BIAS, WEIGHT
 from fleetx.compat.parameters import create
 from fleetx.compat.recorded import fake, operator, reshaped, settle, sizes_of
@@ -162,6 +164,35 @@ def _with_records(
     likes = fake([None, *rows], kind, like=list(args)), fake([count], torch.int64)
     found, begins = operator(func, *args, like=likes, by_numbers=True)
     return set_lod(found, begins)
+
+
+def im2sequence(  # noqa: PLR0917 (the order of Paddle)
+    input: Any,
+    filter_size: Any = 1,
+    stride: Any = 1,
+    padding: Any = 0,
+    input_image_size: Any = None,
+    out_stride: Any = 1,
+    name: str | None = None,
+) -> Any:
+    """Each picture as a record: a row for each window, line by line, and in it all channels."""
+    if input_image_size is not None:
+        raise NotImplementedError(
+            "im2sequence(input_image_size=...) takes fewer windows of small pictures in a large "
+            "batch, which is not covered; cut or resize them before, and leave it out."
+        )
+    settle(input)
+    sizes, steps = pair(filter_size), pair(stride)
+    given = [padding] * 4 if isinstance(padding, int) else list(padding)
+    top, left, bottom, right = given if len(given) == 4 else [*given, *given]
+
+    def windows(pictures: Tensor) -> tuple[Tensor, Tensor]:
+        around = F.pad(pictures, (left, right, top, bottom))
+        found = F.unfold(around, sizes, stride=steps).transpose(1, 2)
+        count, each, _ = found.shape
+        return found.flatten(0, 1), torch.arange(count, device=found.device) * each
+
+    return named(_with_records(windows, input, rows=[input.shape[1] * math.prod(sizes)]), name)
 
 
 def sequence_concat(input: Any, name: str | None = None) -> Any:

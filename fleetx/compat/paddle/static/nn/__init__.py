@@ -5,9 +5,15 @@ from typing import Any
 from fleetx.compat import unique_names
 from fleetx.compat.notes import note
 from fleetx.compat.paddle.fluid.layers.activation import prelu as _prelu
+from fleetx.compat.paddle.fluid.layers.blocks_of_steps import StaticRNN
 from fleetx.compat.paddle.fluid.layers.control_flow import case, cond, switch_case, while_loop
 from fleetx.compat.paddle.fluid.layers.functions import py_func
-from fleetx.compat.paddle.fluid.layers.images import conv2d, conv2d_transpose, conv3d
+from fleetx.compat.paddle.fluid.layers.images import (
+    conv2d,
+    conv2d_transpose,
+    conv3d,
+    conv3d_transpose,
+)
 from fleetx.compat.paddle.fluid.layers.linear import (
     bilinear_tensor_product,
     looked_up,
@@ -18,9 +24,11 @@ from fleetx.compat.paddle.fluid.layers.linear import (
 from fleetx.compat.paddle.fluid.layers.linear import fc as _fc
 from fleetx.compat.paddle.fluid.layers.norms import (
     batch_norm,
+    data_norm,
     group_norm,
     instance_norm,
     layer_norm,
+    spectral_norm,
 )
 from fleetx.compat.paddle.fluid.layers.sampled import nce
 from fleetx.compat.paddle.fluid.layers.sequence import (
@@ -40,6 +48,7 @@ from fleetx.compat.paddle.fluid.layers.sequence import (
     sequence_softmax,
     sequence_unpad,
 )
+from fleetx.compat.paddle.fluid.layers.tagging import crf_decoding
 from fleetx.compat.paddle.fluid.layers.tensor import create_parameter
 from fleetx.compat.paddle.static.nn import sequence_lod
 from fleetx.compat.parameters import ParamAttr
@@ -49,6 +58,7 @@ from fleetx.ps.tables import entries
 from fleetx.record.variable import Variable
 
 __all__ = [
+    "StaticRNN",
     "batch_norm",
     "bilinear_tensor_product",
     "case",
@@ -56,7 +66,10 @@ __all__ = [
     "conv2d",
     "conv2d_transpose",
     "conv3d",
+    "conv3d_transpose",
     "create_parameter",
+    "crf_decoding",
+    "data_norm",
     "embedding",
     "fc",
     "group_norm",
@@ -83,6 +96,7 @@ __all__ = [
     "sequence_softmax",
     "sequence_unpad",
     "sparse_embedding",
+    "spectral_norm",
     "switch_case",
     "while_loop",
 ]

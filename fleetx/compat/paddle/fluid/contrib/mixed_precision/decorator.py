@@ -45,12 +45,15 @@ def decorate(  # noqa: PLR0917 (the order of Paddle)
     """The optimizer, in half precision where that loses nothing, with a scaled loss."""
     options: dict[str, Any] = {
         "init_loss_scaling": float(init_loss_scaling),
-        "incr_every_n_steps": int(incr_every_n_steps),
-        "decr_every_n_nan_or_inf": int(decr_every_n_nan_or_inf),
-        "incr_ratio": float(incr_ratio),
-        "decr_ratio": float(decr_ratio),
         "use_dynamic_loss_scaling": bool(use_dynamic_loss_scaling),
     }
+    if use_dynamic_loss_scaling:  # a fixed scale has no use for them, and Paddle's defaults differ
+        options |= {
+            "incr_every_n_steps": int(incr_every_n_steps),
+            "decr_every_n_nan_or_inf": int(decr_every_n_nan_or_inf),
+            "incr_ratio": float(incr_ratio),
+            "decr_ratio": float(decr_ratio),
+        }
     options |= {} if amp_lists is None else amp_lists.options()
     if use_pure_fp16:
         options["use_pure_fp16"] = True
