@@ -25,14 +25,26 @@ large, sums along a dimension that is cut and counted from the end, windows over
 _WITHOUT_RULE: set[Function] = {
     *(F.avg_pool1d, F.avg_pool2d, F.avg_pool3d, F.max_pool3d, F.prelu, F.rms_norm, F.group_norm),
     *(F.adaptive_avg_pool3d, F.local_response_norm, F.hardshrink, F.hardsigmoid, F.hardswish),
-    *(F.hardtanh, F.relu6, F.softshrink, F.bilinear, F.unfold, torch.cdist, Tensor.unfold),
+    *(F.hardtanh, F.relu6, F.softshrink, F.logsigmoid, F.bilinear, F.unfold),
+    *(torch.cdist, torch.masked_select, torch.prod, torch.quantile, torch.trapezoid),
+    *(Tensor.masked_select, Tensor.prod, Tensor.quantile, Tensor.unfold),
 }
 """For which it has no rule, or none for their backward."""
 COMPLETE = frozenset(_WRITE_OR_MIX | _WRONG | _WITHOUT_RULE)
 
 
-def picks_by_mask(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Whether it picks the numbers for which a mask is true, of which each rank has others."""
+_GATHERS = frozenset({torch.gather, Tensor.gather})
+
+
+def picks_by_tensor(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether it picks by a mask, of which each rank has another part, or from a part of a tensor.
+
+    DTensor gathers from the places that a rank has, and not from those that are meant.
+    """
+    if func in _GATHERS and len(args) == 3:
+        dim = args[1] % args[0].ndim
+        sizes = zip(args[0].shape, args[2].shape, strict=True)
+        return any(one != other for at, (one, other) in enumerate(sizes) if at != dim)
     if func is not Tensor.__getitem__:
         return False
     places = args[1] if isinstance(args[1], tuple) else (args[1],)

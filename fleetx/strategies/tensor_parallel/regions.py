@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from fleetx.strategies.tensor_parallel.complete import COMPLETE, picks_by_mask
+from fleetx.strategies.tensor_parallel.complete import COMPLETE, picks_by_tensor
 from fleetx.strategies.tensor_parallel.draws import DRAWS, drawn
 from fleetx.strategies.tensor_parallel.explained import CANNOT_RESHAPE, explained
 from fleetx.strategies.tensor_parallel.placing import as_spread, is_cut, is_spread, placed, whole
@@ -220,7 +220,7 @@ class _Mixing(TorchFunctionMode):
         spread = sum(map(is_spread, leaves))
         if not spread:
             return func(*args, **kwargs)
-        if func in COMPLETE or _lacks_gradient(func, args) or picks_by_mask(func, args):
+        if func in COMPLETE or _lacks_gradient(func, args) or picks_by_tensor(func, args):
             return whole(self._mesh, func, *args, **kwargs)
         if spread < len(leaves):
             refuse_lost_gradient(func, args, kwargs, leaves)
@@ -243,6 +243,9 @@ class _Mixing(TorchFunctionMode):
             return alike(self._mesh, func, by_batch, *args)
         if func is F.scaled_dot_product_attention:
             return attention(self._mesh, *args, **kwargs)
+        if func in SELECTS and len(args) == 3:
+            dim = args[1] % args[0].ndim  # an index has a backward whichever dimension is cut
+            return args[0][(*(slice(None),) * dim, args[2])]
         if func in DRAWS:
             return drawn(self._mesh, self._rank, func, args, kwargs)
         return _flattening(self._mesh, func, args, kwargs)
@@ -297,6 +300,8 @@ def _joined(parts: Any) -> Any:
         return parts
     return [part for part in parts if part.shape != (0,)] or parts
 
+
+SELECTS = frozenset({torch.select, Tensor.select})
 
 PRODUCTS = frozenset({torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm})
 """Products of matrices, of which a rank computes those that it has both factors of."""

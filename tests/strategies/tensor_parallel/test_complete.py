@@ -48,6 +48,10 @@ CASES: dict[str, tuple[Function, tuple[int, ...]]] = {
     "slopes": (lambda x: functional.prelu(x, torch.tensor([0.3])), (3, 8)),
     "hardswish": (functional.hardswish, (3, 8)),
     "distances": (lambda x: torch.cdist(x, x * 2), (3, 8)),
+    "some of the rows": (lambda x: x.gather(0, torch.tensor([[2, 0], [1, 1]])), (3, 8)),
+    "one of the columns": (lambda x: x.view(3, 2, 4).select(1, 1), (3, 8)),
+    "one of the rows": (lambda x: torch.select(x, 0, 1), (3, 8)),
+    "a product": (lambda x: x.prod(-1), (3, 8)),
     "numbers where a mask is true": (lambda x: x[x > 0], (3, 8)),
 }
 
