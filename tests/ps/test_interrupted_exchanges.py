@@ -1,6 +1,7 @@
 """Ctrl-C while geo workers exchange: what they learned is given, and given once."""
 
 import signal
+from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from typing import Any
@@ -91,6 +92,15 @@ def test_a_change_that_is_refused_is_not_sent_for_ever(monkeypatch: pytest.Monke
             client.call({"method": "heartbeat"})
 
 
+@pytest.fixture
+def _heard() -> Iterator[None]:
+    """Ctrl-C as in a terminal, also where this process was started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heard")
 def test_ctrl_c_is_heard_after_a_step_that_it_must_not_break() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt), unbroken():  # noqa: PT012
