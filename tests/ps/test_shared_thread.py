@@ -326,14 +326,22 @@ class Ordered:
         return Served.MORE if self.left else Served.NOTHING
 
 
+def wait_for(shared: SharedThread, guests: int) -> None:
+    """Until it serves so many, the last of whom may be known to it before the system."""
+    while True:
+        with shared._lock:
+            if len(shared._stays) == guests:
+                return
+        time.sleep(0.01)
+
+
 def test_who_looks_is_answered_between_two_changes() -> None:
     """And changes of one connection before those of another that came later."""
     shared, order, done = SharedThread(), list[str](), threading.Event()
     guests = [Ordered(name, 2, order) for name in ("first", "second", "look")]
     for guest in guests:
         threading.Thread(target=shared.serve, args=(guest,), daemon=True).start()
-    while len(shared._stays) < len(guests):
-        time.sleep(0.01)
+    wait_for(shared, len(guests))
 
     def others_come() -> None:
         if order == ["first"]:
@@ -368,8 +376,7 @@ def test_who_leaves_between_two_changes_is_served_no_more() -> None:
     second.served = lambda: done.set() if order[-2:] == ["second"] * 2 else None
     threading.Thread(target=stay, daemon=True).start()
     threading.Thread(target=shared.serve, args=(second,), daemon=True).start()
-    while len(shared._stays) < 2:
-        time.sleep(0.01)
+    wait_for(shared, 2)
     first.theirs.send(b"x")
     assert done.wait(60)
     shared.close()
