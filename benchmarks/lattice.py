@@ -218,7 +218,7 @@ def subject_for(name: str, cluster: Cluster) -> Subject:
         optimizer=torch.optim.AdamW(model.parameters()),
         criterion=job.criterion,
         targets=job.targets(job.samples),
-        clock=OperatorClock(CPU, cluster.device),
+        clock=OperatorClock(CPU, cluster.device, calls_models=True),
     )
 
 

@@ -102,7 +102,8 @@ def _decision(session: Session, subject: Subject, shown: Given) -> Decision:
     given = session.strategy
     machines = machines_at_hand(given)
     if not given.auto_configs["cluster"]:
-        subject.clock = OperatorClock(roles.device(), machines.device)
+        tries = int(given.auto_configs["trials"]) > 0
+        subject.clock = OperatorClock(roles.device(), machines.device, calls_models=tries)
     open_to = given if shown.criterion is not None else _without_drives(given)
     topics = (f"{CALL}/{session.counted}/{number}" for number in count())
     return _found(Chooser(subject, machines, open_to), Trial(shown, _rule(subject)), topics)

@@ -113,7 +113,7 @@ def _not_negative(columns: NDArray[np.float64], wanted: NDArray[np.float64]) -> 
 def _rows(cluster: Cluster) -> Iterator[tuple[Mapping[str, float], float, float]]:
     device = roles.device()
     turns = turns_of_a_core(device)
-    clock = OperatorClock(device, cluster.device)
+    clock = OperatorClock(device, cluster.device, calls_models=True)
     for case in _cases(cluster.workers):
         with torch.random.fork_rng([]):
             model = nn.Sequential(*(_Block(WIDTH) for _ in range(case.blocks)))

@@ -16,8 +16,9 @@ from fleetx import roles
 from fleetx.api.session import Given, mesh
 from fleetx.engine.engine import Engine
 from fleetx.plan.optimizer_spec import OptimizerSpec
+from fleetx.plan.samples import mean, sized
 from fleetx.plan.strategy import Plan
-from fleetx.torch_internals import tree_leaves, tree_map
+from fleetx.torch_internals import tree_map
 
 logger = logging.getLogger(__name__)
 UPDATES = 3
@@ -84,14 +85,14 @@ class Trial:
 
     def _engine(self, plan: Plan, batch: int) -> Engine:
         shown = self._shown
-        criterion = shown.criterion if shown.targets is not None else _mean
+        criterion = shown.criterion if shown.targets is not None else mean
         engine = Engine(
             plan,
             copy.deepcopy(shown.model),
             device=roles.device(),
             mesh=mesh(plan),
             criterion=criterion,
-            sample=_sized(shown.sample, batch),
+            sample=sized(shown.sample, batch),
         )
         engine.attach(self._optimizer(engine.job.model))
         return engine
@@ -102,8 +103,8 @@ class Trial:
 
     def _data(self, batch: int) -> Any:
         targets = self._shown.targets
-        targets = torch.zeros(batch) if targets is None else _sized(targets, batch)
-        return tree_map(_placed, [_sized(self._shown.sample, batch), targets])
+        targets = torch.zeros(batch) if targets is None else sized(targets, batch)
+        return tree_map(_placed, [sized(self._shown.sample, batch), targets])
 
 
 def _fastest(
@@ -147,26 +148,6 @@ def _without_notes() -> Iterator[None]:
         yield
     finally:
         ours.setLevel(before)
-
-
-def _mean(outputs: Any, targets: Tensor) -> Tensor:
-    """A loss of whatever a model returns, where the user's own cannot be called yet."""
-    leaves = (leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
-    losses = [leaf.float().mean() for leaf in leaves if leaf.is_floating_point()]
-    return torch.stack([loss for loss in losses if loss.requires_grad]).sum()
-
-
-def _sized(tree: Any, samples: int) -> Any:
-    """The same with so many samples, some of them twice if need be."""
-    leaves = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.ndim)
-    before = next((len(leaf) for leaf in leaves), samples)
-
-    def cut(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != before:
-            return leaf
-        return leaf[torch.arange(samples, device=leaf.device) % before]
-
-    return tree_map(cut, tree)
 
 
 def _placed(leaf: Any) -> Any:

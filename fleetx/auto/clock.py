@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import cycle
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 
 from fleetx.auto.cluster import Device
 from fleetx.auto.fused import fused_kernels
+from fleetx.auto.rehearsal import UNKNOWN, Rehearsal
 from fleetx.plan.operators import Blank, Signature
 from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.trace import Operation
+from fleetx.plan.whole_call import WholeCall
 from fleetx.plan.work import FusedKernels
 from fleetx.torch_internals import is_mutable, tree_leaves, tree_map
 
@@ -43,12 +46,15 @@ class OperatorClock:
     Args:
         device: where; it must be here.
         worker: what one worker has of it.
+        calls_models: whether models may run as a whole, too.
     """
 
-    def __init__(self, device: torch.device, worker: Device) -> None:
+    def __init__(self, device: torch.device, worker: Device, *, calls_models: bool = False) -> None:
         self._device, self._worker = device, worker
+        # What a card computes does not depend on what ran before, and its host runs ahead.
+        self._rehearsal = Rehearsal() if calls_models and device.type == "cpu" else None
         self.known: dict[str, tuple[float, float]] = {}
-        """What was measured: a call, or a rule of updates -> seconds."""
+        """What was measured: a call, a model's own call, or a rule of updates -> seconds."""
 
     @cached_property
     def _calls(self) -> tuple[float, float]:
@@ -82,6 +88,18 @@ class OperatorClock:
                 each, number = self._updated(rule)
             crowding = self._worker.crowding
             self.known[key] = each * crowding, number * crowding
+        return self.known[key]
+
+    def called(self, call: WholeCall) -> tuple[float, float]:
+        """Seconds of the model's own forward and backward; not numbers where it may not run."""
+        if self._rehearsal is None:
+            return UNKNOWN
+        key = f"model {call.run.key} {call.samples}"
+        if key not in self.known:
+            with _threads(self._worker.threads):
+                forward, backward = self._rehearsal(call, self._worker.memory_gigabytes * 1e9 / 2)
+            crowding = self._worker.crowding
+            self.known[key] = forward * crowding, backward * crowding
         return self.known[key]
 
     def fused(self) -> FusedKernels:
@@ -196,13 +214,13 @@ def _threads(number: int) -> Iterator[None]:
 
 
 def _on_cpu(call: Callable[[], object]) -> float:
-    """The least of some rounds: what others do at the same time only adds."""
+    """In the middle of some rounds: steps of a job meet others on the machine, too."""
     found = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         call()
         found.append(time.perf_counter() - began)
-    return min(found)
+    return median(found)
 
 
 def _without_gradients(operator: Any, args: Any, kwargs: Any) -> Any:

@@ -54,6 +54,8 @@ class Device:
     microseconds_per_replay: float = 0.0
     """What a checkpoint of torch takes for a tensor that it lets go and computes once more, besides
     the operators that run again."""
+    microseconds_per_segment: float = 0.0
+    """What it takes for each module that it replays, besides."""
     microseconds_per_dispatch: float = 0.0
     """What the host takes for an operator on a DTensor, besides what it takes on a tensor."""
     host_gigabytes_per_second: float = 0.0
@@ -235,6 +237,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "microseconds_per_gradient": (0, 1e6),
     "microseconds_per_module": (0, 1e6),
     "microseconds_per_replay": (0, 1e7),
+    "microseconds_per_segment": (0, 1e7),
     "microseconds_per_dispatch": (0, 1e6),
     "host_gigabytes_per_second": (0, 1e6),
     "threads": (0, 4096),

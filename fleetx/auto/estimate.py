@@ -163,30 +163,62 @@ def _computing(
     work = share.work
     assert work is not None
     pace = _pace(accounts, share)
-    counted = _seconds(work, device)
-    once = np.where(np.isnan(work.forward_seconds), counted, work.forward_seconds)
-    back = np.where(
-        np.isnan(work.backward_seconds), counted * work.backwards, work.backward_seconds
-    )
-    back += work.joined / (device.memory_gigabytes_per_second * 1e9)
+    once, back = _kernels(work, device)
     runs = share.run.micro_batches * share.run.batches
     chores = _chores(pace, share, device) / runs / 2
-    python = work.calls * device.microseconds_per_module
-    dispatched = work.dispatched * device.microseconds_per_dispatch
-    kernels = work.starts * device.microseconds_per_kernel
-    starts = (kernels + python + dispatched) * 1e-6 * pace.starts
-    forward = _with_host(once, [*starts, chores], device)
+    starts, ends = _host(work, device)
+    longer, longer_back = (1.0, 1.0) if share.whole else _rehearsed(accounts, device)
+    dispatched = work.dispatched * device.microseconds_per_dispatch * 1e-6
+    begun = (starts * longer + dispatched) * pace.starts
+    forward = _with_host(once * longer, [*begun, chores], device)
     again = work.forwards > 1
-    checkpoints = pace.replays * device.microseconds_per_replay * 1e-6 * pace.starts
-    replays = _with_host(once[again], [*starts[again], checkpoints], device)
-    gradient = device.microseconds_per_gradient or device.microseconds_per_kernel
-    ends = (work.starts * gradient + dispatched) * 1e-6 * pace.starts * work.backwards
-    backward = _with_host(back, [*ends, chores], device) + replays
+    replays = _with_host(once[again] * longer, [*begun[again], _checkpoints(pace, device)], device)
+    ended = (ends * longer_back + dispatched * work.backwards) * pace.starts
+    backward = _with_host(back * longer_back, [*ended, chores], device) + replays
     cast = pace.casts * pace.moved + pace.cast_by_kernels
     casts = cast / (device.memory_gigabytes_per_second * 1e9)
     forward, backward = forward + casts / 3, backward + casts * 2 / 3
     besides = _moved_besides(share, pace, device)
     return forward * runs * correction, (backward * runs + besides) * correction
+
+
+def _kernels(work: Work, device: Device) -> tuple[Column, Column]:
+    """Seconds of each operator on the device, once forward and once backward."""
+    counted = _seconds(work, device)
+    once = np.where(np.isnan(work.forward_seconds), counted, work.forward_seconds)
+    back = np.where(
+        np.isnan(work.backward_seconds), counted * work.backwards, work.backward_seconds
+    )
+    return once, back + work.joined / (device.memory_gigabytes_per_second * 1e9)
+
+
+def _host(work: Work, device: Device) -> tuple[Column, Column]:
+    """Seconds of the host to start each operator, once forward and once backward."""
+    python = work.calls * device.microseconds_per_module
+    gradient = device.microseconds_per_gradient or device.microseconds_per_kernel
+    starts = work.starts * device.microseconds_per_kernel + python
+    return starts * 1e-6, work.starts * gradient * 1e-6 * work.backwards
+
+
+def _checkpoints(pace: Pace, device: Device) -> float:
+    """Seconds of the host for what is let go and for modules that are replayed."""
+    tensors = pace.replays * device.microseconds_per_replay
+    return (tensors + pace.segments * device.microseconds_per_segment) * 1e-6 * pace.starts
+
+
+def _rehearsed(accounts: Accounts, device: Device) -> tuple[float, float]:
+    """What forward and backward take of what their operators do, where the model itself has run."""
+    clock, share = accounts.subject.clock, accounts.undivided
+    if clock is None or device.runs_ahead or share.work is None:
+        return 1.0, 1.0
+    kernels, host = _kernels(share.work, device), _host(share.work, device)
+    took = clock.called(accounts.undivided_call)
+    times = [
+        measured / float(operators.sum() + starts.sum())
+        for measured, operators, starts in zip(took, kernels, host, strict=True)
+    ]
+    forward, backward = (1.0 if isnan(longer) else longer for longer in times)
+    return forward, backward
 
 
 def _counted(pace: Pace, share: Share) -> dict[str, float]:

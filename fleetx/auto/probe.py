@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
@@ -33,6 +35,8 @@ _TURNS = 3
 """How often all workers compute, and the first one alone."""
 CHAIN = 50
 """Calls one after the other, by which the host is measured."""
+SEGMENTS = 8
+"""Modules that are replayed, each by itself or all together."""
 SMALL, LARGE = 8, 1 << 24
 """Bytes of the messages by which links are measured."""
 
@@ -132,21 +136,44 @@ def _float8_product(device: torch.device) -> float:
 
 
 def _crowding(device: torch.device) -> float:
-    """How much longer a product takes while all workers compute than while the first one does."""
+    """How much longer a step takes while all workers compute than while the first one does.
+
+    What is usual counts, not the quickest: in some moment of each turn the others rest, and cores
+    that are threads of one are as fast then as if they were more.
+    """
     if device.type != "cpu" or not _is_met():
         return 1.0
+    step = _small_step()
     alone, together = [], []
     for _ in range(_TURNS):
         dist.barrier()
-        slowest = torch.tensor([1 / _product(device, torch.float32)])
+        slowest = torch.tensor([_usual(step)])
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         together.append(float(slowest))
         first = torch.zeros(1)
         if dist.get_rank() == 0:
-            first += 1 / _product(device, torch.float32)
+            first += _usual(step)
         dist.broadcast(first, src=0)  # until it is there, the others wait
         alone.append(float(first))
-    return max(1.0, min(together) / min(alone))
+    return max(1.0, median(together) / median(alone))
+
+
+def _small_step() -> Callable[[], object]:
+    """Products, memory and Python, as in the forward and backward of most models."""
+    blocks = nn.Sequential(*(_Block(256) for _ in range(2)))
+    x = torch.randn(256, 256)
+    ones, inputs = torch.ones_like(x), [*blocks.parameters()]
+    return lambda: torch.autograd.grad(blocks(x), inputs, ones)
+
+
+def _usual(call: Callable[[], object]) -> float:
+    """Seconds of a call in the middle of all that there is time for."""
+    until, found = time.perf_counter() + LEAST, list[float]()
+    while time.perf_counter() < until or not found:
+        began = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - began)
+    return median(found)
 
 
 def _convolution(device: torch.device, dtype: torch.dtype) -> float:
@@ -174,11 +201,13 @@ def _bandwidth(device: torch.device) -> float:
 def _host(device: torch.device) -> dict[str, float]:
     """Microseconds of the host, on tensors so small that a device has nothing to do."""
     start = _start(device)
+    tensor, segment = _replay(device)
     found = {
         "kernel": start,
         "gradient": _gradient(device, start),
         "module": max(0.0, _module(device, start)),
-        "replay": max(0.0, _replay(device)),
+        "replay": tensor,
+        "segment": segment,
         "dispatch": max(0.0, _dispatch(device)),
     }
     return {f"microseconds_per_{name}": seconds * 1e6 for name, seconds in found.items()}
@@ -209,9 +238,10 @@ class _Block(nn.Module):
 
     OPERATORS, CALLS = 5, 4
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 4) -> None:
         super().__init__()
-        self.first, self.norm, self.bend = nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()
+        self.first, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
+        self.bend = nn.GELU()
 
     @override
     def forward(self, x: Tensor) -> Tensor:
@@ -227,23 +257,38 @@ def _module(device: torch.device, start: float) -> float:
     return (each - _Block.OPERATORS * start) / _Block.CALLS
 
 
-def _replay(device: torch.device) -> float:
-    """Seconds that a checkpoint takes for a tensor, besides the operators that run once more."""
-    a = torch.ones(16, device=device, requires_grad=True)
-    ones = torch.ones_like(a)
+def _replay(device: torch.device) -> tuple[float, float]:
+    """Seconds that checkpoints take for a tensor, and for a module, besides what runs once more."""
+    blocks = nn.Sequential(*(_Block() for _ in range(SEGMENTS))).to(device)
+    x = torch.zeros(2, 4, device=device, requires_grad=True)
+    ones, inputs = torch.ones_like(x), [x, *blocks.parameters()]
 
-    def bent(value: Tensor) -> Tensor:
-        for _ in range(CHAIN):
-            value = value.sin()  # its backward needs what it read
-        return value
+    def replayed(module: nn.Module) -> Callable[[Tensor], Tensor]:
+        return partial(checkpoint, module, use_reentrant=False)
 
-    def kept() -> Tensor:
-        found: Tensor = checkpoint(bent, a, use_reentrant=False, preserve_rng_state=False)
-        return found
+    def seconds(*modules: Callable[[Tensor], Tensor]) -> float:
+        def step() -> object:
+            value = x
+            for module in modules:
+                value = module(value)
+            return torch.autograd.grad(value, inputs, ones)
 
-    bare = _seconds(lambda: torch.autograd.grad(bent(a), a, ones), device)
-    once = _seconds(lambda: bent(a), device)
-    return (_seconds(lambda: torch.autograd.grad(kept(), a, ones), device) - bare - once) / CHAIN
+        return _seconds(step, device)
+
+    saved: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        saved.append(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        blocks(x)
+    own = {parameter.untyped_storage().data_ptr() for parameter in blocks.parameters()}
+    tensors = sum(where not in own for where in saved)
+    again = seconds(blocks) + _seconds(lambda: blocks(x), device)
+    one, many = seconds(replayed(blocks)) - again, seconds(*map(replayed, blocks)) - again
+    segment = max(0.0, (many - one) / (SEGMENTS - 1))
+    return max(0.0, one - segment) / tensors, segment
 
 
 def _dispatch(device: torch.device) -> float:
@@ -317,11 +362,14 @@ def _with_collectives(link: Link, device: torch.device) -> Link:
 
 
 def _seconds(call: Callable[[], object], device: torch.device, *, together: bool = False) -> float:
-    """Of one call, the least of several rounds; what others do at the same time only adds."""
+    """Of one call, the least of several rounds; what others do at the same time only adds.
+
+    Ranks that exchange wait for the one that is late, in a step as here: what is usual counts.
+    """
     for _ in range(3):
         call()
     if together:
-        return min(_round(call, device, 0.0, _TOGETHER) for _ in range(_EXCHANGES))
+        return median(_round(call, device, 0.0, _TOGETHER) for _ in range(_EXCHANGES))
     until, found = time.perf_counter() + LEAST, [_round(call, device, LEAST / _ROUNDS, 1)]
     while time.perf_counter() < until:
         found.append(_round(call, device, LEAST / _ROUNDS, 1))

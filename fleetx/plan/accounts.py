@@ -20,6 +20,7 @@ from fleetx.plan.share import Share, Waiting, kept_bytes
 from fleetx.plan.strategy import Plan
 from fleetx.plan.subject import Subject
 from fleetx.plan.trace import Trace
+from fleetx.plan.whole_call import WholeCall
 from fleetx.plan.work import Work, work_of
 from fleetx.torch_internals import tree_leaves
 
@@ -88,6 +89,41 @@ class Accounts:
         for strategy in self.plan.strategies:
             run = strategy.running(run, self.subject, self.plan.mesh)
         return run
+
+    @cached_property
+    def undivided_run(self) -> Run:
+        """The same where the model is called as a whole, although a plan may run it in parts."""
+        run = Run()
+        for strategy in self.plan.strategies:
+            found = strategy.running(run, self.subject, self.plan.mesh)
+            if found.forward is None:
+                run = found
+            else:
+                run = replace(run, micro_batches=found.micro_batches, batches=found.batches)
+        return run
+
+    @cached_property
+    def undivided(self) -> Share:
+        """What one device would compute that calls the model as a whole, before any strategy."""
+        if self.undivided_run.key == self.run.key:
+            return self._whole
+        return _with_trace(replace(self._whole, run=self.undivided_run))
+
+    @property
+    def undivided_call(self) -> WholeCall:
+        """The same as something that may be run."""
+        share, subject = self.undivided, self.subject
+        assert subject.model is not None
+        tensors = 2 * size_of(share.parameters) + size_of(share.buffers)
+        return WholeCall(
+            model=subject.model,
+            inputs=subject.sample,
+            targets=subject.targets,
+            criterion=subject.criterion,
+            run=share.run,
+            samples=subject.samples() // share.run.micro_batches,
+            needed=tensors + kept_bytes(share.waiting),
+        )
 
     def share(self, rank: int) -> Share:
         """What a rank holds after all strategies of the plan."""

@@ -16,6 +16,8 @@ class Pace:
     """Parameters that are DTensors, whose update takes the host longer."""
     replays: float = 0.0
     """Tensors that are not kept for the backward of a micro-batch but computed once more."""
+    segments: int = 0
+    """Modules that are replayed in the backward of a micro-batch."""
     moved: float = 1.0
     """What is left of the bytes of `casts`, where those are a part of what was computed before."""
     casts: float = 0.0

@@ -16,6 +16,7 @@ from fleetx.plan.operators import KINDS, Kind
 if TYPE_CHECKING:
     from fleetx.plan.optimizer_spec import OptimizerSpec
     from fleetx.plan.trace import Operation, Trace
+    from fleetx.plan.whole_call import WholeCall
 
 _MOST: dict[Kind, float] = {"product": 2, "convolution": 2, "attention": 2.5, "other": 1}
 """So many times its forward a backward takes at most; that of attention computes scores anew."""
@@ -107,6 +108,8 @@ class FusedKernels:
     """For each byte of which it finds means and variances over all rows."""
     sums: float = 1.0
     """For each byte that it sums up over all rows."""
+    windows: float = 1.0
+    """For each byte that gradients move which it collects from the windows of a pooling."""
     starts: float = 1.0
     """What the host does for one, in times of what it does for an operator of eager code."""
     call: float = 0.0
@@ -124,6 +127,9 @@ class Clock(Protocol):
 
     def fused(self) -> FusedKernels:
         """What kernels of compiled code take."""
+
+    def called(self, call: "WholeCall") -> tuple[float, float]:
+        """Seconds of the model's own forward and backward."""
 
 
 def work_of(trace: "Trace", trained: Collection[str], clock: Clock | None = None) -> Work:

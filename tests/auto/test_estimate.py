@@ -63,13 +63,27 @@ def test_what_is_replayed_takes_time_of_the_host_in_the_backward() -> None:
     assert bare.forward == plain.forward
     assert bare.backward > plain.backward
     assert found.backward - bare.backward == pytest.approx(30e-6 * len(inside))
+    called, accounts = told(slow_host(microseconds_per_segment=90.0), **BLOCKS)
+    blocks = len(accounts.share(0).replayed)
+    assert blocks > 1
+    assert called.backward - bare.backward == pytest.approx(90e-6 * blocks)
 
 
 def test_a_graph_of_the_card_leaves_nothing_to_the_host() -> None:
-    on = slow_host(microseconds_per_module=7.0, microseconds_per_replay=30.0)
+    on = slow_host(
+        microseconds_per_module=7.0, microseconds_per_replay=30.0, microseconds_per_segment=90.0
+    )
     eager, _ = told(on)
     graph, _ = told(on, cuda_graph=True)
     assert graph.forward + graph.backward < 0.01 * (eager.forward + eager.backward)
+
+
+def test_a_captured_update_is_the_fused_one() -> None:
+    for flags, fused in (({}, None), ({"cuda_graph": True}, True)):
+        _, accounts = told(slow_host(), **flags)
+        rule = accounts.share(0).rule
+        assert rule is not None
+        assert rule.accepted["fused"] is fused
 
 
 def test_operators_of_a_backward_have_a_number_of_their_own() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 import fleetx as fleet
 from fleetx.auto.estimate import Estimate, estimate
@@ -285,6 +286,22 @@ def test_kernels_of_code_take_what_was_measured() -> None:
     assert timed[0] == pytest.approx(plain[0] + 2 * size + 7000 + 100, rel=0.01)
     # The sums read three of the seven, and write one of them.
     assert timed[1] == pytest.approx(plain[1] + 4 * size + 7000 + 100, rel=0.01)
+
+
+class SlowWindows(SlowSums):
+    @override
+    def fused(self) -> FusedKernels:
+        return FusedKernels(windows=5)
+
+
+def test_gradients_of_a_pooling_are_collected_from_its_windows() -> None:
+    model = nn.Sequential(nn.Conv2d(8, 16, 1), nn.MaxPool2d(3, 2, 1), nn.Conv2d(16, 8, 1))
+    told, images = partial(bytes_moved, model), torch.randn(32, 8, 14, 14)
+    plain, timed = (told(images, **SETTINGS, clock=clock) for clock in (None, SlowWindows()))
+    pooled = 32 * 16 * 7 * 7
+    collected = 4 * 4 * pooled + 4 * pooled + pooled  # of the input, of the result, and places
+    assert timed[0] == plain[0]
+    assert timed[1] == pytest.approx(plain[1] + 4 * collected)
 
 
 def test_starts_of_code_are_those_that_were_measured() -> None:

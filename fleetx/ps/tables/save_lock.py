@@ -6,15 +6,12 @@ and each server its own part: it may write still when its worker is dead.
 """
 
 import contextlib
-import fcntl
-import logging
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-logger = logging.getLogger(__name__)
+from fleetx.ps.process_lock import TakenError, locked, this_process
 
 WORKER = "worker"
 """Who writes the list of a save."""
@@ -42,7 +39,7 @@ def held(folder: Path, who: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.resolve() / f".saving-{who}"
     if path in _held:
-        raise _in_use(folder, f"process {os.getpid()} on {socket.gethostname()}")
+        raise _in_use(folder, this_process())
     _held.add(path)
     try:
         file = _locked(folder, path)
@@ -58,24 +55,13 @@ def held(folder: Path, who: str) -> Iterator[None]:
 def _locked(folder: Path, path: Path) -> IO[str]:
     """The lock file, which is ours and still has its name."""
     while True:
-        file = path.open("a+", encoding="utf-8")
         try:
-            # Of the process and not of the open file, so that what it forks does not keep it.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            file.seek(0)
-            owner = file.read().strip() or "another process"
-            file.close()
-            raise _in_use(folder, owner) from None
-        except OSError as error:
-            logger.warning("%s cannot be locked (%s): let no other job save there", folder, error)
+            file = locked(path, folder)
+        except TakenError as error:
+            raise _in_use(folder, error.owner) from None
         if _is_at(file, path):
-            break
+            return file
         file.close()  # whoever had it before was just done
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}")
-    file.flush()
-    return file
 
 
 def _is_at(file: IO[str], path: Path) -> bool:

@@ -31,6 +31,8 @@ class Node:
     """Bytes that it reads and writes by itself."""
     picks: bool
     """Whether it reads no more than it makes."""
+    windows: bool = False
+    """Whether its backward collects gradients from windows that overlap."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,7 @@ class _Writing:
             wanted if makes else (),
             one.count.moved,
             kinds.picks(one),
+            kinds.keeps_places(one),
         )
         yield from extra
 

@@ -26,6 +26,8 @@ class Traffic:
     """What of the bytes is moved by those that sum up over all rows."""
     sums: int = 0
     """How many of them do."""
+    collected: int = 0
+    """What of the bytes is moved by those that collect gradients from windows."""
 
     def weighed(self, fused: FusedKernels, summed: float) -> float:
         """In bytes that memory moves in the same time.
@@ -35,7 +37,8 @@ class Traffic:
             summed: for each byte that is summed up.
         """
         started = (self.kernels - self.sums) * fused.each + self.sums * fused.each_sum
-        return self.moved + self.summed * (summed - 1) + started
+        longer = self.summed * (summed - 1) + self.collected * (fused.windows - 1)
+        return self.moved + longer + started
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class _Do:
     across: bool = False
     """Whether it goes through its input along another axis than those beside it."""
     picks: bool = False
+    windows: bool = False
 
 
 @lru_cache(MANY)
@@ -143,7 +147,7 @@ class _Backward:
             ]
             return
         if made or alone:
-            self.steps.append(_Do(reads, frozenset(made), alone))
+            self.steps.append(_Do(reads, frozenset(made), alone, windows=node.windows))
         if rows:
             self.steps.append(_Do(reads, frozenset(rows), ends=True, across=True))
 
@@ -169,6 +173,7 @@ class _Kernel:
     """Value -> bytes that are read of it."""
     makes: set[int] = field(default_factory=set)
     sums: bool = False
+    windows: bool = False
 
 
 def _sum(steps: Sequence[_Do], sizes: Mapping[int, int], written: Collection[int]) -> Traffic:
@@ -177,12 +182,15 @@ def _sum(steps: Sequence[_Do], sizes: Mapping[int, int], written: Collection[int
     outside = {value for one in steps if one.alone for value in one.reads} | {*written}
     for kernel in kernels:
         outside |= kernel.reads.keys() - kernel.makes
-    moved = dict.fromkeys((True, False), 0)
+    moved, summed, collected = 0, 0, 0
     for kernel in kernels:
         reads = sum(size for value, size in kernel.reads.items() if value not in kernel.makes)
-        moved[kernel.sums] += reads + sum(sizes[value] for value in kernel.makes & outside)
+        size = reads + sum(sizes[value] for value in kernel.makes & outside)
+        moved += size
+        summed += size * kernel.sums
+        collected += size * kernel.windows
     sums = sum(kernel.sums for kernel in kernels)
-    return Traffic(sum(moved.values()), len(kernels), moved[True], sums)
+    return Traffic(moved, len(kernels), summed, sums, collected)
 
 
 def _kernels(steps: Sequence[_Do], sizes: Mapping[int, int]) -> list[_Kernel]:
@@ -202,11 +210,13 @@ def _kernels(steps: Sequence[_Do], sizes: Mapping[int, int]) -> list[_Kernel]:
             mine.reads.update(other.reads)
             mine.makes |= other.makes
             mine.sums |= other.sums
+            mine.windows |= other.windows
         limit = sum(sizes[value] for value in one.makes)
         for value in one.reads:
             size = min(sizes[value], limit) if one.picks else sizes[value]
             mine.reads[value] = max(size, mine.reads.get(value, 0))
         mine.makes |= one.makes
         mine.sums |= one.ends
+        mine.windows |= one.windows
         there.append(mine)
     return [kernel for kernels in found.values() for kernel in kernels]

@@ -84,8 +84,9 @@ class Compile(Strategy, name="compile"):
         inside = self._units(share).modules
         # What is replayed inside of a piece of code is no checkpoint of torch's any more.
         torn = inside and any(not is_inside(path, inside) for path, _ in share.replayed)
-        replays = pace.replays if torn else 0.0
-        return replace(pace, moved=pace.moved * CASTS, replays=replays)
+        if not torn:
+            pace = replace(pace, replays=0.0, segments=0)
+        return replace(pace, moved=pace.moved * CASTS)
 
     @override
     def share(self, share: Share) -> Share:

@@ -117,18 +117,14 @@ class CudaGraph(Strategy, name="cuda_graph"):
     @override
     def share(self, share: Share) -> Share:
         """Whoever compares plans shall not choose one that is refused later."""
-        if share.rule is not None:
-            spread = share.mesh["sharding"] * share.mesh["tp"] > 1
-            captured_form(share.rule.cls, spread=spread)
-        return share
+        if share.rule is None:
+            return share
+        spread = share.mesh["sharding"] * share.mesh["tp"] > 1
+        return replace(share, rule=_captured(share.rule, spread=spread))
 
     @override
     def optimizer(self, spec: OptimizerSpec, job: Job) -> OptimizerSpec:
-        options = captured_form(spec.cls, spread=_is_spread(job.model))
-        if not options:
-            return spec
-        groups = [replace(group, options={**group.options, **options}) for group in spec.groups]
-        return replace(spec, defaults={**spec.defaults, **options}, groups=tuple(groups))
+        return _captured(spec, spread=_is_spread(job.model))
 
     @override
     def step(self, step: Step, job: Job) -> Step:
@@ -162,6 +158,14 @@ def _let_go_in_time(run: Run) -> None:
             found.forget()
 
     at_stop(forget)
+
+
+def _captured(spec: OptimizerSpec, *, spread: bool) -> OptimizerSpec:
+    """The optimizer in a form that waits for nothing."""
+    if not (options := captured_form(spec.cls, spread=spread)):
+        return spec
+    groups = [replace(group, options={**group.options, **options}) for group in spec.groups]
+    return replace(spec, defaults={**spec.defaults, **options}, groups=tuple(groups))
 
 
 def _is_spread(model: nn.Module) -> bool:

@@ -124,7 +124,8 @@ class Recompute(Strategy, name="recompute"):
             return replace(pace, to_host=to_host)
         key = "let go", trace.form, share.parts, self.config.checkpoints, share.opened
         gone = share.subject.once(key, lambda: let_go(share, trace))
-        return replace(pace, to_host=to_host, replays=pace.replays + gone)
+        segments = pace.segments + sum(part in share.parts for _, part in share.replayed)
+        return replace(pace, to_host=to_host, replays=pace.replays + gone, segments=segments)
 
     @override
     def share(self, share: Share) -> Share:
