@@ -23,7 +23,8 @@ from fleetx.api.trials import Trial
 from fleetx.auto.choose import subject_of
 from fleetx.auto.clock import OperatorClock
 from fleetx.auto.cluster import Cluster
-from fleetx.auto.estimate import SPREAD_UPDATE, estimate
+from fleetx.auto.computing import SPREAD_UPDATE
+from fleetx.auto.estimate import estimate
 from fleetx.auto.probe import turns_of_a_core
 from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.plan.accounts import Accounts

@@ -11,7 +11,7 @@ import fleetx as fleet
 from fleetx import roles
 from fleetx.api import chores
 from fleetx.api.chores import shared_out, with_chores
-from fleetx.auto.estimate import BATCH, SPREAD_UPDATE
+from fleetx.auto.computing import BATCH, SPREAD_UPDATE
 from fleetx.testing import world
 from tests.auto.test_search import cluster
 
