@@ -39,17 +39,16 @@ class Barrier:
         No collective, of which a step has a known number, but as patient as one.
         """
         self.told += 1
-        keys = [f"meeting/said/{self.told}/{index}" for index in range(self.size)]
-        self.store.set(keys[self.index], fact)
+        keys = [_said(self.told, index) for index in range(self.size)]
         try:
+            self.store.set(keys[self.index], fact)
             with activity.meeting(call):
                 self.store.wait(keys, default_pg_timeout)
+            said = [text.decode() for text in self.store.multi_get(keys)]
         except dist.DistError as error:
-            silent = [str(index) for index, key in enumerate(keys) if not self.store.check([key])]
-            raise RuntimeError(
-                f"{call} was not reached by: {', '.join(silent)}; {_ADVICE}"
-            ) from error
-        said = [text.decode() for text in self.store.multi_get(keys)]
+            raise RuntimeError(f"{call} {self._silent(keys)}; {_ADVICE}") from error
+        if _ENDED in said:
+            raise RuntimeError(_unreached(call, said.index(_ENDED)))
         self.await_all(call)  # all have read
         self.store.delete_key(keys[self.index])
         return said
@@ -111,15 +110,27 @@ class Barrier:
         self.store.delete_key(f"told/heard/{topic}")
 
     def close(self) -> None:
-        """Before the store goes with worker 0: let the others read what it said last.
+        """Tell those who wait for this worker, now or later, that it will not come.
 
-        They have read what it said before that, for they read in its order. It waits for a short
-        time only: one of them may be gone.
+        Before the store goes with worker 0 it lets the others read what it said last. They have
+        read what it said before that, for they read in its order. It waits for a short time only:
+        one of them may be gone.
         """
+        with contextlib.suppress(dist.DistError):  # worker 0 has gone already
+            self._excuse()
         if self.unheard:
             with contextlib.suppress(dist.DistError):
                 self.store.wait([f"told/heard/{self.unheard}"], GRACE)
             self.unheard = ""
+
+    def _excuse(self) -> None:
+        """In all that this worker would be asked next; what others count does without it."""
+        if self.size > 1:
+            self.store.set(_said(self.told + 1, self.index), _ENDED)
+            self.store.add("meeting/left", 1)
+            self.store.compare_set(_go(self.held + 1), "", f"{_ENDED}{self.index}")
+            self.store.add(f"action/read/{self.actions + 1}", 1)
+            self.store.compare_set(_verdict(self.actions + 1), "", f"worker {self.index}: {_WHY}")
 
     def ask(self, wish: str, why: str) -> None:
         """Leave a wish for worker 0, which looks with `asked`; waits for nobody."""
@@ -133,7 +144,7 @@ class Barrier:
     def await_all(self, call: str) -> None:
         """Return when every worker has made the same call; complain on all of them otherwise."""
         self.held += 1
-        go = f"meeting/go/{self.held}"
+        go = _go(self.held)
         try:
             self.store.set(_seat(self.index), f"{self.held} {call}")
             if self.store.add("meeting/arrived", 1) == self.held * self.size:
@@ -144,24 +155,26 @@ class Barrier:
                 self._leave()
         except dist.DistError as error:
             raise RuntimeError(f"{call} {self._absent()}; {_ADVICE}") from error
+        if verdict.startswith(_ENDED):
+            raise RuntimeError(_unreached(call, int(verdict.removeprefix(_ENDED))))
         if verdict:
             raise RuntimeError(f"{verdict}; {_ADVICE}")
 
     def report(self, trouble: str) -> None:
         """Tell the others what went wrong with an action of all workers; hardly waits for them."""
         self.actions += 1
-        self.store.set(f"action/{self.actions}", f"worker {self.index}: {trouble}")
+        self.store.set(_verdict(self.actions), f"worker {self.index}: {trouble}")
         self._part(GRACE)
 
     def trouble(self) -> str:
         """What another worker reports of the same action; nothing once it went well on all."""
         self.actions += 1
-        verdict, count = f"action/{self.actions}", f"action/well/{self.actions}"
+        verdict, count = _verdict(self.actions), f"action/well/{self.actions}"
         if self.store.add(count, 1) == self.size:
             self.store.set(verdict, "")
             self.store.delete_key(count)
             # Everybody has come here, so nobody still reads the verdict on the action before.
-            self.store.delete_key(f"action/{self.actions - 1}")
+            self.store.delete_key(_verdict(self.actions - 1))
         with activity.meeting("what all workers do or none"):
             self.store.wait([verdict], LONGEST_ACTION)
         found = self.store.get(verdict).decode()
@@ -219,7 +232,7 @@ class Barrier:
         listed = ", ".join(f"worker {index} called {call}" for index, call in enumerate(calls))
         self.store.set(go, listed if len(set(calls)) > 1 else "")
         # Everybody has come here, so nobody still reads the message of the round before.
-        self.store.delete_key(f"meeting/go/{self.held - 1}")
+        self.store.delete_key(_go(self.held - 1))
 
     def _leave(self) -> None:
         """Worker 0 goes last: it may keep the store, which would go with it."""
@@ -242,6 +255,13 @@ class Barrier:
             return f"{waited} lost worker 0, which kept the count; look at its log"
         return f"{waited} these did not come: {', '.join(missing)}"
 
+    def _silent(self, keys: list[str]) -> str:
+        try:
+            silent = [str(index) for index, key in enumerate(keys) if not self.store.check([key])]
+        except dist.DistError:
+            return "lost worker 0, which keeps what workers say; look at its log"
+        return f"was not reached by: {', '.join(silent)}"
+
     def _came(self, index: int) -> bool:
         if not self.store.check([_seat(index)]):
             return False
@@ -249,6 +269,9 @@ class Barrier:
 
 
 _WELL = "well"
+_ENDED = "\0ended"
+"""What no worker says as long as it runs."""
+_WHY = "its script has ended, or was interrupted, before that"
 
 _ADVICE = (
     "every worker must make the same calls in the same order "
@@ -258,3 +281,19 @@ _ADVICE = (
 
 def _seat(index: int) -> str:
     return f"meeting/here/{index}"
+
+
+def _unreached(call: str, index: int) -> str:
+    return f"{call} was not reached by: {index}, because {_WHY}; {_ADVICE}"
+
+
+def _said(told: int, index: int) -> str:
+    return f"meeting/said/{told}/{index}"
+
+
+def _go(held: int) -> str:
+    return f"meeting/go/{held}"
+
+
+def _verdict(action: int) -> str:
+    return f"action/{action}"

@@ -1,6 +1,7 @@
 """Actions of all workers: nobody misses the verdict because worker 0, who keeps it, has left."""
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,11 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+import fleetx as fleet
 from fleetx.plan.all_or_none import all_or_none
-from fleetx.roles import barrier
+from fleetx.roles import barrier, session
 from fleetx.roles.barrier import Barrier
+from fleetx.testing import world
 
 
 class Slow:
@@ -75,7 +78,9 @@ def test_worker_0_stays_until_all_have_read_what_it_said_last() -> None:
     assert not keeper.is_alive()
     assert heard == ["a fact"]
     first.drop("topic")
-    assert store.num_keys() == 0
+    silent = HashStore()
+    Barrier(silent, 0, 2).close()
+    assert store.num_keys() == silent.num_keys(), "nothing is left of what was said"
 
 
 def test_worker_0_leaves_when_nobody_reads_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,3 +117,73 @@ def test_what_went_wrong_is_told_although_worker_0_is_gone(monkeypatch: pytest.M
     monkeypatch.setattr("fleetx.plan.all_or_none.world", lambda _: SimpleNamespace(barrier=Gone()))
     with pytest.raises(ZeroDivisionError, match="of the user"):
         all_or_none(fail)
+
+
+def all_well(waiting: Barrier) -> None:
+    if trouble := waiting.trouble():
+        raise RuntimeError(trouble)
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda waiting: waiting.tell("a call", "a fact"),
+        lambda waiting: waiting.await_all("a call"),
+        all_well,
+    ],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_who_waits_for_a_worker_whose_script_ends_hears_of_it(
+    ended: int, wait: Callable[[Barrier], object], *, before: bool
+) -> None:
+    """It waited for half an hour for what a worker says, and five minutes at a barrier."""
+    store, heard = HashStore(), list[str]()
+    workers = [Barrier(store, index, 2) for index in range(2)]
+    leaving, waiting = workers[ended], workers[1 - ended]
+
+    def waits() -> None:
+        try:
+            wait(waiting)
+        except RuntimeError as error:
+            heard.append(str(error))
+
+    if before:
+        leaving.close()
+    thread = in_thread(waits)
+    if not before:
+        leaving.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    (sentence,) = heard
+    assert "its script has ended, or was interrupted, before that" in sentence
+    assert str(ended) in sentence
+
+
+def test_who_waits_hears_that_worker_0_took_the_store_along() -> None:
+    class Gone:
+        def set(self, *_: Any) -> None:
+            raise dist.DistNetworkError("Connection was likely closed")
+
+        check = set
+
+    with pytest.raises(RuntimeError, match=r"a call lost worker 0.*look at its log"):
+        Barrier(Gone(), 1, 2).tell("a call", "a fact")  # type: ignore[arg-type]
+
+
+def ends(early: int) -> str:
+    """A script on three workers, one of which comes to its end before the others."""
+    fleet.init(is_collective=True)
+    if fleet.worker_index() == early:
+        session.stop()  # as at the end of its process
+        return ""
+    with pytest.raises(RuntimeError) as caught:
+        fleet.barrier_worker()
+    return str(caught.value)
+
+
+def test_workers_of_a_job_hear_that_another_ended() -> None:
+    first, early, last = world(3).run(ends, 1)
+    assert early == ""
+    assert first == last
+    assert "fleet.barrier_worker() was not reached by: 1, because its script has ended" in first
