@@ -57,6 +57,24 @@ def right(client: Client, handle: Any) -> bool:
     )
 
 
+def test_an_error_that_no_server_expects_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It closed the connection, and was met again and again until nobody waited any more."""
+    called = []
+
+    def failing(*_: Any) -> None:
+        called.append(1)
+        raise LookupError("no such thing")
+
+    with team(2) as here:
+        client, handle = filled(here)
+        monkeypatch.setattr(here.handlers[0], "call", failing)
+        with pytest.raises(RuntimeError, match=r"server .*LookupError: no such thing \(its log"):
+            client.call({"method": "figures"}, 0)
+        monkeypatch.undo()
+        assert right(client, handle)
+    assert called == [1]
+
+
 def test_answers_that_nobody_read_are_not_taken_for_later_ones() -> None:
     with team(2) as here:
         client, handle = filled(here)

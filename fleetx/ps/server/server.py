@@ -296,10 +296,13 @@ class _RequestLoop:
                 self._answer(frame, body)
             else:
                 self._answer_about(logged, frame, body)
+        except (BadFrameError, ConnectionError):
+            raise
         except (ValueError, TimeoutError, PeerLostError, TableLostError, OSError) as error:
-            if isinstance(error, ConnectionError):
-                raise
             self.refuse(error)
+        except Exception as error:  # unanswered, it would be asked again until patience ends
+            logger.exception("a request failed")
+            self.refuse(RuntimeError(f"{type(error).__name__}: {error} (its log says where)"))
 
     def _hear(self) -> None:
         if not self._observes:
