@@ -1,6 +1,8 @@
 """Waiting for all workers with a limit, so that nobody waits for ever for one who never comes."""
 
 import contextlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -8,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from fleetx.roles import activity
-from fleetx.roles.stores import Store, patience
+from fleetx.roles.stores import Store, is_served, patience
 
 LONGEST_ACTION = timedelta(minutes=30)
 """How long workers wait for one that is still at work; torch's collectives wait as long."""
@@ -32,6 +34,7 @@ class Barrier:
     told: int = field(default=0, init=False)
     followed: int = field(default=0, init=False)
     unheard: str = field(default="", init=False)
+    met: Counter[str] = field(default_factory=Counter, init=False)
 
     def tell(self, call: str, fact: str) -> list[str]:
         """What every worker says in the same call, in their order.
@@ -116,8 +119,9 @@ class Barrier:
         read what it said before that, for they read in its order. It waits for a short time only:
         one of them may be gone.
         """
-        with contextlib.suppress(dist.DistError):  # worker 0 has gone already
-            self._excuse()
+        if self.size > 1 and is_served(self.store):  # else worker 0 has gone already
+            with contextlib.suppress(dist.DistError):
+                self._excuse()
         if self.unheard:
             with contextlib.suppress(dist.DistError):
                 self.store.wait([f"told/heard/{self.unheard}"], GRACE)
@@ -125,12 +129,11 @@ class Barrier:
 
     def _excuse(self) -> None:
         """In all that this worker would be asked next; what others count does without it."""
-        if self.size > 1:
-            self.store.set(_said(self.told + 1, self.index), _ENDED)
-            self.store.add("meeting/left", 1)
-            self.store.compare_set(_go(self.held + 1), "", f"{_ENDED}{self.index}")
-            self.store.add(f"action/read/{self.actions + 1}", 1)
-            self.store.compare_set(_verdict(self.actions + 1), "", f"worker {self.index}: {_WHY}")
+        self.store.set(_said(self.told + 1, self.index), _ENDED)
+        self.store.add("meeting/left", 1)
+        self.store.compare_set(_go(self.held + 1), "", f"{_ENDED}{self.index}")
+        self.store.add(f"action/read/{self.actions + 1}", 1)
+        self.store.compare_set(_verdict(self.actions + 1), "", f"worker {self.index}: {_WHY}")
 
     def ask(self, wish: str, why: str) -> None:
         """Leave a wish for worker 0, which looks with `asked`; waits for nobody."""
@@ -159,6 +162,32 @@ class Barrier:
             raise RuntimeError(_unreached(call, int(verdict.removeprefix(_ENDED))))
         if verdict:
             raise RuntimeError(f"{verdict}; {_ADVICE}")
+
+    def await_some(self, call: str, workers: Sequence[int]) -> None:
+        """Return when these workers, this one among them, have made the same call.
+
+        Args:
+            call: which it is.
+            workers: in their order; two groups with the same first and last worker are of other
+                sizes.
+        """
+        group = f"{workers[0]}-{workers[-1]}/{len(workers)}"
+        self.met[group] += 1
+        go, came = (f"some/{what}/{group}/{self.met[group]}" for what in ("go", "came"))
+        try:
+            if self.store.add(came, 1) == len(workers):
+                self.store.delete_key(came)
+                self.store.set(go, "")
+                # Everybody has come here, so nobody still waits for the round before.
+                self.store.delete_key(f"some/go/{group}/{self.met[group] - 1}")
+            with activity.meeting(call):
+                self.store.wait([go], patience())
+        except dist.DistError as error:
+            raise RuntimeError(
+                f"{call} was asked for by worker {self.index}, and not by all of those that share "
+                f"it ({', '.join(map(str, workers))}) within {int(patience().total_seconds())} s: "
+                "ask on all of them, and write it down on one"
+            ) from error
 
     def report(self, trouble: str) -> None:
         """Tell the others what went wrong with an action of all workers; hardly waits for them."""

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import socket
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
@@ -93,6 +94,20 @@ def visit_store(endpoint: str, timeout: timedelta) -> Store:
         host, port, is_master=False, timeout=timeout, wait_for_workers=False
     )
     return cast(Store, store)
+
+
+def is_served(store: Store) -> bool:
+    """Whether whoever keeps the store still does; torch itself prints a page where it does not."""
+    inner: Any = store
+    while hasattr(inner, "underlying_store"):
+        inner = inner.underlying_store
+    if not hasattr(inner, "port"):
+        return True
+    try:
+        with socket.create_connection((inner.host, inner.port), timeout=1):
+            return True
+    except OSError:
+        return False
 
 
 def make_group(store: Store, found: Identity, backend: str) -> None:

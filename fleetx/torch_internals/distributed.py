@@ -1,17 +1,20 @@
 """Process groups, meshes, DDP, FSDP2, and the meetings of torch's elastic launcher."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+    from torch.distributed.tensor import DTensor
 
 __all__ = [
     "FsdpRecord",
+    "answer_numbers",
     "backward_of_weights",
     "check_reduced",
     "exchanges_made",
@@ -75,6 +78,17 @@ def weights_share_nodes(weights: Sequence[nn.Parameter], groups: list[dict[str, 
         for weight, gradient in zip(weights, gradients, strict=True):
             weight.grad = gradient
     return False
+
+
+def answer_numbers(answer: "Callable[[DTensor], int | float | bool | complex]") -> None:
+    """Let this answer, in this process, when DTensors are asked for a number, as by ``item()``."""
+    from torch.distributed import tensor  # heavy, and rarely needed
+
+    def run(operator: object, args: tuple[Any, ...], kwargs: object) -> Any:
+        return answer(args[0])
+
+    dispatcher: Any = tensor.DTensor._op_dispatcher
+    dispatcher._custom_op_handlers[torch.ops.aten._local_scalar_dense.default] = run
 
 
 def seed_spread_tensors(seed: int, mesh: "DeviceMesh") -> None:

@@ -14,6 +14,7 @@ import fleetx as fleet
 from fleetx.plan.all_or_none import all_or_none
 from fleetx.roles import barrier, session
 from fleetx.roles.barrier import Barrier
+from fleetx.roles.stores import host_store, is_served, visit_store
 from fleetx.testing import world
 
 
@@ -187,3 +188,15 @@ def test_workers_of_a_job_hear_that_another_ended() -> None:
     assert early == ""
     assert first == last
     assert "fleet.barrier_worker() was not reached by: 1, because its script has ended" in first
+
+
+def test_who_ends_after_worker_0_does_so_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    """torch printed a page of frames for a word that nobody can read any more."""
+    kept, endpoint = host_store("127.0.0.1", timedelta(seconds=60))
+    visitor = visit_store(endpoint, timedelta(seconds=60))
+    visitor.set("a key", "a word")
+    assert is_served(visitor)
+    del kept
+    assert not is_served(visitor)
+    Barrier(visitor, 1, 2).close()
+    assert capfd.readouterr().err == ""

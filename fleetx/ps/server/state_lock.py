@@ -7,7 +7,7 @@ log, and the first to end would empty the folder of the other.
 from pathlib import Path
 from typing import IO
 
-from fleetx.ps.process_lock import TakenError, locked
+from fleetx.ps.tables.process_lock import TakenError, locked
 
 _held: dict[Path, IO[str]] = {}
 """Folder -> the open file that bears the lock; the kernel lets go of it however we end."""

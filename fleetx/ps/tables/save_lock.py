@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from fleetx.ps.process_lock import TakenError, locked, this_process
+from fleetx.ps.tables.process_lock import TakenError, locked, this_process
 
 WORKER = "worker"
 """Who writes the list of a save."""

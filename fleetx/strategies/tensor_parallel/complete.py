@@ -19,6 +19,7 @@ _WRONG: set[Function] = {
     *(torch.amax, torch.amin, Tensor.amax, Tensor.amin, F.adaptive_avg_pool2d),
     *(F.binary_cross_entropy, F.binary_cross_entropy_with_logits, F.cosine_embedding_loss),
     *(F.huber_loss, F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.soft_margin_loss),
+    *(torch.any, torch.all, Tensor.any, Tensor.all),
 }
 """Of which DTensor computes other numbers without a word: means of parts that are not equally
 large, sums along a dimension that is cut and counted from the end, windows over an edge."""
@@ -28,9 +29,19 @@ _WITHOUT_RULE: set[Function] = {
     *(F.hardtanh, F.relu6, F.softshrink, F.logsigmoid, F.bilinear, F.unfold),
     *(torch.cdist, torch.masked_select, torch.prod, torch.quantile, torch.trapezoid),
     *(Tensor.masked_select, Tensor.prod, Tensor.quantile, Tensor.unfold),
+    *(F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d),
+    *(F.lp_pool1d, F.lp_pool2d, F.ctc_loss, F.multilabel_soft_margin_loss),
+    *(torch.index_put, torch.polar, torch.take, torch.trace),
+    *(Tensor.index_put, Tensor.take, Tensor.trace),
 }
 """For which it has no rule, or none for their backward."""
-COMPLETE = frozenset(_WRITE_OR_MIX | _WRONG | _WITHOUT_RULE)
+_READ: set[Function] = {
+    *(torch.allclose, torch.bincount, torch.nonzero, torch.unique),
+    *(Tensor.allclose, Tensor.bincount, Tensor.nonzero, Tensor.unique),
+    *(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__contains__, Tensor.__format__),
+}
+"""What comes of them depends on all numbers, which no rank has."""
+COMPLETE = frozenset(_WRITE_OR_MIX | _WRONG | _WITHOUT_RULE | _READ)
 
 
 _GATHERS = frozenset({torch.gather, Tensor.gather})
@@ -49,3 +60,13 @@ def picks_by_tensor(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
         return False
     places = args[1] if isinstance(args[1], tuple) else (args[1],)
     return any(isinstance(place, Tensor) and place.dtype == torch.bool for place in places)
+
+
+def lists_places(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether it is ``torch.where(mask)``, whose result is as long as the mask has places."""
+    return func is torch.where and len(args) == 1
+
+
+def has_no_rule(error: Exception) -> bool:
+    """Whether DTensor knows no way to compute a function from parts."""
+    return isinstance(error, NotImplementedError) and "sharding strategy" in str(error)

@@ -3,7 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-CANNOT_RESHAPE = ("Attempted to flatten multiple dimensions", "unevenly sharded")
+CANNOT_RESHAPE = (
+    "Attempted to flatten multiple dimensions",
+    "Attempted to unbind along the sharded dimension",
+    "unevenly sharded",
+)
 _WHILE_TRACED = "when making fake tensor call"
 """What the compiler says of an operation that fails while it follows a forward."""
 _WRITES_IN_CODE = (

@@ -21,15 +21,23 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from fleetx.strategies.tensor_parallel.complete import COMPLETE, picks_by_tensor
+from fleetx.plan.whole_numbers import give_whole_numbers
+from fleetx.strategies.tensor_parallel.complete import (
+    COMPLETE,
+    has_no_rule,
+    lists_places,
+    picks_by_tensor,
+)
 from fleetx.strategies.tensor_parallel.draws import DRAWS, drawn
 from fleetx.strategies.tensor_parallel.explained import CANNOT_RESHAPE, explained
+from fleetx.strategies.tensor_parallel.pieces import CUTS, pieces
 from fleetx.strategies.tensor_parallel.placing import as_spread, is_cut, is_spread, placed, whole
 from fleetx.strategies.tensor_parallel.writes import (
     mark_copies,
     refuse_lost_gradient,
     refuse_lost_write,
     set_item,
+    written,
 )
 from fleetx.torch_internals import (
     is_view,
@@ -53,6 +61,7 @@ class Border:
         self._mesh = mesh
         self._rank = mesh.get_local_rank()
         self._here = _Here()
+        give_whole_numbers()
 
     def around(self, forward: Forward) -> Forward:
         """The forward of a module in a region; only the outermost one converts.
@@ -220,7 +229,9 @@ class _Mixing(TorchFunctionMode):
         spread = sum(map(is_spread, leaves))
         if not spread:
             return func(*args, **kwargs)
-        if func in COMPLETE or _lacks_gradient(func, args) or picks_by_tensor(func, args):
+        if func is Tensor.__iter__:
+            return iter(_flattening(self._mesh, Tensor.unbind, args, kwargs))
+        if _is_complete(func, args):
             return whole(self._mesh, func, *args, **kwargs)
         if spread < len(leaves):
             refuse_lost_gradient(func, args, kwargs, leaves)
@@ -251,6 +262,13 @@ class _Mixing(TorchFunctionMode):
         return _flattening(self._mesh, func, args, kwargs)
 
 
+def _is_complete(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether every rank computes it from the numbers of all."""
+    if func in COMPLETE or lists_places(func, args):
+        return True
+    return _lacks_gradient(func, args) or picks_by_tensor(func, args)
+
+
 def _lacks_gradient(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     """Whether it picks by numbers in a later dimension, for which 2.11 has no backward."""
     if func is not Tensor.__getitem__ or PICKS_ANYWHERE or not isinstance(args[1], tuple):
@@ -262,21 +280,26 @@ def _lacks_gradient(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
 def _flattening(
     mesh: DeviceMesh, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call it, with complete tensors where torch cannot reshape a dimension that is cut.
+    """Call it, with complete tensors where torch cannot compute it from parts.
 
-    2.11 cannot flatten one where a dimension lies before it, as that of samples before positions,
+    It has no rule for some functions; those that write keep to parts, for a copy would be lost.
+    2.11 cannot flatten a dimension where one lies before it, as that of samples before positions,
     and so a linear layer cannot, either. And no release splits one into a number of parts that the
     ranks do not divide, as a packed layer into queries, keys and values.
     """
+    compiling = torch.compiler.is_compiling()  # it follows gradients of pieces by itself
+    run = partial(pieces, func) if func in CUTS and not compiling else func
     try:
-        return func(*args, **kwargs)
+        return run(*args, **kwargs)
     except RuntimeError as error:
+        if not compiling and has_no_rule(error) and written(func, args, kwargs) is None:
+            return whole(mesh, func, *args, **kwargs)
         if not any(reason in str(error) for reason in CANNOT_RESHAPE):
             raise
     args, kwargs = tree_map_only(
         DTensor, lambda tensor: placed(tensor, mesh, Replicate()), (args, kwargs)
     )
-    return func(*args, **kwargs)
+    return run(*args, **kwargs)
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:

@@ -31,7 +31,7 @@ def _writes(func: Callable[..., Any]) -> bool:
     return special or (name.endswith("_") and not name.endswith("__"))
 
 
-def _written(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+def written(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
     """What a function changes; None if that is nothing."""
     if (out := kwargs.get("out")) is not None:
         return out
@@ -40,7 +40,7 @@ def _written(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> 
 
 def refuse_lost_write(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> None:
     """Stop a write to a view for which ranks exchanged what it shows, so that it is a copy."""
-    target = _written(func, args, kwargs)
+    target = written(func, args, kwargs)
     if is_spread(target) and _is_copy(target):
         name = getattr(func, "__name__", "")
         raise ValueError(
@@ -89,7 +89,7 @@ def refuse_lost_gradient(
     func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], leaves: list[Tensor]
 ) -> None:
     """Stop a write of a result of cut layers to a plain tensor, which has no gradient of it."""
-    target = _written(func, args, kwargs)
+    target = written(func, args, kwargs)
     plain = isinstance(target, Tensor) and not is_spread(target)
     if plain and torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves):
         name = getattr(func, "__name__", "")

@@ -1,0 +1,28 @@
+"""Numbers that scripts take out of tensors which are spread over workers: ``p.grad.norm().item()``.
+
+torch gives each worker what comes of its own part, without a word. Here the workers that share a
+tensor meet, and all of them get the number of the whole.
+"""
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from fleetx.roles.session import started, world
+from fleetx.torch_internals import answer_numbers
+
+CALL = "item(), float() or a condition of a tensor that is spread over workers"
+
+
+def give_whole_numbers() -> None:
+    """From now on, in this process."""
+    answer_numbers(_number)
+
+
+def _number(spread: DTensor) -> int | float | bool | complex:
+    if all(placement.is_replicate() for placement in spread.placements):
+        return spread.to_local().item()
+    # Before the exchange: a worker that asks alone would exchange with what others do meanwhile.
+    if started() and (barrier := world("item").barrier) is not None:
+        barrier.await_some(CALL, spread.device_mesh.mesh.flatten().tolist())
+    with torch.no_grad():
+        return spread.full_tensor().item()
