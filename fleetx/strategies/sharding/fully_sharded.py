@@ -102,9 +102,11 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
     # Loaded here: FSDP takes a second that jobs without sharding do not pay.
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    from fleetx.plan.parts_written import watch_parts
     from fleetx.plan.whole_numbers import give_whole_numbers
 
     give_whole_numbers()
+    watch_parts()
     common: dict[str, Any] = {"mesh": _mesh(job), "reshard_after_forward": again}
 
     def policy(parameters: Iterable[Tensor]) -> Any:

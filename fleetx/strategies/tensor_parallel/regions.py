@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
+from fleetx.plan.parts_written import watch_parts
 from fleetx.plan.whole_numbers import give_whole_numbers
 from fleetx.strategies.tensor_parallel.complete import (
     COMPLETE,
@@ -62,6 +63,7 @@ class Border:
         self._rank = mesh.get_local_rank()
         self._here = _Here()
         give_whole_numbers()
+        watch_parts()
 
     def around(self, forward: Forward) -> Forward:
         """The forward of a module in a region; only the outermost one converts.

@@ -1,0 +1,121 @@
+"""Writes to parts of tensors that are spread over workers: ``p.data[0].zero_()``, ``p[:3] = 0``.
+
+torch refuses some, and loses others without a word: where workers exchange what a part shows, the
+part is a copy. Here an assignment reaches the whole, on the workers that hold it; a write to a copy
+stops the next batch with the line where the part was taken.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate
+
+from fleetx.roles import activity
+from fleetx.torch_internals import (
+    function_modes_enabled,
+    part_held,
+    tree_iter,
+    tree_map_only,
+    version_of,
+)
+
+_VIEWING = (
+    *("__getitem__", "chunk", "diagonal", "expand", "flatten", "movedim", "narrow", "permute"),
+    *("reshape", "select", "split", "swapaxes", "tensor_split", "transpose", "unbind"),
+    *("unflatten", "unfold", "view", "view_as"),
+)
+"""Methods that show a part of a tensor."""
+_KEPT, _LARGE = 16, 16 << 20
+"""So many copies are watched at the same time, and none that takes more bytes."""
+_copies: deque[tuple[DTensor, int, str, str]] = deque(maxlen=_KEPT)
+"""With the version that each had when it was made, the method, and where it was called."""
+
+
+def watch_parts() -> None:
+    """From now on, in this process."""
+    if DTensor.__setitem__ is _set_item:
+        return
+    DTensor.__setitem__ = _set_item  # type: ignore[method-assign, assignment]
+    for name in _VIEWING:
+        setattr(DTensor, name, _watched(name))
+    activity.listeners.append(_hear)
+
+
+def _set_item(target: DTensor, index: Any, value: Any) -> None:
+    """Assign to the whole tensor, of which each worker keeps its part."""
+    if _is_followed(target, index, value):
+        Tensor.__setitem__(target, index, value)
+        return
+    others = [kept for kept in _copies if kept[0] is not value]
+    _copies.clear()  # of p[:3] *= 2, which writes to the copy and then assigns it
+    _copies.extend(others)
+    with torch.no_grad():
+        changed = target.full_tensor().clone()
+        index, value = tree_map_only(DTensor, DTensor.full_tensor, (index, value))
+        changed[index] = value
+        mesh = target.device_mesh
+        everywhere = DTensor.from_local(changed, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    target.copy_(everywhere.redistribute(placements=target.placements))
+
+
+def _is_followed(*values: Any) -> bool:
+    """Whether autograd, the compiler or a region of tensor_parallel sees to it."""
+    if torch.compiler.is_compiling() or function_modes_enabled():
+        return True
+    tensors = [leaf for leaf in tree_iter(values) if isinstance(leaf, Tensor)]
+    return torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+
+
+def _watched(name: str) -> Callable[..., Any]:
+    plain: Callable[..., Any] = getattr(Tensor, name)
+
+    def method(self: DTensor, *args: Any, **kwargs: Any) -> Any:
+        found = plain(self, *args, **kwargs)
+        if _is_followed(self):
+            return found
+        note = partial(_noted, own=_place(self), name=name, line=_line())
+        return note(found) if isinstance(found, DTensor) else type(found)(map(note, found))
+
+    return method
+
+
+def _noted(part: DTensor, *, own: int, name: str, line: str) -> Any:
+    """The part; a copy, whose place is not that of the whole, with a version of its own.
+
+    So is a part of a copy.
+    """
+    same = _place(part) in {0, own} and not any(_place(copied) == own for copied, *_ in _copies)
+    if same or part.nbytes > _LARGE:
+        return part
+    copied: Any = part.data  # else writes to the whole would be counted, too
+    _copies.append((copied, version_of(copied), name, line))
+    return copied
+
+
+def _place(spread: DTensor) -> int:
+    """Where this worker's tensor lies; 0 for one of no numbers."""
+    return part_held(spread).untyped_storage().data_ptr()
+
+
+def _line() -> str:
+    frame = sys._getframe(2)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _hear(doing: str) -> None:
+    if not _copies or doing != "in forward":
+        return
+    written = [(name, line) for copied, was, name, line in _copies if version_of(copied) != was]
+    _copies.clear()
+    if written:
+        name, line = written[0]
+        raise RuntimeError(
+            f"{line} takes a part ({name}) of a tensor that is spread over workers and writes to "
+            "it; they exchanged what it shows, so it is a copy, and the tensor did not change. "
+            "Assign to the part, on all workers: parameter[:3] = parameter[:3] * 2"
+        )

@@ -1,0 +1,134 @@
+"""Writes to parts of parameters that workers share take effect, or the next batch is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fleetx as fleet
+from fleetx.testing import world
+from tests.plan.test_whole_numbers import CUT, SHARDED, mlp
+
+Write = Callable[[Tensor], object]
+
+
+def row(p: Tensor) -> None:
+    p[0] = 0.0
+
+
+def last_row(p: Tensor) -> None:
+    p.data[-1] = torch.arange(float(p.shape[1]))
+
+
+def columns(p: Tensor) -> None:
+    p[:, 2:5] = 1.0
+
+
+def rows_of_its_own(p: Tensor) -> None:
+    p[:2] = p[2:4] * 2
+
+
+def scaled(p: Tensor) -> None:
+    p.data[1:3] *= 2
+
+
+def scaled_columns(p: Tensor) -> None:
+    p[:, 1:3] *= 2
+
+
+def masked(p: Tensor) -> None:
+    p[p > 0] = 0.0
+
+
+def numbered(p: Tensor) -> None:
+    p[torch.tensor([0, 3])] = 9.0
+
+
+def turned(p: Tensor) -> None:
+    p.data.t()[0] = 5.0
+
+
+WRITES = [row, last_row, columns, rows_of_its_own, scaled, scaled_columns]
+WRITES += [masked, numbered, turned]
+
+
+def laid_out(flags: dict[str, Any]) -> Any:
+    strategy = fleet.DistributedStrategy()
+    for flag, options in flags.items():
+        setattr(strategy, flag, True)
+        setattr(strategy, f"{flag}_configs", options)
+    fleet.init(is_collective=True, strategy=strategy)
+    return fleet.distributed_model(mlp())
+
+
+def weights(model: Any) -> list[nn.Parameter]:
+    return [model[0].weight, model[2].weight]
+
+
+def differences(flags: dict[str, Any]) -> list[str]:
+    found = []
+    for write in WRITES:
+        ours, usual = laid_out(flags), mlp()
+        with torch.no_grad():
+            for spread, plain in zip(weights(ours), weights(usual), strict=True):
+                write(spread)
+                write(plain)
+                whole: Any = spread
+                if not torch.equal(whole.full_tensor(), plain):
+                    found.append(write.__name__)
+        ours(torch.randn(2, 8)).sum().backward()  # none is refused
+    return found
+
+
+@pytest.mark.parametrize("flags", [SHARDED, CUT], ids=["sharded", "cut"])
+def test_assignments_reach_the_whole(flags: dict[str, Any]) -> None:
+    """torch refused those of numbers, and lost others without a word."""
+    assert world(2).run(differences, flags) == [[], []]
+
+
+def emptied(p: Tensor) -> None:
+    p.data[-1].zero_()
+
+
+def halved(p: Tensor) -> None:
+    p.data.chunk(2)[1].mul_(0.5)
+
+
+def filled(p: Tensor) -> None:
+    p.data.narrow(0, 1, 2).fill_(1.0)
+
+
+def of_a_part(p: Tensor) -> None:
+    p.data[1:4][0].zero_()
+
+
+def refusal(write: Write) -> str:
+    model = laid_out(SHARDED)
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    def step() -> None:
+        optimizer.minimize(model(torch.randn(2, 8)).sum())
+
+    with torch.no_grad():
+        seen = model[0].weight[3], model[0].weight.split(5)  # may be looked at
+        model[0].weight.mul_(0.5)
+        model[0].weight[0] = 1.0
+    step()
+    assert all(isinstance(part, Tensor) for part in seen[1])
+    with torch.no_grad():
+        write(model[0].weight)
+    with pytest.raises(RuntimeError) as caught:
+        step()
+    step()  # said once
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("write", [emptied, halved, filled, of_a_part])
+def test_a_write_to_a_copy_stops_the_next_batch(write: Write) -> None:
+    """It was lost, and the script went on."""
+    line = write.__code__.co_firstlineno + 1
+    for sentence in world(2).run(refusal, write):
+        assert f"test_parts_written.py:{line} takes a part (" in sentence
+        assert "so it is a copy, and the tensor did not change. Assign to the part" in sentence
