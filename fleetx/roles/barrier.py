@@ -1,6 +1,7 @@
 """Waiting for all workers with a limit, so that nobody waits for ever for one who never comes."""
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ LONGEST_ACTION = timedelta(minutes=30)
 """How long workers wait for one that is still at work; torch's collectives wait as long."""
 GRACE = timedelta(seconds=10)
 """How long worker 0 stays after a failure, so that others can read of it."""
+PARTING = 1.0
+"""Seconds for which it stays for others that end at the same time."""
 
 
 @dataclass
@@ -122,6 +125,8 @@ class Barrier:
         if self.size > 1 and is_served(self.store):  # else worker 0 has gone already
             with contextlib.suppress(dist.DistError):
                 self._excuse()
+                if self.index == 0:
+                    self._see_off()
         if self.unheard:
             with contextlib.suppress(dist.DistError):
                 self.store.wait([f"told/heard/{self.unheard}"], GRACE)
@@ -134,6 +139,13 @@ class Barrier:
         self.store.compare_set(_go(self.held + 1), "", f"{_ENDED}{self.index}")
         self.store.add(f"action/read/{self.actions + 1}", 1)
         self.store.compare_set(_verdict(self.actions + 1), "", f"worker {self.index}: {_WHY}")
+        self.store.set(_left(self.index), "")  # the last word, which nobody answers
+
+    def _see_off(self) -> None:
+        """Let others that end now speak: torch prints a page where the store goes meanwhile."""
+        ended, until = [_left(index) for index in range(self.size)], time.monotonic() + PARTING
+        while not self.store.check(ended) and time.monotonic() < until:
+            time.sleep(0.005)
 
     def ask(self, wish: str, why: str) -> None:
         """Leave a wish for worker 0, which looks with `asked`; waits for nobody."""
@@ -318,6 +330,10 @@ def _unreached(call: str, index: int) -> str:
 
 def _said(told: int, index: int) -> str:
     return f"meeting/said/{told}/{index}"
+
+
+def _left(index: int) -> str:
+    return f"ended/{index}"
 
 
 def _go(held: int) -> str:
