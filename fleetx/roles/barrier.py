@@ -135,7 +135,7 @@ class Barrier:
     def _excuse(self) -> None:
         """In all that this worker would be asked next; what others count does without it."""
         self.store.set(_said(self.told + 1, self.index), _ENDED)
-        self.store.add("meeting/left", 1)
+        self.store.add(_leaving(self.held + 1), 1)
         self.store.compare_set(_go(self.held + 1), "", f"{_ENDED}{self.index}")
         self.store.add(f"action/read/{self.actions + 1}", 1)
         self.store.compare_set(_verdict(self.actions + 1), "", f"worker {self.index}: {_WHY}")
@@ -277,8 +277,9 @@ class Barrier:
 
     def _leave(self) -> None:
         """Worker 0 goes last: it may keep the store, which would go with it."""
-        empty = f"meeting/empty/{self.held}"
-        if self.store.add("meeting/left", 1) == self.held * self.size:
+        empty, left = f"meeting/empty/{self.held}", _leaving(self.held)
+        if self.store.add(left, 1) == self.size:
+            self.store.delete_key(left)
             self.store.set(empty, "")
         if self.index == 0:
             self.store.wait([empty], patience())
@@ -338,6 +339,10 @@ def _left(index: int) -> str:
 
 def _go(held: int) -> str:
     return f"meeting/go/{held}"
+
+
+def _leaving(held: int) -> str:
+    return f"meeting/left/{held}"
 
 
 def _verdict(action: int) -> str:

@@ -200,3 +200,17 @@ def test_who_ends_after_worker_0_does_so_in_silence(capfd: pytest.CaptureFixture
     assert not is_served(visitor)
     Barrier(visitor, 1, 2).close()
     assert capfd.readouterr().err == ""
+
+
+def test_a_worker_may_end_before_others_have_left_a_meeting() -> None:
+    """What it says at its end is no answer to the meeting before."""
+    store = HashStore()
+    slow = Slow(store)
+    first, second = Barrier(slow, 0, 2), Barrier(store, 1, 2)
+    keeper = in_thread(lambda: first.await_all("a call"))
+    second.await_all("a call")
+    assert slow.asked.wait(60)  # the first one is inside, and has not left
+    second.close()
+    slow.may_read.set()
+    keeper.join(60)
+    assert not keeper.is_alive()
