@@ -53,6 +53,7 @@ class OperatorClock:
         self._device, self._worker = device, worker
         # What a card computes does not depend on what ran before, and its host runs ahead.
         self._rehearsal = Rehearsal() if calls_models and device.type == "cpu" else None
+        self._models: list[nn.Module] = []
         self.known: dict[str, tuple[float, float]] = {}
         """What was measured: a call, a model's own call, or a rule of updates -> seconds."""
 
@@ -94,13 +95,21 @@ class OperatorClock:
         """Seconds of the model's own forward and backward; not numbers where it may not run."""
         if self._rehearsal is None:
             return UNKNOWN
-        key = f"model {call.run.key} {call.samples}"
+        key = f"model {self._named(call.model)}{call.run.key} {call.samples}"
         if key not in self.known:
             with _threads(self._worker.threads):
                 forward, backward = self._rehearsal(call, self._worker.memory_gigabytes * 1e9 / 2)
             crowding = self._worker.crowding
             self.known[key] = forward * crowding, backward * crowding
         return self.known[key]
+
+    def _named(self, model: nn.Module) -> str:
+        """Nothing for the first one, its number for another."""
+        numbers = [at for at, other in enumerate(self._models) if other is model]
+        if not numbers:
+            self._models.append(model)
+            numbers = [len(self._models) - 1]
+        return f"{numbers[0]} " if numbers[0] else ""
 
     def fused(self) -> FusedKernels:
         """What kernels of compiled code take; on a CPU plans do not compile by themselves."""

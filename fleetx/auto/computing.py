@@ -78,8 +78,8 @@ def _checkpoints(pace: Pace, device: Device) -> float:
 
 def _rehearsed(accounts: Accounts, device: Device) -> tuple[float, float]:
     """What forward and backward take of what their operators do, where the model itself has run."""
-    clock, share = accounts.subject.clock, accounts.undivided
-    if clock is None or device.runs_ahead or share.work is None:
+    clock = accounts.subject.clock
+    if clock is None or device.runs_ahead or (share := accounts.undivided).work is None:
         return 1.0, 1.0
     kernels, host = _kernels(share.work, device), _host(share.work, device)
     took = clock.called(accounts.undivided_call)

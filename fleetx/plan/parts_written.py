@@ -6,8 +6,10 @@ stops the next batch with the line where the part was taken.
 """
 
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,14 +17,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
+from fleetx.plan.whole_numbers import meet
 from fleetx.roles import activity
-from fleetx.torch_internals import (
-    function_modes_enabled,
-    part_held,
-    tree_iter,
-    tree_map_only,
-    version_of,
-)
+from fleetx.torch_internals import part_held, tree_iter, tree_map_only, version_of
 
 _VIEWING = (
     *("__getitem__", "chunk", "diagonal", "expand", "flatten", "movedim", "narrow", "permute"),
@@ -30,10 +27,31 @@ _VIEWING = (
     *("unflatten", "unfold", "view", "view_as"),
 )
 """Methods that show a part of a tensor."""
+_PLACES = int | slice | type(Ellipsis)
 _KEPT, _LARGE = 16, 16 << 20
 """So many copies are watched at the same time, and none that takes more bytes."""
 _copies: deque[tuple[DTensor, int, str, str]] = deque(maxlen=_KEPT)
 """With the version that each had when it was made, the method, and where it was called."""
+
+
+class _Here(threading.local):
+    """Of a thread."""
+
+    regions = 0
+    """That see to writes by themselves, and that it is in."""
+
+
+_here = _Here()
+
+
+@contextmanager
+def seen_to() -> Iterator[None]:
+    """Inside, somebody else sees to writes to parts."""
+    _here.regions += 1
+    try:
+        yield
+    finally:
+        _here.regions -= 1
 
 
 def watch_parts() -> None:
@@ -51,6 +69,7 @@ def _set_item(target: DTensor, index: Any, value: Any) -> None:
     if _is_followed(target, index, value):
         Tensor.__setitem__(target, index, value)
         return
+    meet(target, "an assignment to a part of a tensor that is spread over workers")
     others = [kept for kept in _copies if kept[0] is not value]
     _copies.clear()  # of p[:3] *= 2, which writes to the copy and then assigns it
     _copies.extend(others)
@@ -65,7 +84,7 @@ def _set_item(target: DTensor, index: Any, value: Any) -> None:
 
 def _is_followed(*values: Any) -> bool:
     """Whether autograd, the compiler or a region of tensor_parallel sees to it."""
-    if torch.compiler.is_compiling() or function_modes_enabled():
+    if torch.compiler.is_compiling() or _here.regions:
         return True
     tensors = [leaf for leaf in tree_iter(values) if isinstance(leaf, Tensor)]
     return torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
@@ -76,12 +95,22 @@ def _watched(name: str) -> Callable[..., Any]:
 
     def method(self: DTensor, *args: Any, **kwargs: Any) -> Any:
         found = plain(self, *args, **kwargs)
-        if _is_followed(self):
+        if _is_followed(self) or not _is_view(name, self, args):
             return found
         note = partial(_noted, own=_place(self), name=name, line=_line())
         return note(found) if isinstance(found, DTensor) else type(found)(map(note, found))
 
     return method
+
+
+def _is_view(name: str, whole: DTensor, args: tuple[Any, ...]) -> bool:
+    """Whether it would be one of a plain tensor, so that writes to it are writes to the whole."""
+    if torch.is_inference_mode_enabled() or whole.is_inference():  # there versions are not counted
+        return False
+    if name == "__getitem__":
+        places = args[0] if isinstance(args[0], tuple) else args
+        return all(place is None or isinstance(place, _PLACES) for place in places)
+    return name not in {"reshape", "flatten"} or whole.is_contiguous()
 
 
 def _noted(part: DTensor, *, own: int, name: str, line: str) -> Any:

@@ -21,8 +21,15 @@ def give_whole_numbers() -> None:
 def _number(spread: DTensor) -> int | float | bool | complex:
     if all(placement.is_replicate() for placement in spread.placements):
         return spread.to_local().item()
-    # Before the exchange: a worker that asks alone would exchange with what others do meanwhile.
-    if started() and (barrier := world("item").barrier) is not None:
-        barrier.await_some(CALL, spread.device_mesh.mesh.flatten().tolist())
+    meet(spread, CALL)
     with torch.no_grad():
         return spread.full_tensor().item()
+
+
+def meet(spread: DTensor, call: str) -> None:
+    """Wait for those that share a tensor, with a limit.
+
+    A worker that exchanges alone would do so with whatever the others exchange next.
+    """
+    if started() and (barrier := world("item").barrier) is not None:
+        barrier.await_some(call, spread.device_mesh.mesh.flatten().tolist())

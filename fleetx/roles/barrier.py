@@ -139,6 +139,8 @@ class Barrier:
         self.store.compare_set(_go(self.held + 1), "", f"{_ENDED}{self.index}")
         self.store.add(f"action/read/{self.actions + 1}", 1)
         self.store.compare_set(_verdict(self.actions + 1), "", f"worker {self.index}: {_WHY}")
+        if self.index == 0:
+            self.store.compare_set(_lead(self.followed + 1), "", f"worker 0: {_WHY}")
         self.store.set(_left(self.index), "")  # the last word, which nobody answers
 
     def _see_off(self) -> None:
@@ -167,7 +169,7 @@ class Barrier:
             with activity.meeting(call):
                 self.store.wait([go], patience())
                 verdict = self.store.get(go).decode()
-                self._leave()
+                self._leave(verdict)
         except dist.DistError as error:
             raise RuntimeError(f"{call} {self._absent()}; {_ADVICE}") from error
         if verdict.startswith(_ENDED):
@@ -195,6 +197,9 @@ class Barrier:
             with activity.meeting(call):
                 self.store.wait([go], patience())
         except dist.DistError as error:
+            with contextlib.suppress(dist.DistError):  # whoever goes on has not come
+                self.store.add(came, -1)
+                self.met[group] -= 1
             raise RuntimeError(
                 f"{call} was asked for by worker {self.index}, and not by all of those that share "
                 f"it ({', '.join(map(str, workers))}) within {int(patience().total_seconds())} s: "
@@ -229,7 +234,7 @@ class Barrier:
         along; after a failure for a short time only.
         """
         self.followed += 1
-        go, came = f"lead/go/{self.followed}", f"lead/came/{self.followed}"
+        go, came = _lead(self.followed), f"lead/came/{self.followed}"
         if trouble:
             self.store.set(go, trouble)
         elif self.store.add(came, 1) == leaders:
@@ -242,7 +247,7 @@ class Barrier:
     def follow(self, call: str, leaders: int) -> str:
         """Wait for the leaders; returns the trouble that one of them had, if any."""
         self.followed += 1
-        go, read = f"lead/go/{self.followed}", f"lead/read/{self.followed}"
+        go, read = _lead(self.followed), f"lead/read/{self.followed}"
         with activity.meeting(call):
             self.store.wait([go], LONGEST_ACTION)
         said = self.store.get(go).decode()
@@ -275,15 +280,19 @@ class Barrier:
         # Everybody has come here, so nobody still reads the message of the round before.
         self.store.delete_key(_go(self.held - 1))
 
-    def _leave(self) -> None:
+    def _leave(self, verdict: str) -> None:
         """Worker 0 goes last: it may keep the store, which would go with it."""
         empty, left = f"meeting/empty/{self.held}", _leaving(self.held)
         if self.store.add(left, 1) == self.size:
             self.store.delete_key(left)
             self.store.set(empty, "")
         if self.index == 0:
-            self.store.wait([empty], patience())
-            self.store.delete_key(empty)
+            try:
+                self.store.wait([empty], GRACE if verdict.startswith(_ENDED) else patience())
+                self.store.delete_key(empty)
+            except dist.DistStoreError:
+                if not verdict.startswith(_ENDED):  # others may never come to this call
+                    raise
 
     def _seated(self) -> list[str]:
         seats = [_seat(index) for index in range(self.size)]
@@ -343,6 +352,10 @@ def _go(held: int) -> str:
 
 def _leaving(held: int) -> str:
     return f"meeting/left/{held}"
+
+
+def _lead(followed: int) -> str:
+    return f"lead/go/{followed}"
 
 
 def _verdict(action: int) -> str:

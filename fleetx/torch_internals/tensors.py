@@ -9,7 +9,6 @@ from torch import Tensor
 __all__ = [
     "after_backward",
     "current_backward",
-    "function_modes_enabled",
     "has_gradient_hooks",
     "has_tensor_hooks",
     "hooks_of",
@@ -54,11 +53,6 @@ def hooks_of(leaf: Tensor) -> tuple[list[Any], list[Any]]:
 def version_of(tensor: Tensor) -> int:
     """How often a tensor was written in place; autograd itself compares it."""
     return tensor._version
-
-
-def function_modes_enabled() -> bool:
-    """Whether somebody follows all functions of torch that this thread calls."""
-    return bool(torch._C._len_torch_function_stack())
 
 
 def is_view(tensor: Tensor) -> bool:

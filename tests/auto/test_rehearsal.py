@@ -1,13 +1,17 @@
 """A model's own forward and backward, as a copy of it runs on the CPU that is here."""
 
+import random
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import isnan
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -224,3 +228,66 @@ def automatic(trials: int) -> list[int]:
 def test_models_run_only_where_plans_may_be_tried(trials: int) -> None:
     (found,) = world(1).run(automatic, trials)
     assert bool(found) == (trials > 0)
+
+
+class Meeting(nn.Linear):
+    """Exchanges in its forward, as losses over all workers' samples do."""
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        found = super().forward(x)
+        gathered = found.detach().clone()
+        dist.all_reduce(gathered)
+        return found - gathered
+
+
+def exchanging() -> list[float]:
+    fleet.init(is_collective=True)
+    return [*Rehearsal()(accounts(Meeting(4, 4), torch.ones(2, 4)).undivided_call, ROOM)]
+
+
+def test_a_model_that_exchanges_does_not_run() -> None:
+    """The other workers do something else meanwhile."""
+    (found,) = world(1).run(exchanging)
+    assert all(map(isnan, found))
+
+
+def test_each_model_has_its_own_times() -> None:
+    clock = OperatorClock(CPU, WORKER, calls_models=True)
+    quick, slow = nn.Linear(4, 4), Sleeper(4, 4)
+    for model in (quick, slow, quick):
+        clock.called(accounts(model, torch.ones(2, 4)).undivided_call)
+    (first, second) = (took[0] for key, took in clock.known.items() if key.startswith("model"))
+    assert second >= 0.02 > first
+
+
+class Penalty(nn.Module):
+    """A criterion with numbers of its own, which also reads the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.calls = [model], nn.Parameter(torch.zeros(()))
+        self.seen: Tensor
+        self.register_buffer("seen", torch.zeros(()))
+
+    @override
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.seen += random.random() + np.random.rand()
+        (model,) = self.model
+        return outputs.mean() + self.calls + sum(p.square().sum() for p in model.parameters())
+
+
+def test_a_criterion_is_left_alone() -> None:
+    model = nn.Linear(4, 4)
+    criterion = Penalty(model)
+    found = accounts(model, torch.ones(2, 4)).undivided_call
+    call = replace(found, criterion=criterion, targets=torch.zeros(2))
+    random.seed(3)
+    np.random.seed(3)
+    forward, _ = Rehearsal()(call, ROOM)
+    assert forward > 0
+    assert criterion.seen == 0
+    assert criterion.calls.grad is None
+    assert model.weight.grad is None
+    assert random.random() == random.Random(3).random()
+    assert np.random.rand() == np.random.RandomState(3).rand()

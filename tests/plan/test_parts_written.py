@@ -132,3 +132,35 @@ def test_a_write_to_a_copy_stops_the_next_batch(write: Write) -> None:
     for sentence in world(2).run(refusal, write):
         assert f"test_parts_written.py:{line} takes a part (" in sentence
         assert "so it is a copy, and the tensor did not change. Assign to the part" in sentence
+
+
+def scratch() -> bool:
+    """What plain torch copies, too, and what code of an evaluation does."""
+    model = laid_out(SHARDED)
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    weight = model[0].weight
+    before = weight.full_tensor().clone()
+    with torch.no_grad():
+        weight.data.t().reshape(-1).mul_(2)
+    with torch.inference_mode():
+        model(torch.randn(2, 8))
+        (weight * 2)[3].zero_()
+    same = torch.equal(weight.full_tensor(), before)
+    optimizer.minimize(model(torch.randn(2, 8)).sum())
+    return same
+
+
+def test_writes_to_copies_of_plain_torch_stop_nothing() -> None:
+    assert world(2).run(scratch) == [True, True]
+
+
+def elsewhere() -> list[float]:
+    weight = laid_out(SHARDED)[0].weight
+    with torch.device("cpu"), torch.no_grad():
+        weight[:3] *= 0.0
+        weight[0] = 1.0
+    return weight.full_tensor()[:3].sum(1).tolist()
+
+
+def test_a_default_device_changes_nothing() -> None:
+    assert world(2).run(elsewhere) == [[8.0, 0.0, 0.0]] * 2

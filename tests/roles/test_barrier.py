@@ -214,3 +214,36 @@ def test_a_worker_may_end_before_others_have_left_a_meeting() -> None:
     slow.may_read.set()
     keeper.join(60)
     assert not keeper.is_alive()
+
+
+def test_worker_0_does_not_wait_for_those_that_never_come_to_what_one_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(barrier, "GRACE", timedelta(seconds=0.1))
+    store = HashStore()
+    Barrier(store, 1, 3).close()
+    with pytest.raises(RuntimeError, match="a call was not reached by: 1, because its script"):
+        Barrier(store, 0, 3).await_all("a call")
+
+
+def test_followers_hear_that_worker_0_ended() -> None:
+    store = HashStore()
+    Barrier(store, 0, 2).close()
+    assert Barrier(store, 1, 2).follow("a call", 1).startswith("worker 0: its script has ended")
+
+
+def test_whoever_asked_alone_may_ask_with_the_others_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = HashStore()
+    workers = [Barrier(store, index, 2) for index in range(2)]
+    with monkeypatch.context() as patch:
+        patch.setattr(barrier, "patience", lambda: timedelta(seconds=0.1))
+        with pytest.raises(RuntimeError, match="was asked for by worker 0, and not by all"):
+            workers[0].await_some("a number", [0, 1])
+    asking = in_thread(lambda: workers[1].await_some("a number", [0, 1]))
+    asking.join(0.2)
+    assert asking.is_alive()
+    workers[0].await_some("a number", [0, 1])
+    asking.join(60)
+    assert not asking.is_alive()

@@ -35,13 +35,13 @@ _WITHOUT_RULE: set[Function] = {
     *(Tensor.index_put, Tensor.take, Tensor.trace),
 }
 """For which it has no rule, or none for their backward."""
-_READ: set[Function] = {
+READ: set[Function] = {
     *(torch.allclose, torch.bincount, torch.nonzero, torch.unique),
     *(Tensor.allclose, Tensor.bincount, Tensor.nonzero, Tensor.unique),
     *(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__contains__, Tensor.__format__),
 }
 """What comes of them depends on all numbers, which no rank has."""
-COMPLETE = frozenset(_WRITE_OR_MIX | _WRONG | _WITHOUT_RULE | _READ)
+COMPLETE = frozenset(_WRITE_OR_MIX | _WRONG | _WITHOUT_RULE | READ)
 
 
 _GATHERS = frozenset({torch.gather, Tensor.gather})

@@ -21,10 +21,11 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from fleetx.plan.parts_written import watch_parts
-from fleetx.plan.whole_numbers import give_whole_numbers
+from fleetx.plan.parts_written import seen_to, watch_parts
+from fleetx.plan.whole_numbers import CALL, give_whole_numbers, meet
 from fleetx.strategies.tensor_parallel.complete import (
     COMPLETE,
+    READ,
     has_no_rule,
     lists_places,
     picks_by_tensor,
@@ -126,6 +127,7 @@ class Border:
             mha.set_fastpath_enabled(False)
             stack.callback(mha.set_fastpath_enabled, fast)
             stack.enter_context(implicit_replication())
+            stack.enter_context(seen_to())
             stack.enter_context(_Mixing(self._mesh, self._rank))
             yield
 
@@ -234,7 +236,7 @@ class _Mixing(TorchFunctionMode):
         if func is Tensor.__iter__:
             return iter(_flattening(self._mesh, Tensor.unbind, args, kwargs))
         if _is_complete(func, args):
-            return whole(self._mesh, func, *args, **kwargs)
+            return self._completed(func, leaves, args, kwargs)
         if spread < len(leaves):
             refuse_lost_gradient(func, args, kwargs, leaves)
             args, kwargs = tree_map_only(
@@ -245,6 +247,15 @@ class _Mixing(TorchFunctionMode):
         if torch.compiler.is_compiling():
             mark_copies(func, args, found)
         return found
+
+    def _completed(
+        self, func: Callable[..., Any], leaves: list[Any], args: Any, kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call it with whole tensors."""
+        if func in READ and not torch.compiler.is_compiling():
+            for cut in filter(is_cut, leaves[:1]):  # a script may read on one rank alone
+                meet(cut, CALL)
+        return whole(self._mesh, func, *args, **kwargs)
 
     def _computed(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
