@@ -138,6 +138,7 @@ def scratch() -> bool:
     """What plain torch copies, too, and what code of an evaluation does."""
     model = laid_out(SHARDED)
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer.minimize(model(torch.randn(2, 8)).sum())
     weight = model[0].weight
     before = weight.full_tensor().clone()
     with torch.no_grad():
