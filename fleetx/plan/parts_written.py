@@ -69,6 +69,9 @@ def _set_item(target: DTensor, index: Any, value: Any) -> None:
     if _is_followed(target, index, value):
         Tensor.__setitem__(target, index, value)
         return
+    if _is_mask(index, target) and not isinstance(value, Tensor):
+        target.masked_fill_(index, value)  # which each worker can do alone, as rules of updates do
+        return
     meet(target, "an assignment to a part of a tensor that is spread over workers")
     others = [kept for kept in _copies if kept[0] is not value]
     _copies.clear()  # of p[:3] *= 2, which writes to the copy and then assigns it
@@ -80,6 +83,11 @@ def _set_item(target: DTensor, index: Any, value: Any) -> None:
         mesh = target.device_mesh
         everywhere = DTensor.from_local(changed, mesh, [Replicate()] * mesh.ndim, run_check=False)
     target.copy_(everywhere.redistribute(placements=target.placements))
+
+
+def _is_mask(index: Any, target: DTensor) -> bool:
+    spread = isinstance(index, DTensor) and index.dtype == torch.bool
+    return spread and index.shape == target.shape
 
 
 def _is_followed(*values: Any) -> bool:

@@ -22,6 +22,7 @@ RULES: dict[str, Rule] = {
     "RAdam": lambda held: torch.optim.RAdam(held, lr=0.01),
     "RMSprop": lambda held: torch.optim.RMSprop(held, lr=0.01),
     "Adagrad": lambda held: torch.optim.Adagrad(held, lr=0.01),
+    "Rprop": lambda held: torch.optim.Rprop(held, lr=0.01),
     # Its products in bfloat16 are rounded in another order.
     "Muon": lambda held: torch.optim.Muon(held, lr=0.02),
 }
@@ -29,7 +30,6 @@ ROUNDED = {"Muon": 0.1}
 
 REFUSED: dict[str, Rule] = {
     "Adafactor": lambda held: torch.optim.Adafactor(held, lr=0.05),
-    "Rprop": lambda held: torch.optim.Rprop(held, lr=0.01),
 }
 
 CUT: dict[str, dict[str, Any]] = {
