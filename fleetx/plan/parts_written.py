@@ -6,10 +6,8 @@ stops the next batch with the line where the part was taken.
 """
 
 import sys
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,9 +15,11 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
+from fleetx.plan.followed import is_followed
+from fleetx.plan.whole_answers import computes
 from fleetx.plan.whole_numbers import meet
 from fleetx.roles import activity
-from fleetx.torch_internals import part_held, tree_iter, tree_map_only, version_of
+from fleetx.torch_internals import part_held, tree_map_only, version_of
 
 _VIEWING = (
     *("__getitem__", "chunk", "diagonal", "expand", "flatten", "movedim", "narrow", "permute"),
@@ -34,26 +34,6 @@ _copies: deque[tuple[DTensor, int, str, str]] = deque(maxlen=_KEPT)
 """With the version that each had when it was made, the method, and where it was called."""
 
 
-class _Here(threading.local):
-    """Of a thread."""
-
-    regions = 0
-    """That see to writes by themselves, and that it is in."""
-
-
-_here = _Here()
-
-
-@contextmanager
-def seen_to() -> Iterator[None]:
-    """Inside, somebody else sees to writes to parts."""
-    _here.regions += 1
-    try:
-        yield
-    finally:
-        _here.regions -= 1
-
-
 def watch_parts() -> None:
     """From now on, in this process."""
     if DTensor.__setitem__ is _set_item:
@@ -66,7 +46,7 @@ def watch_parts() -> None:
 
 def _set_item(target: DTensor, index: Any, value: Any) -> None:
     """Assign to the whole tensor, of which each worker keeps its part."""
-    if _is_followed(target, index, value):
+    if is_followed(target, index, value):
         Tensor.__setitem__(target, index, value)
         return
     if _is_mask(index, target) and not isinstance(value, Tensor):
@@ -90,20 +70,12 @@ def _is_mask(index: Any, target: DTensor) -> bool:
     return spread and index.shape == target.shape
 
 
-def _is_followed(*values: Any) -> bool:
-    """Whether autograd, the compiler or a region of tensor_parallel sees to it."""
-    if torch.compiler.is_compiling() or _here.regions:
-        return True
-    tensors = [leaf for leaf in tree_iter(values) if isinstance(leaf, Tensor)]
-    return torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
-
-
 def _watched(name: str) -> Callable[..., Any]:
-    plain: Callable[..., Any] = getattr(Tensor, name)
+    plain = computes(name)
 
     def method(self: DTensor, *args: Any, **kwargs: Any) -> Any:
         found = plain(self, *args, **kwargs)
-        if _is_followed(self) or not _is_view(name, self, args):
+        if is_followed(self) or not _is_view(name, self, args):
             return found
         note = partial(_noted, own=_place(self), name=name, line=_line())
         return note(found) if isinstance(found, DTensor) else type(found)(map(note, found))

@@ -1,6 +1,7 @@
 """The step of a job without any strategy, which strategies then change verb by verb."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ def plain_step(job: Job) -> Step:
     def update() -> bool:
         assert job.optimizer is not None
         try:
-            job.optimizer.step()
+            with _stepping(job.optimizer):
+                job.optimizer.step()
         except (dist.DistError, torch.OutOfMemoryError, PlanError):
             raise
         except Exception as error:
@@ -58,6 +60,17 @@ def plain_step(job: Job) -> Step:
         update=update,
         settle=lambda loss: None,
     )
+
+
+def _stepping(optimizer: Optimizer) -> AbstractContextManager[None]:
+    """Rules that torch has no tested way for see whole tensors where parts do not do."""
+    library = type(optimizer).__module__.partition(".")[0]
+    known = library in {"torch", "fleetx"} and not isinstance(optimizer, torch.optim.Adafactor)
+    if known or not _cut_over(optimizer):
+        return nullcontext()
+    from fleetx.plan.other_rules import computed_whole  # which needs DTensor
+
+    return computed_whole()
 
 
 def _cut_over(optimizer: Optimizer) -> str:

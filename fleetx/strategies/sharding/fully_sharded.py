@@ -103,9 +103,9 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     from fleetx.plan.parts_written import watch_parts
-    from fleetx.plan.whole_numbers import give_whole_numbers
+    from fleetx.plan.whole_answers import answer_as_whole_ones
 
-    give_whole_numbers()
+    answer_as_whole_ones()
     watch_parts()
     common: dict[str, Any] = {"mesh": _mesh(job), "reshard_after_forward": again}
 

@@ -107,7 +107,7 @@ def test_the_border_is_open_again_after_an_error() -> None:
             border.around(fail)(numbers(2))
     assert type(border.around(lambda x: x)(numbers(2))) is Tensor
     with pytest.raises(RuntimeError, match="mixed"):
-        as_spread(numbers(2), border._mesh) + torch.ones(2)
+        torch.add(as_spread(numbers(2), border._mesh), torch.ones(2))
 
 
 MIXED: dict[str, Callable[[Tensor], Tensor]] = {

@@ -1,4 +1,4 @@
-"""Functions that every rank computes completely, because torch cannot compute them from parts."""
+"""Functions that every rank computes completely: from parts of tensors torch cannot."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +41,10 @@ READ: set[Function] = {
     *(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__contains__, Tensor.__format__),
 }
 """What comes of them depends on all numbers, which no rank has."""
+WRITE_WRONGLY: frozenset[Function] = frozenset(
+    {Tensor.index_add_, Tensor.index_copy_, Tensor.scatter_add_}
+)
+"""Which write to a part by the places of the whole, or to a copy."""
 COMPLETE = frozenset(_WRITE_OR_MIX | _WRONG | _WITHOUT_RULE | READ)
 
 
