@@ -1,8 +1,9 @@
 """What ``distributed_optimizer`` returns: an optimizer whose step goes through the plan."""
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NoReturn, cast
 
 import torch
@@ -18,6 +19,7 @@ from fleetx.comm.held_gradients import forget_gradients
 from fleetx.engine.engine import ONE_LOSS, Engine
 from fleetx.expected import FUNCTION, MAPPING, a, expect
 from fleetx.plan.compose import extend
+from fleetx.plan.plain_step import ready_for
 from fleetx.plan.strategy import REGISTRY
 
 _BASE = a(Optimizer, "a torch.optim optimizer")
@@ -269,7 +271,19 @@ class DistributedOptimizer(Optimizer):
         """Everything else, such as the hooks that torch keeps in an optimizer, is the inner's."""
         if name == "_inner":
             raise AttributeError(name)
-        return getattr(self._inner, name)
+        found = getattr(self._inner, name)
+        is_own = inspect.ismethod(found) and found.__self__ is self._inner
+        return self._ready(found) if is_own else found
+
+    def _ready(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that only this rule has, as SAM's ``first_step()``."""
+
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with ready_for(self._inner):
+                return method(*args, **kwargs)
+
+        return call
 
     @override
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

@@ -70,6 +70,14 @@ def writes_to(func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     return [one for one in tree_iter(target) if isinstance(one, Tensor)]
 
 
+def summed(found: DTensor) -> DTensor:
+    """Sums of parts, added up at once: torch refuses to change waiting ones in place."""
+    if not any(where.is_partial() for where in found.placements):
+        return found
+    places = [Replicate() if where.is_partial() else where for where in found.placements]
+    return found.redistribute(placements=places)
+
+
 def everywhere(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
     """A tensor that is equal on all workers, as one of those that are spread."""
     return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False)

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from fleetx.plan.from_parts import COMPLETE, WRITE_WRONGLY
-from fleetx.plan.gathered_calls import gathered, is_spread, is_unknown, writes_to
+from fleetx.plan.gathered_calls import gathered, is_spread, is_unknown, summed, writes_to
 from fleetx.torch_internals import part_held, tree_iter, tree_map_only
 
 Function = Callable[..., Any]
@@ -60,15 +60,7 @@ class _Whole(TorchFunctionMode):
             if _is_each(func, args):
                 return _each(func, args, kwargs)
             return gathered(spread.device_mesh, func, args, kwargs)
-        return tree_map_only(DTensor, _summed, found)
-
-
-def _summed(found: DTensor) -> DTensor:
-    """Sums of parts, added up at once: torch refuses to change waiting ones in place."""
-    if not any(where.is_partial() for where in found.placements):
-        return found
-    places = [Replicate() if where.is_partial() else where for where in found.placements]
-    return found.redistribute(placements=places)
+        return tree_map_only(DTensor, summed, found)
 
 
 def _is_each(func: Function, args: tuple[Any, ...]) -> bool:

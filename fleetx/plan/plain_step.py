@@ -28,7 +28,7 @@ def plain_step(job: Job) -> Step:
     def update() -> bool:
         assert job.optimizer is not None
         try:
-            with _stepping(job.optimizer):
+            with ready_for(job.optimizer):
                 job.optimizer.step()
         except (dist.DistError, torch.OutOfMemoryError, PlanError):
             raise
@@ -62,8 +62,8 @@ def plain_step(job: Job) -> Step:
     )
 
 
-def _stepping(optimizer: Optimizer) -> AbstractContextManager[None]:
-    """Rules that torch has no tested way for see whole tensors where parts do not do."""
+def ready_for(optimizer: Optimizer) -> AbstractContextManager[None]:
+    """Where methods of rules that nobody here knows see whole tensors if parts do not do."""
     library = type(optimizer).__module__.partition(".")[0]
     known = library in {"torch", "fleetx"} and not isinstance(optimizer, torch.optim.Adafactor)
     if known or not _cut_over(optimizer):

@@ -15,7 +15,7 @@ from torch.distributed.tensor.experimental import implicit_replication
 
 from fleetx.plan.followed import is_followed, is_seen_to
 from fleetx.plan.from_parts import COMPLETE, WRITE_WRONGLY
-from fleetx.plan.gathered_calls import gathered, is_unknown
+from fleetx.plan.gathered_calls import gathered, is_spread, is_unknown, summed
 from fleetx.plan.whole_numbers import give_whole_numbers, meet
 
 _READ = ("__array__", "__contains__", "numpy", "tolist")
@@ -24,7 +24,7 @@ _COMPUTED = (
     *("__iadd__", "__isub__", "__imul__", "__itruediv__", "__matmul__", "__rmatmul__"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__and__", "__or__"),
     *("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "copy_", "lerp", "lerp_"),
-    *("addcmul", "addcmul_", "addcdiv", "addcdiv_", "matmul", "mm", "bmm", "where", "dot"),
+    *("addcmul", "addcmul_", "addcdiv", "addcdiv_", "matmul", "mm", "bmm", "where"),
     *("masked_fill", "masked_fill_", "masked_select", "maximum", "minimum", "clamp", "clamp_"),
     *("allclose", "argmax", "argmin", "bincount", "cumsum", "cumprod", "cummax", "cummin"),
     *("logcumsumexp", "amax", "amin", "any", "all", "nonzero", "prod", "quantile", "nanquantile"),
@@ -40,6 +40,10 @@ _RIGHT_OF_ALL = frozenset({"any", "all", "amax", "amin", "argmax", "argmin"})
 """Wrong along some dimensions, and right of all numbers, which one need not gather."""
 
 
+_SUMMED = ("dot", "max", "mean", "min", "nansum", "norm", "std", "sum", "var", "vdot")
+"""Methods whose results torch leaves to be added up, and then refuses to change in place."""
+
+
 def answer_as_whole_ones() -> None:
     """From now on, in this process."""
     give_whole_numbers()
@@ -51,6 +55,8 @@ def answer_as_whole_ones() -> None:
     setattr(DTensor, "__iter__", _iterate)  # noqa: B010
     for name in _COMPUTED:
         setattr(DTensor, name, computes(name))
+    for name in _SUMMED:
+        setattr(DTensor, name, _adds_up(name))
 
 
 def _format(self: DTensor, spec: str) -> str:
@@ -70,6 +76,16 @@ def _reads(name: str) -> Callable[..., Any]:
             return plain(self, *args, **kwargs)
         meet(self, f"{name}() of a tensor that is spread over workers")
         return plain(self.full_tensor(), *args, **kwargs)
+
+    return method
+
+
+def _adds_up(name: str) -> Callable[..., Any]:
+    plain = computes(name)
+
+    def method(self: DTensor, *args: Any, **kwargs: Any) -> Any:
+        found = plain(self, *args, **kwargs)
+        return found if is_followed(self) or not is_spread(found) else summed(found)
 
     return method
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
@@ -120,6 +121,40 @@ def test_rules_are_those_of_a_plain_run(names: list[str], axis: str) -> None:
             apart = (found[key] - wanted).abs().max()
             assert moved > 0, name
             assert apart <= ROUNDED.get(name, 1e-3) * moved, (name, key, apart, moved)
+
+
+def sharpness_aware(parameters: Iterable[Tensor]) -> Any:
+    library = importlib.import_module("pytorch_optimizer")
+    return library.SAM([*parameters], torch.optim.SGD, rho=0.05, lr=0.05)
+
+
+def in_two_steps(net: nn.Module, optimizer: Any, share: slice) -> dict[str, Tensor]:
+    for inputs, targets in batches():
+        F.mse_loss(net(inputs[share]), targets[share]).backward()
+        optimizer.first_step(zero_grad=True)
+        F.mse_loss(net(inputs[share]), targets[share]).backward()
+        optimizer.second_step(zero_grad=True)
+    return fleet.full_state_dict(net) if dist.is_initialized() else net.state_dict()
+
+
+def sharpness_aware_here(axis: str | None) -> dict[str, Tensor]:
+    strategy = fleet.DistributedStrategy()
+    for flag, value in CUT.get(axis or "", {}).items():
+        setattr(strategy, flag, value)
+    fleet.init(is_collective=True, strategy=strategy)
+    net = fleet.distributed_model(make())
+    optimizer = fleet.distributed_optimizer(sharpness_aware(net.parameters()))
+    share = slice(None) if axis else slice(fleet.worker_index(), None, 2)
+    return in_two_steps(net, optimizer, share)
+
+
+@pytest.mark.parametrize("axis", [None, "tp"])
+def test_methods_that_only_one_rule_has_see_whole_tensors(axis: str | None) -> None:
+    net = make()
+    wanted = in_two_steps(net, sharpness_aware(net.parameters()), slice(None))
+    found = world(2).run(sharpness_aware_here, axis)[0]
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-6)
 
 
 def refused(axis: str) -> str:

@@ -47,6 +47,7 @@ READ: dict[str, Callable[[Tensor], Any]] = {
     "times a plain one": lambda p: p @ torch.ones(COLUMNS, 2),
     "close": lambda p: p.allclose(p + 1e-9),
     "any": lambda p: (p > 0.2).any(-2),
+    "squared norm": lambda p: p.norm().pow_(2),
 }
 WRITE: dict[str, Callable[[Tensor], Any]] = {
     "pruned": lambda p: p.mul_(MASK),
