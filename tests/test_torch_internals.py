@@ -374,6 +374,7 @@ def test_groups_meshes_and_spread_parameters() -> None:
     assert not internals.is_fsdp(model)
     fully_shard(model, mesh=mesh["b"])
     assert internals.is_fsdp(model)
+    internals.begin_fsdp(model)
     records = internals.fsdp_records(model)
     owners = [internals.fsdp_owner(record) for record in records]
     assert owners == [(model[0], "weight"), (model[0], "bias")]

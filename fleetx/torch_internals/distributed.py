@@ -16,6 +16,7 @@ __all__ = [
     "FsdpRecord",
     "answer_numbers",
     "backward_of_weights",
+    "begin_fsdp",
     "check_reduced",
     "exchanges_made",
     "exposed_exchange",
@@ -132,6 +133,11 @@ FsdpRecord: TypeAlias = Any
 def is_fsdp(module: nn.Module) -> bool:
     """Whether FSDP2 has spread the module; asks without loading FSDP."""
     return hasattr(module, "_get_fsdp_state")
+
+
+def begin_fsdp(model: Any) -> None:
+    """Let FSDP know that this is the whole model, whatever part of it runs first."""
+    model._get_fsdp_state()._lazy_init()
 
 
 def fsdp_records(module: Any) -> list[FsdpRecord]:

@@ -20,7 +20,7 @@ from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.strategies.sharding.entered_backward import gather_where_entered
 from fleetx.strategies.sharding.failures import weights_read
-from fleetx.strategies.sharding.first_inference import gather_first_outside_of_inference
+from fleetx.strategies.sharding.first_forward import begin_as_whole
 from fleetx.strategies.sharding.first_order import refuse_second_order
 from fleetx.strategies.sharding.returned_weights import copy_returned_weights
 from fleetx.strategies.sharding.through_gloo import at_full_speed
@@ -127,7 +127,7 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
     if is_gloo(job.device, job.mesh["sharding"].get_group()):
         at_full_speed(model)
     gather_where_entered(model, units)
-    gather_first_outside_of_inference(model, units)
+    begin_as_whole(model, units)
     refuse_second_order(model)
     if again:
         copy_returned_weights(model, units)
