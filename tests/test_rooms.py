@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "fleetx"
 ROOMS = [
     *("torch_internals", "pages"),
     *("roles", "launch", "comm", "graph", "ps", "nn"),
+    "spread",
     *("plan", "record"),
     *("strategies", "optim"),
     *("config", "auto", "engine", "tracking", "api"),

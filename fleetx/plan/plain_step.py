@@ -68,7 +68,7 @@ def ready_for(optimizer: Optimizer) -> AbstractContextManager[None]:
     known = library in {"torch", "fleetx"} and not isinstance(optimizer, torch.optim.Adafactor)
     if known or not _cut_over(optimizer):
         return nullcontext()
-    from fleetx.plan.other_rules import computed_whole  # which needs DTensor
+    from fleetx.spread.other_rules import computed_whole  # which needs DTensor
 
     return computed_whole()
 

@@ -103,8 +103,8 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
     # Loaded here: FSDP takes a second that jobs without sharding do not pay.
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    from fleetx.plan.parts_written import watch_parts
-    from fleetx.plan.whole_answers import answer_as_whole_ones
+    from fleetx.spread.parts_written import watch_parts
+    from fleetx.spread.whole_answers import answer_as_whole_ones
 
     answer_as_whole_ones()
     watch_parts()

@@ -21,11 +21,11 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from fleetx.plan.followed import seen_to
-from fleetx.plan.from_parts import COMPLETE, READ, has_no_rule, lists_places, picks_by_tensor
-from fleetx.plan.parts_written import watch_parts
-from fleetx.plan.whole_answers import answer_as_whole_ones
-from fleetx.plan.whole_numbers import CALL, meet
+from fleetx.spread.followed import seen_to
+from fleetx.spread.from_parts import COMPLETE, READ, has_no_rule, lists_places, picks_by_tensor
+from fleetx.spread.parts_written import watch_parts
+from fleetx.spread.whole_answers import answer_as_whole_ones
+from fleetx.spread.whole_numbers import CALL, meet
 from fleetx.strategies.tensor_parallel.draws import DRAWS, drawn
 from fleetx.strategies.tensor_parallel.explained import CANNOT_RESHAPE, explained
 from fleetx.strategies.tensor_parallel.pieces import CUTS, pieces

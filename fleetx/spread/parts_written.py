@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
-from fleetx.plan.followed import is_followed
-from fleetx.plan.whole_answers import computes
-from fleetx.plan.whole_numbers import meet
 from fleetx.roles import activity
+from fleetx.spread.followed import is_followed
+from fleetx.spread.whole_answers import computes
+from fleetx.spread.whole_numbers import meet
 from fleetx.torch_internals import part_held, tree_map_only, version_of
 
 _VIEWING = (

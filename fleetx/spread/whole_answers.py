@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.experimental import implicit_replication
 
-from fleetx.plan.followed import is_followed, is_seen_to
-from fleetx.plan.from_parts import COMPLETE, WRITE_WRONGLY
-from fleetx.plan.gathered_calls import gathered, is_spread, is_unknown, summed
-from fleetx.plan.whole_numbers import give_whole_numbers, meet
+from fleetx.spread.followed import is_followed, is_seen_to
+from fleetx.spread.from_parts import COMPLETE, WRITE_WRONGLY
+from fleetx.spread.gathered_calls import gathered, is_spread, is_unknown, summed
+from fleetx.spread.whole_numbers import give_whole_numbers, meet
 
 _READ = ("__array__", "__contains__", "numpy", "tolist")
 _COMPUTED = (

@@ -14,8 +14,8 @@ from torch.distributed.tensor.experimental import implicit_replication
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from fleetx.plan.from_parts import COMPLETE, WRITE_WRONGLY
-from fleetx.plan.gathered_calls import gathered, is_spread, is_unknown, summed, writes_to
+from fleetx.spread.from_parts import COMPLETE, WRITE_WRONGLY
+from fleetx.spread.gathered_calls import gathered, is_spread, is_unknown, summed, writes_to
 from fleetx.torch_internals import part_held, tree_iter, tree_map_only
 
 Function = Callable[..., Any]

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
-from fleetx.plan.from_parts import has_no_rule
+from fleetx.spread.from_parts import has_no_rule
 from fleetx.torch_internals import tree_iter, tree_map_only
 
 Function = Callable[..., Any]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import fleetx as fleet
 from fleetx.testing import world
-from tests.plan.test_whole_numbers import CUT, SHARDED, mlp
+from tests.spread.test_whole_numbers import CUT, SHARDED, mlp
 
 Write = Callable[[Tensor], object]
 
