@@ -1,5 +1,6 @@
 """What the steps of a forward cost, and where to cut so that the dearest part is cheapest."""
 
+import operator
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -169,21 +170,62 @@ def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-def points(graph: Graph, costs: Mapping[str, float], parts: int) -> list[str]:
+def points(
+    graph: Graph, costs: Mapping[str, float], parts: int, model: nn.Module | None = None
+) -> list[str]:
     """The submodules that begin the second and each later part.
 
-    Of all ways to cut before submodules that run once, one whose dearest part is cheapest.
+    Of all ways to cut before submodules that run once, one whose dearest part is cheapest. Where
+    that leaves a part without parameters, for which there is no optimizer, one of those that begin
+    with a submodule that has some.
+
+    Args:
+        graph: the forward.
+        costs: what each node costs, by its name.
+        parts: how many there shall be.
+        model: whose parameters are looked for; None: nobody needs any.
 
     Raises:
         ValueError: There are fewer such submodules than parts.
     """
     begins = layers(graph)
+    _check(begins, parts, "")
+    found = _cut(graph, costs, begins, parts)
+    if model is None or _all_hold(model, graph, found):
+        return found
+    begins = [begins[0], *[layer for layer in begins if _holds(model, layer)][1:]]
+    _check(begins, parts, " and have parameters")
+    return _cut(graph, costs, begins, parts)
+
+
+def _all_hold(model: nn.Module, graph: Graph, found: Sequence[str]) -> bool:
+    """Whether each part has parameters."""
+    nodes = list(graph.nodes)
+    targets = [str(node.target) for node in nodes]
+    borders = [0, *map(targets.index, found), len(nodes)]
+    return all(
+        any(_holds(model, node) for node in nodes[begin:end]) for begin, end in pairwise(borders)
+    )
+
+
+def _holds(model: nn.Module, node: Node) -> bool:
+    """Whether it computes with parameters."""
+    if node.op == "get_attr":
+        return isinstance(operator.attrgetter(str(node.target))(model), nn.Parameter)
+    called = node.op == "call_module"
+    return called and any(True for _ in model.get_submodule(str(node.target)).parameters())
+
+
+def _check(begins: Sequence[Node], parts: int, which: str) -> None:
     if len(begins) < parts:
         raise ValueError(
-            f"the model has {len(begins)} layers that could begin a stage, and the pipeline has "
-            f"{parts} stages; set pp_degree to at most {len(begins)}, or give the model more "
+            f"the model has {len(begins)} layers that could begin a stage{which}, and the pipeline "
+            f"has {parts} stages; set pp_degree to at most {len(begins)}, or give the model more "
             "submodules that run once."
         )
+
+
+def _cut(graph: Graph, costs: Mapping[str, float], begins: Sequence[Node], parts: int) -> list[str]:
     nodes = list(graph.nodes)
     position = {node: at for at, node in enumerate(nodes)}
     borders = [0, *(position[layer] for layer in begins[1:]), len(nodes)]

@@ -145,7 +145,7 @@ def balanced(
     else:
         here = balance.costs(model, graph, sample)
         costs, counted = dict(zip(here, agreed(list(here.values())), strict=True)), "counted work"
-    found = tuple(balance.points(graph, costs, wanted))
+    found = tuple(balance.points(graph, costs, wanted, model))
     if sample is None:
         logger.info(
             "pipeline: stages begin at %s, balanced by numbers of parameters; call "

@@ -43,6 +43,20 @@ def test_too_few_layers() -> None:
         balance.points(graph, {}, 3)
 
 
+def test_each_part_has_parameters() -> None:
+    """An optimizer refuses a stage of nothing but an activation."""
+    layers = [layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.ReLU())]
+    model = nn.Sequential(nn.Flatten(), *layers, nn.Linear(8, 2))
+    graph = followed(model)
+    costs = {f"_{number}": 1.0 for number in range(10)}
+    dear = costs | {"_4": 100.0}
+    assert balance.points(graph, dear, 3) == ["4", "5"]
+    assert balance.points(graph, dear, 3, model) == ["3", "5"]
+    assert balance.points(graph, costs, 5, model) == balance.points(graph, costs, 5)
+    with pytest.raises(ValueError, match=r"has 5 layers that .* and have parameters, .* 8 stages"):
+        balance.points(graph, costs, 8, model)
+
+
 def test_sizes_stand_for_costs_but_not_those_of_lookups() -> None:
     model = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8))
     graph = followed(model)
