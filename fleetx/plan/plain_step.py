@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,9 @@ from torch.optim import Optimizer
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job
 from fleetx.plan.step import Driven, Step
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 def unscaled(loss: Tensor) -> Tensor:
@@ -66,11 +69,12 @@ def ready_for(optimizer: Optimizer) -> AbstractContextManager[None]:
     """Where methods of rules that nobody here knows see whole tensors if parts do not do."""
     library = type(optimizer).__module__.partition(".")[0]
     known = library in {"torch", "fleetx"} and not isinstance(optimizer, torch.optim.Adafactor)
-    if known or not _cut_over(optimizer):
+    meshes = [] if known else _meshes(optimizer)
+    if not meshes:
         return nullcontext()
     from fleetx.spread.other_rules import computed_whole  # which needs DTensor
 
-    return computed_whole()
+    return computed_whole(max(meshes, key=lambda mesh: mesh.ndim))
 
 
 def _cut_over(optimizer: Optimizer) -> str:
@@ -78,10 +82,15 @@ def _cut_over(optimizer: Optimizer) -> str:
 
     DTensor is not imported: jobs without one shall not pay for loading it.
     """
+    names = (mesh.mesh_dim_names or () for mesh in _meshes(optimizer))
+    return " and ".join(sorted({axis for found in names for axis in found}))
+
+
+def _meshes(optimizer: Optimizer) -> "list[DeviceMesh]":
+    """Over which its parameters are spread."""
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     meshes = (getattr(parameter, "device_mesh", None) for parameter in parameters)
-    names = (mesh.mesh_dim_names or () for mesh in meshes if mesh is not None)
-    return " and ".join(sorted({axis for found in names for axis in found}))
+    return [mesh for mesh in meshes if mesh is not None]
 
 
 def _cannot_update(optimizer: Optimizer, axes: str, error: Exception) -> str:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.overrides import TorchFunctionMode
@@ -16,6 +18,7 @@ from typing_extensions import override
 
 from fleetx.spread.from_parts import COMPLETE, WRITE_WRONGLY
 from fleetx.spread.gathered_calls import gathered, is_spread, is_unknown, summed, writes_to
+from fleetx.spread.same_numbers import SameNumbers
 from fleetx.torch_internals import part_held, tree_iter, tree_map_only
 
 Function = Callable[..., Any]
@@ -24,18 +27,42 @@ _MIX = ("_foreach_norm", "_foreach_max", "_foreach_powsum")
 """Of the functions of lists, those that put the numbers of a tensor together."""
 
 
+_FILLS = frozenset(
+    {
+        *(Tensor.bernoulli_, Tensor.cauchy_, Tensor.exponential_, Tensor.geometric_),
+        *(Tensor.log_normal_, Tensor.normal_, Tensor.random_, Tensor.uniform_),
+    }
+)
+_MAKES = frozenset(
+    {
+        *(torch.bernoulli, torch.multinomial, torch.normal, torch.poisson, torch.rand),
+        *(torch.rand_like, torch.randint, torch.randint_like, torch.randn, torch.randn_like),
+        *(torch.randperm, Tensor.bernoulli, Tensor.multinomial),
+    }
+)
+DRAWS = _FILLS | _MAKES
+"""Functions that draw random numbers."""
+
+
 @contextmanager
-def computed_whole() -> Iterator[None]:
+def computed_whole(mesh: DeviceMesh) -> Iterator[None]:
     """Inside, what torch cannot compute from parts is computed from whole tensors.
 
     All workers run the same step, and torch refuses by shapes and places, which are known
     everywhere: what one of them gathers, the others gather, too.
+
+    Args:
+        mesh: the workers that share tensors.
     """
-    with implicit_replication(), _Whole():
+    with SameNumbers(mesh) as numbers, implicit_replication(), _Whole(numbers):
         yield
 
 
 class _Whole(TorchFunctionMode):
+    def __init__(self, numbers: SameNumbers) -> None:
+        super().__init__()
+        self._numbers = numbers
+
     @override
     def __torch_function__(
         self,
@@ -46,6 +73,10 @@ class _Whole(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         spread = next(filter(is_spread, tree_iter((args, kwargs))), None)
+        if func in DRAWS:
+            self._numbers.agree()
+            if spread is not None:
+                return _drawn(spread, func, args, kwargs)
         if spread is None:
             return func(*args, **kwargs)
         wrong = func in COMPLETE or func in WRITE_WRONGLY
@@ -61,6 +92,15 @@ class _Whole(TorchFunctionMode):
                 return _each(func, args, kwargs)
             return gathered(spread.device_mesh, func, args, kwargs)
         return tree_map_only(DTensor, summed, found)
+
+
+def _drawn(
+    spread: DTensor, func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """All workers draw for the whole tensor, and each keeps its part."""
+    found = gathered(spread.device_mesh, func, args, kwargs)
+    made = func in _MAKES and found.shape == spread.shape
+    return found.redistribute(placements=spread.placements) if made else found
 
 
 def _is_each(func: Function, args: tuple[Any, ...]) -> bool:

@@ -157,6 +157,42 @@ def test_methods_that_only_one_rule_has_see_whole_tensors(axis: str | None) -> N
         torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-6)
 
 
+def with_noise(net: nn.Module, optimizer: Any, share: slice, seed: int) -> dict[str, Tensor]:
+    pairs = batches()
+    torch.manual_seed(seed)
+    for inputs, targets in pairs:
+        F.mse_loss(net(inputs[share]), targets[share]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return fleet.full_state_dict(net) if dist.is_initialized() else net.state_dict()
+
+
+def with_noise_here(axis: str) -> tuple[dict[str, Tensor], Tensor]:
+    strategy = fleet.DistributedStrategy()
+    for flag, value in CUT[axis].items():
+        setattr(strategy, flag, value)
+    fleet.init(is_collective=True, strategy=strategy)
+    net, number = fleet.distributed_model(make()), fleet.worker_index()
+    rule = from_pytorch_optimizer("gravity")(net.parameters())
+    share = slice(number, None, 2) if axis == "sharding" else slice(None)
+    optimizer = fleet.distributed_optimizer(rule)
+    return with_noise(net, optimizer, share, 7 + number), torch.rand(3)
+
+
+@pytest.mark.parametrize("axis", CUT)
+def test_workers_draw_the_numbers_of_the_first(axis: str) -> None:
+    """A rule that begins with random momentum; each worker has a seed of its own."""
+    net = make()
+    rule = from_pytorch_optimizer("gravity")(net.parameters())
+    wanted, next_ones = with_noise(net, rule, slice(None), 7), torch.rand(3)
+    first, second = world(2).run(with_noise_here, axis)
+    for key, value in wanted.items():
+        torch.testing.assert_close(first[0][key], value, rtol=1e-4, atol=1e-6)
+    torch.manual_seed(8)
+    assert torch.equal(second[1], torch.rand(3)), "its own go on as if nothing had been drawn"
+    assert torch.equal(first[1], next_ones)
+
+
 def refused(axis: str) -> str:
     OTHERS["kron"] = partial(from_pytorch_optimizer, "kron")
     with pytest.raises(fleet.PlanError) as caught:
