@@ -12,10 +12,10 @@ without amp.
     python -m benchmarks.lattice --table benchmarks/lattice.json  # what was measured before
     python -m benchmarks.lattice --again benchmarks/lattice.json  # the same, reckoned anew
 
-Plans are measured in two rounds, the second in the other order; the lesser time counts. Ctrl-C or
---seconds keep what was measured, and the next run with the same --json goes on from there. The file
-also has what the machine was measured to do, and each operator on it: by these, --again finds what
-is expected now of plans that were measured then.
+Plans are measured in two rounds (--rounds), the second in the other order; the least time counts.
+Ctrl-C or --seconds keep what was measured, and the next run with the same --json goes on from
+there. The file also has what the machine was measured to do, and each operator on it: by these,
+--again finds what is expected now of plans that were measured then.
 
 On cores that others use, `chrt -f 10 python -m benchmarks.lattice` (root) lets workers come first;
 where they are more than the cores, `chrt -r 10`.
@@ -280,10 +280,10 @@ def _row(name: str, workers: int, search: Search, planned: Planned) -> Row:
     }
 
 
-def measure(rows: list[Row], keep: Callable[[], None], seconds: float) -> None:
-    """Run what was not run yet, in two rounds, for so long."""
+def measure(rows: list[Row], keep: Callable[[], None], seconds: float, rounds: int) -> None:
+    """Run what was not run yet, in so many rounds, for so long."""
     until = time.monotonic() + seconds
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for at, row in enumerate(_spread(rows) if number % 2 == 0 else _spread(rows)[::-1]):
             if len(row.setdefault("measured", [])) > number:
                 continue
@@ -380,6 +380,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=JOBS, default=[*JOBS])
     parser.add_argument("--most", type=int, help="plans of each case (default: all)")
     parser.add_argument("--json", type=Path, help="where figures are kept")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each case")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of each case, at most")
     parser.add_argument("--table", type=Path, help="print what is kept, and measure nothing")
     parser.add_argument("--again", type=Path, help="the same, with what is expected now")
@@ -394,7 +395,7 @@ def main() -> None:
             if not rows:
                 rows = rows_of(name, workers, options.most, kept)
                 kept.rows += rows
-            measure(rows, partial(kept.save, options.json), options.seconds)
+            measure(rows, partial(kept.save, options.json), options.seconds, options.rounds)
     table(kept.rows)
 
 

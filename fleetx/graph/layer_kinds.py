@@ -41,8 +41,13 @@ Cuts = dict[nn.Module, str]
 """Submodule -> one of ``KINDS``."""
 
 
-def why_not(known: Layers, path: str, kind: str, degree: int) -> str | None:
-    """Why a submodule cannot be cut in that way, and what to do instead; None if it can."""
+def why_not(
+    known: Layers, path: str, kind: str, degree: int, elsewhere: Collection[nn.Module] = ()
+) -> str | None:
+    """Why a submodule cannot be cut in that way, and what to do instead; None if it can.
+
+    Weights of modules ``elsewhere`` are on other ranks.
+    """
     module, parent = known[path], known[path.rpartition(".")[0]]
     if any(isinstance(m, nn.MultiheadAttention) for m in (module, parent)):
         return (
@@ -53,7 +58,8 @@ def why_not(known: Layers, path: str, kind: str, degree: int) -> str | None:
     if kind == "sequence":
         return _why_not_by_position(module)
     kinds = (nn.Linear, nn.Embedding) if kind == "vocabulary" else (nn.Linear,)
-    if not isinstance(module, kinds) or parameters_of(module).get("weight") is None:
+    lacks = module not in elsewhere and parameters_of(module).get("weight") is None
+    if not isinstance(module, kinds) or lacks:
         names = " or ".join(f"nn.{cls.__name__}" for cls in kinds)
         return (
             f"a {type(module).__name__}, and {kind!r} cuts {names} with a weight of its own; "

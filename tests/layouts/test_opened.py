@@ -1,5 +1,6 @@
 """A pipeline may be cut inside a submodule, and then other strategies leave its forward alone."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,7 +48,14 @@ def batch() -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def plain() -> list[float]:
+def paired() -> nn.Module:
+    """Two layers that belong together, and one that stands alone."""
+    torch.manual_seed(0)
+    pair = nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh(), nn.Linear(SIZE, SIZE))
+    return nn.Sequential(pair, nn.Tanh(), nn.Linear(SIZE, SIZE))
+
+
+def plain(build: Callable[[], nn.Module] = build) -> list[float]:
     model, (inputs, targets) = build(), batch()
     update, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
     for _ in range(STEPS):
@@ -59,7 +67,7 @@ def plain() -> list[float]:
     return losses
 
 
-def trained(flags: dict[str, Any]) -> list[float]:
+def trained(flags: dict[str, Any], build: Callable[[], nn.Module] = build) -> list[float]:
     strategy: Any = fleet.DistributedStrategy()
     strategy.pipeline = True
     strategy.pipeline_configs = {"split": ["encoder.layers.2"], "accumulate_steps": 2}
@@ -103,3 +111,21 @@ def test_the_opened_module_cannot_be_replayed() -> None:
         world(4).run(
             trained, {"recompute": True, "recompute_configs": {"checkpoints": ["encoder"]}}
         )
+
+
+def test_a_stage_of_which_a_plan_cuts_nothing() -> None:
+    """As the middle stages of a GPT-2, of which plans cut the words alone."""
+    # The pair of layers that the plan finds is in the first stage.
+    flags = {
+        "tensor_parallel": True,
+        "tensor_parallel_configs": {"plan": "mlp"},
+        "pipeline_configs": {"split": ["2"], "accumulate_steps": 2},
+    }
+    for losses in world(4).run(trained, flags, paired):
+        assert losses == pytest.approx(plain(paired), abs=1e-6)
+
+
+def test_a_plan_that_cuts_nothing_of_any_stage_is_refused() -> None:
+    flags = {"tensor_parallel": True, "tensor_parallel_configs": {"plan": "transformer"}}
+    with pytest.raises(PlanError, match="cuts nothing of this model"):
+        world(4).run(trained, flags)

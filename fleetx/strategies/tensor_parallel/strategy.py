@@ -221,7 +221,7 @@ def chosen(
     cuts: Cuts = {}
     for path, kind in _asked(known, config):
         label = f"{config.spelled(kind)} names {path!r}"
-        reason = layer_kinds.why_not(known, path, kind, degree)
+        reason = layer_kinds.why_not(known, path, kind, degree, elsewhere)
         if reason and known[path] not in elsewhere:
             raise PlanError(f"{label}, {reason}")
         if (other := cuts.setdefault(known[path], kind)) != kind:
@@ -231,7 +231,7 @@ def chosen(
             )
     named = len(cuts)
     for path, kind in layer_kinds.planned(known, config.plan):
-        if not layer_kinds.why_not(known, path, kind, degree):
+        if not layer_kinds.why_not(known, path, kind, degree, elsewhere):
             cuts.setdefault(known[path], kind)
     if config.plan and len(cuts) == named:
         raise PlanError(
