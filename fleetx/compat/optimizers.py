@@ -13,7 +13,7 @@ from typing_extensions import override
 from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.compat import modes
-from fleetx.compat.after_updates import finished, once_more
+from fleetx.compat.after_updates import finished
 from fleetx.compat.clipping import checked, clip_gradients, clip_of
 from fleetx.compat.decays import Decays, add_hooks, decay_of
 from fleetx.compat.groups import Group
@@ -188,8 +188,8 @@ class Optimizer(ProgramOptimizer):
             return None, [(p, p.grad) for p in self._given or () if p.grad is not None]
         self.begin(loss)
         chosen = parameter_list or self._given
-        once_more(loss, self)
-        done, pairs = super().minimize(loss, startup_program, chosen, no_grad_set)
+        several = importlib.import_module("fleetx.compat.several")  # of optimizers, in turn
+        done, pairs = several.minimized(self, loss, startup_program, chosen, no_grad_set)
         return done, finished(loss, pairs)
 
     def begin(self, loss: Variable) -> GradClip | None:
