@@ -1,4 +1,4 @@
-"""Layers that find objects, against torchvision and against formulas for one box at a time."""
+"""Layers that find objects, against formulas for one box, one place and one number at a time."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torchvision import ops
 
 
 def run(fluid: Any, fetches: Sequence[Any], **feed: Any) -> list[Any]:
@@ -30,23 +29,24 @@ def boxes(seed: int, count: int, size: float = 1.0) -> Any:
     ).astype("float32")
 
 
+def shared(one: Any, other: Any, extra: float = 0.0) -> float:
+    """The area of both boxes of that of either."""
+    sides = [min(one[at + 2], other[at + 2]) - max(one[at], other[at]) + extra for at in (0, 1)]
+    both = max(sides[0], 0.0) * max(sides[1], 0.0)
+    areas = [(box[2] - box[0] + extra) * (box[3] - box[1] + extra) for box in (one, other)]
+    return float(both / (sum(areas) - both))
+
+
 def test_overlaps() -> None:
     from paddle import fluid
 
     x, y = boxes(0, 5, 20.0), boxes(1, 7, 20.0)
     given = data(fluid, "x", x), data(fluid, "y", y)
-    plain, whole = run(
-        fluid,
-        [
-            fluid.layers.iou_similarity(*given),
-            fluid.layers.detection.iou_similarity(*given, box_normalized=False),
-        ],
-        x=x,
-        y=y,
-    )
-    np.testing.assert_allclose(plain, ops.box_iou(torch.tensor(x), torch.tensor(y)), rtol=1e-5)
-    ends = [torch.tensor(box + np.array([0, 0, 1, 1], "float32")) for box in (x, y)]
-    np.testing.assert_allclose(whole, ops.box_iou(*ends), rtol=1e-5)
+    layers = fluid.layers
+    made = layers.iou_similarity(*given), layers.iou_similarity(*given, box_normalized=False)
+    for found, extra in zip(run(fluid, made, x=x, y=y), (0.0, 1.0), strict=True):
+        wanted = [[shared(one, other, extra) for other in y] for one in x]
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
 
 
 def coded(prior: Any, scale: Any, target: Any, extra: float) -> list[float]:
@@ -134,33 +134,78 @@ def test_anchors_of_a_map() -> None:
             np.testing.assert_allclose(np.array(found)[row, column], wanted)
 
 
+def number_at(image: Any, y: float, x: float) -> Any:
+    """Between four pixels, for all channels."""
+    height, width = image.shape[1:]
+    if y < -1 or y > height or x < -1 or x > width:
+        return torch.zeros(len(image))
+    y, x = min(max(y, 0.0), height - 1.0), min(max(x, 0.0), width - 1.0)
+    top, left = int(y), int(x)
+    bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
+    down, across = y - top, x - left
+    upper = image[:, top, left] * (1 - across) + image[:, top, right] * across
+    lower = image[:, bottom, left] * (1 - across) + image[:, bottom, right] * across
+    return upper * (1 - down) + lower * down
+
+
+def aligned(image: Any, box: Any, samples: int) -> Any:
+    """A box at half of its size in cells of [2, 3]: means of points."""
+    left, top, right, bottom = (float(n) / 2 for n in box)
+    wide, high = max(right - left, 1.0) / 3, max(bottom - top, 1.0) / 2
+    down, across = (samples if samples > 0 else math.ceil(size) for size in (high, wide))
+    found = torch.zeros(len(image), 2, 3)
+    for row, column in np.ndindex(2, 3):
+        points = [
+            number_at(
+                image,
+                top + row * high + (y + 0.5) * high / down,
+                left + column * wide + (x + 0.5) * wide / across,
+            )
+            for y, x in np.ndindex(down, across)
+        ]
+        found[:, row, column] = torch.stack(points).mean(0)
+    return found
+
+
+def pooled(image: Any, box: Any) -> Any:
+    """The same box in whole pixels: the largest number of each cell."""
+    height, width = image.shape[1:]
+    left, top, right, bottom = (math.floor(abs(n) / 2 + 0.5) * (1 if n >= 0 else -1) for n in box)
+    wide, high = max(right - left + 1, 1), max(bottom - top + 1, 1)
+    found = torch.zeros(len(image), 2, 3)
+    for row, column in np.ndindex(2, 3):
+        rows = top + row * high // 2, top + -(-(row + 1) * high // 2)
+        columns = left + column * wide // 3, left + -(-(column + 1) * wide // 3)
+        (up, low), (near, far) = (
+            [min(max(n, 0), size) for n in span]
+            for span, size in ((rows, height), (columns, width))
+        )
+        if up < low and near < far:
+            found[:, row, column] = image[:, up:low, near:far].amax((1, 2))
+    return found
+
+
 @pytest.mark.parametrize("samples", [-1, 2])
 def test_parts_of_maps_under_boxes(samples: int) -> None:
     from paddle import fluid
 
     chance = np.random.RandomState(0)
     image = chance.randn(2, 3, 9, 11).astype("float32")
-    rois = np.concatenate([boxes(1, 6, 24.0), [[-6, -4, 9, 7], [15, 12, 40, 35]]]).astype("float32")
+    far = [[-6, -4, 9, 7], [15, 12, 40, 35], [60, 50, 70, 60]]
+    rois = np.concatenate([boxes(1, 6, 24.0), far]).astype("float32")
     rois[2] = [3, 3, 3.2, 3.1]
     x, r = data(fluid, "x", image), fluid.data("r", [None, 4], "float32", lod_level=1)
     x.stop_gradient = False
-    aligned = fluid.layers.roi_align(x, r, 2, 3, 0.5, samples)
-    pooled = fluid.layers.roi_pool(x, r, 2, 3, 0.5)
-    (by_align,) = fluid.gradients(fluid.layers.reduce_sum(aligned * aligned), x)
-    (by_pool,) = fluid.gradients(fluid.layers.reduce_sum(pooled * pooled), x)
-    fed = fluid.create_lod_tensor(rois, [[5, 3]], fluid.CPUPlace())
-    found = run(fluid, [aligned, pooled, by_align, by_pool], x=image, r=fed)
-    assert found[0].recursive_sequence_lengths() == [[5, 3]]
-    owners = torch.tensor([[0.0]] * 5 + [[1.0]] * 3)
-    given = torch.cat([owners, torch.tensor(rois)], 1)
-    for at, func in enumerate(
-        (
-            lambda t: ops.roi_align(t, given, (2, 3), 0.5, samples),
-            lambda t: ops.roi_pool(t, given, (2, 3), 0.5),
-        )
-    ):
+    made = fluid.layers.roi_align(x, r, 2, 3, 0.5, samples), fluid.layers.roi_pool(x, r, 2, 3, 0.5)
+    slopes = [fluid.gradients(fluid.layers.reduce_sum(m * m), x)[0] for m in made]
+    fed = fluid.create_lod_tensor(rois, [[5, 4]], fluid.CPUPlace())
+    found = run(fluid, [*made, *slopes], x=image, r=fed)
+    assert found[0].recursive_sequence_lengths() == [[5, 4]]
+    owners = [0] * 5 + [1] * 4
+    for at, part in enumerate((lambda i, b: aligned(i, b, samples), pooled)):
         source = torch.tensor(image, requires_grad=True)
-        wanted = func(source)
+        parts = [part(source[n], box) for n, box in zip(owners, rois, strict=True)]
+        wanted = torch.stack(parts)
         wanted.square().sum().backward()
         np.testing.assert_allclose(found[at], wanted.detach(), rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(found[at + 2], source.grad, rtol=1e-3, atol=1e-4)
@@ -169,13 +214,13 @@ def test_parts_of_maps_under_boxes(samples: int) -> None:
 def test_boxes_are_counted_by_image() -> None:
     from paddle import fluid
 
-    image, rois = np.random.RandomState(0).rand(2, 1, 6, 6).astype("float32"), boxes(4, 3, 6.0)
+    image, rois = np.random.RandomState(0).rand(2, 1, 9, 9).astype("float32"), boxes(4, 3, 12.0)
     x, r = data(fluid, "x", image), data(fluid, "r", rois)
     counts = fluid.data("n", [None], "int32")
-    pooled = fluid.layers.roi_pool(x, r, 1, 1, 1.0, rois_num=counts)
-    (found,) = run(fluid, [pooled], x=image, r=rois, n=np.array([1, 2], "int32"))
-    given = torch.cat([torch.tensor([[0.0], [1.0], [1.0]]), torch.tensor(rois)], 1)
-    np.testing.assert_allclose(found, ops.roi_pool(torch.tensor(image), given, 1))
+    made = fluid.layers.roi_pool(x, r, 2, 3, 0.5, rois_num=counts)
+    (found,) = run(fluid, [made], x=image, r=rois, n=np.array([1, 2], "int32"))
+    wanted = [pooled(torch.tensor(image[n]), box) for n, box in zip((0, 1, 1), rois, strict=True)]
+    np.testing.assert_allclose(found, torch.stack(wanted))
 
 
 def test_squares_of_pixels_as_channels() -> None:
@@ -204,13 +249,15 @@ def test_the_surest_of_boxes_that_overlap(kept: int) -> None:
     found, nothing = run(fluid, [made, none], b=found_by, s=chances)
     assert np.array(nothing).tolist() == [[-1.0]]
     wanted, lengths = [], []
-    for box, score in zip(torch.tensor(found_by), torch.tensor(chances), strict=True):
+    for box, score in zip(found_by, chances, strict=True):
         rows: list[list[float]] = []
         for label in (1, 2):  # 0 is the background
-            sure = torch.nonzero(score[label] > 0.2)[:, 0]
-            sure = sure[score[label][sure].argsort(descending=True)][:20]
-            best = sure[ops.nms(box[sure], score[label][sure], 0.4)]
-            rows += [[label, score[label][at].item(), *box[at].tolist()] for at in best.tolist()]
+            sure = sorted(np.flatnonzero(score[label] > 0.2), key=lambda n: -score[label][n])
+            best: list[int] = []
+            for number in sure[:20]:
+                if all(shared(box[number], box[other]) <= 0.4 for other in best):
+                    best.append(number)
+            rows += [[label, float(score[label][n]), *box[n].tolist()] for n in best]
         if kept > 0:
             least = sorted((row[1] for row in rows), reverse=True)[kept - 1]
             rows = [row for row in rows if row[1] >= least]
@@ -270,21 +317,13 @@ def test_boxes_of_a_yolo_map(clip: bool) -> None:
         np.testing.assert_allclose(score[image, number], chances, rtol=1e-4)
 
 
+def corners(box: Any) -> list[float]:
+    x, y, wide, high = (float(n) for n in box)
+    return [x - wide / 2, y - high / 2, x + wide / 2, y + high / 2]
+
+
 def crossed(x: float, wanted: float) -> float:
     return max(x, 0) - x * wanted + math.log1p(math.exp(-abs(x)))
-
-
-def shared(one: Sequence[float], other: Sequence[float]) -> float:
-    sides = [
-        max(
-            min(one[at] + one[at + 2] / 2, other[at] + other[at + 2] / 2)
-            - max(one[at] - one[at + 2] / 2, other[at] - other[at + 2] / 2),
-            0.0,
-        )
-        for at in (0, 1)
-    ]
-    both = sides[0] * sides[1]
-    return both / (one[2] * one[3] + other[2] * other[3] - both)
 
 
 def yolo_error(  # noqa: PLR0917
@@ -296,7 +335,7 @@ def yolo_error(  # noqa: PLR0917
     there = {}
     for at, row, column in np.ndindex(len(mask), rows, rows):
         box = predicted(x, image, (at, row, column), mask[at], 1.1)
-        best = max((shared(box, gts[n]) for n in real), default=0.0)
+        best = max((shared(corners(box), corners(gts[n])) for n in real), default=0.0)
         there[at, row, column] = -1.0 if best > 0.3 else 0.0
     for n in real:
         cx, cy, w, h = (float(number) for number in gts[n])
