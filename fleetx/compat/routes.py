@@ -1,6 +1,6 @@
 """Which parameters the gradient of a loss gets to, and one objective for several losses."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,7 +64,7 @@ def objective(program: Program, trained: Trained) -> Variable:
     if apart(program, trained):
         return _sum(losses)
     # The gradient of sum(p * g) by p is g.
-    terms = [
+    terms: list[Any] = [
         torch.sum(parameter * gradient)
         for loss, names in zip(losses, trained.values(), strict=True)
         for parameter, gradient in _gradients(program, loss, names)
@@ -72,7 +72,7 @@ def objective(program: Program, trained: Trained) -> Variable:
     return _sum(terms)
 
 
-def _sum(numbers: list[Variable]) -> Variable:
+def _sum(numbers: Sequence[Variable]) -> Variable:
     made: Any = torch.sum(torch.stack([torch.sum(number).float() for number in numbers]))
     assert isinstance(made, Variable)
     return made

@@ -4,7 +4,7 @@ A run still is one pass and one update, in which every optimizer makes its part.
 of the values with which the losses were computed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +79,9 @@ class Several(Optimizer):
         self.accumulators = {k: v for names in kept for k, v in names.items()}  # type: ignore[misc]
 
     @override
-    def schedule_of(self, group: dict[str, Any]) -> Callable[[int], float] | None:
-        return self.parts[group["part"]].optimizer.schedule
+    def schedule_of(self, group: Mapping[str, Any]) -> Callable[[int], float] | None:
+        part: Part = self.parts[group["part"]]
+        return part.optimizer.schedule
 
     @override
     def build(self, parameters: Sequence[nn.Parameter], *, fused: bool = False) -> Any:
@@ -163,9 +164,12 @@ def _same(parts: Sequence[Part], new: Part) -> Part | None:
     return next((p for p in found if set(p.names) == set(new.names)), None)
 
 
-def _alone(part: Part, loss: Variable, startup: Any, chosen: Any, no_grad_set: Any) -> Any:
+def _alone(
+    part: Part, loss: Variable, startup: Any, chosen: Any, no_grad_set: Any
+) -> tuple[list[Any], Pairs]:
     if part.made is not None:
-        return part.made.minimize(loss, startup, chosen, no_grad_set)
+        found: tuple[list[Any], Pairs] = part.made.minimize(loss, startup, chosen, no_grad_set)
+        return found
     return minimize(part.optimizer, loss, startup, chosen, no_grad_set, grad_clip=part.clip)
 
 

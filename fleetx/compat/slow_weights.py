@@ -27,7 +27,7 @@ class SlowWeights:
     They are state of the optimizer, so that they are saved, laid out and begun anew with it.
     """
 
-    def __init__(self, alpha: float, k: int, *, after_first: bool = False) -> None:
+    def __init__(self, alpha: Any, k: Any, *, after_first: bool = False) -> None:
         """Check what a script chose.
 
         Args:

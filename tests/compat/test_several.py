@@ -75,7 +75,7 @@ class Reference:
         torch.nn.utils.clip_grad_norm_([self.d], limit)
         for rule in self.rules:
             rule.step()
-        return [float(by_d), float(by_g)]
+        return [by_d.item(), by_g.item()]
 
     def weights(self) -> list[Any]:
         return [self.d.detach().numpy().copy(), self.g.detach().numpy().copy()]

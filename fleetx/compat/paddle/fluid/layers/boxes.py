@@ -60,9 +60,17 @@ def box_coder(  # noqa: PLR0917 (the order of Paddle)
             "'decode_center_size', and axis 0 or 1."
         )
     scale = _variances(prior_box_var)
-    coded = _encoded if kind == "encode_center_size" else _decoded
-    found = coded(prior_box, scale, target_box, 0.0 if box_normalized else 1.0, axis)
-    return named(found, name)
+    encodes = kind == "encode_center_size"
+    func = _encoded if encodes else _decoded
+    given = prior_box, scale, target_box, 0.0 if box_normalized else 1.0, int(axis)
+    if not isinstance(target_box, Variable):
+        return func(*given)
+    shape = list(target_box.fake.shape)
+    if encodes:
+        count = prior_box.fake.shape if isinstance(prior_box, Variable) else prior_box.shape
+        shape = [shape[0], count[0], 4]
+    like = fake(shape, target_box.dtype, like=(prior_box, target_box))
+    return named(operator(func, *given, like=like), name)
 
 
 def _variances(given: Any) -> Any:
@@ -160,7 +168,7 @@ def _on_grid(  # noqa: PLR0917
 ) -> tuple[Any, Any]:
     numbers, given = _numbers(variance), (input,) if image is None else (input, image)
     if not isinstance(input, Variable):
-        return tuple(func(*given, sizes=sizes, variance=numbers, **options))  # type: ignore[return-value]
+        return tuple(func(*given, sizes=sizes, variance=numbers, **options))
     shape = [size_of(input, 2), size_of(input, 3), len(sizes), 4]
     likes = tuple(fake(shape, torch.float32) for _ in range(2))
     boxes, spread = operator(func, *given, like=likes, sizes=sizes, variance=numbers, **options)

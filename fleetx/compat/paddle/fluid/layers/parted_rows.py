@@ -22,7 +22,7 @@ class IfElse:
         settle(cond)
         if not isinstance(cond, Tensor) or cond.dtype != torch.bool:
             raise TypeError(f"layers.IfElse(cond) takes a variable of bool, got {cond!r}")
-        self.cond = cond
+        self.cond: Any = cond
         self._places = {way: _places_where(cond, way) for way in (True, False)}
         self._given: dict[bool, list[Any]] = {True: [], False: []}
         self._way: bool | None = None

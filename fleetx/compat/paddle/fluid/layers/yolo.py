@@ -72,7 +72,7 @@ def yolo_box(  # noqa: PLR0917 (the order of Paddle)
 ) -> tuple[Any, Any]:
     """The boxes of a map in pixels of each image, [N, A * H * W, 4], and scores of the classes."""
     settle(x, img_size)
-    options = {
+    options: dict[str, Any] = {
         "anchors": _pairs(anchors),
         "least": float(conf_thresh),
         "ratio": int(downsample_ratio),
@@ -80,8 +80,8 @@ def yolo_box(  # noqa: PLR0917 (the order of Paddle)
         "scale": float(scale_x_y),
     }
     if not isinstance(x, Variable):
-        return _found(x, img_size, **options)  # type: ignore[arg-type]
-    places = len(options["anchors"]) * size_of(x, 2) * size_of(x, 3)  # type: ignore[arg-type]
+        return _found(x, img_size, **options)
+    places = len(options["anchors"]) * size_of(x, 2) * size_of(x, 3)
     shapes = [[x.fake.shape[0], places, last] for last in (4, int(class_num))]
     likes = tuple(fake(shape, x.dtype, like=x) for shape in shapes)
     boxes, scores = operator(_found, x, img_size, like=likes, **options)
@@ -127,7 +127,7 @@ def yolov3_loss(  # noqa: PLR0917 (the order of Paddle)
     """How wrong a map is about the boxes of each image: [N]."""
     settle(x, gt_box, gt_label)
     smooth = min(1.0 / class_num, 1.0 / 40) if use_label_smooth else 0.0
-    options = {
+    options: dict[str, Any] = {
         "anchors": _pairs(anchors),
         "mask": [int(number) for number in anchor_mask],
         "ignored": float(ignore_thresh),
@@ -137,7 +137,7 @@ def yolov3_loss(  # noqa: PLR0917 (the order of Paddle)
     }
     given = (x, gt_box, gt_label) if gt_score is None else (x, gt_box, gt_label, gt_score)
     if not isinstance(x, Variable):
-        return _loss(*given, **options)  # type: ignore[arg-type]
+        return _loss(*given, **options)
     like = fake([x.fake.shape[0]], x.dtype, like=x)
     return named(operator(_loss, *given, like=like, **options), name)
 
