@@ -89,6 +89,7 @@ def _gradients(
 
 def first_order(loss: Tensor, parameters: list[Tensor]) -> Any:
     """The gradients of one loss; the graph stays for the losses to come."""
-    return torch.autograd.grad(
-        loss.sum(), parameters, retain_graph=True, allow_unused=True, materialize_grads=True
-    )
+    with torch.autocast(loss.device.type, enabled=False):  # a backward is as its forward was
+        return torch.autograd.grad(
+            loss.sum(), parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+        )

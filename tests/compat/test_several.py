@@ -65,14 +65,13 @@ class Reference:
         self.d, self.g = (torch.tensor(FIRST[n], requires_grad=True) for n in ("d", "g"))
         self.rules = [rules["d"]([self.d]), rules["g"]([self.g])]
 
-    def step(self, fed: dict[str, Any], limit: float = 1e9) -> list[float]:
+    def step(self, fed: dict[str, Any]) -> list[float]:
         noise, real = (torch.tensor(fed[name]) for name in ("noise", "real"))
         of_drawn = torch.sigmoid(torch.tanh(noise @ self.g) @ self.d)
         by_d = ((torch.sigmoid(real @ self.d) - 1) ** 2 + of_drawn**2).mean()
         by_g = ((of_drawn - 1) ** 2).mean()
         (self.d.grad,) = torch.autograd.grad(by_d, [self.d], retain_graph=True)
         (self.g.grad,) = torch.autograd.grad(by_g, [self.g])
-        torch.nn.utils.clip_grad_norm_([self.d], limit)
         for rule in self.rules:
             rule.step()
         return [by_d.item(), by_g.item()]
@@ -103,24 +102,25 @@ def test_two_networks_that_train_against_each_other() -> None:
         told.rules[0].param_groups[0]["lr"] = 0.1 if step < 2 else 0.01
         found = exe.run(feed=batch(step), fetch_list=[by_d, by_g, "g@GRAD"])
         # the limit is of the generator alone: the reference clips by hand
-        wanted = clipped(told, batch(step), 0.05)
+        wanted, slope = clipped(told, batch(step), 0.05)
         np.testing.assert_allclose([float(v) for v in found[:2]], wanted, rtol=1e-4)
-        np.testing.assert_allclose(found[2], told.g.grad_before, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(found[2], slope, rtol=1e-3, atol=1e-6)
         np.testing.assert_allclose(weights(fluid, "d"), told.weights()[:1], rtol=1e-4)
         np.testing.assert_allclose(weights(fluid, "g"), told.weights()[1:], rtol=1e-4)
 
 
-def clipped(told: Any, fed: dict[str, Any], limit: float) -> list[float]:
-    """A step of the reference with a limit on the generator's gradient."""
+def clipped(told: Any, fed: dict[str, Any], limit: float) -> tuple[list[float], Any]:
+    """A step of the reference with a limit on the generator's gradient, and that before it."""
+    found: list[Any] = []
 
     def shorten(*_: Any) -> None:
-        told.g.grad_before = told.g.grad.numpy().copy()
+        found.append(told.g.grad.numpy().copy())
         torch.nn.utils.clip_grad_norm_([told.g], limit)
 
     hook = told.rules[1].register_step_pre_hook(shorten)
-    found: list[float] = told.step(fed)
+    losses_before = told.step(fed)
     hook.remove()
-    return found
+    return losses_before, found[0]
 
 
 def test_one_loss_is_shared_by_two_optimizers() -> None:
@@ -251,6 +251,31 @@ def test_strategies_that_need_one_loss_are_refused() -> None:
     one.minimize(by_d, parameter_list=["d"])
     with pytest.raises(Exception, match="cannot train under recompute"):
         other.minimize(by_g, parameter_list=["g"])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_where_no_loss_is_scaled(dtype: str) -> None:
+    from paddle import fluid
+    from paddle.distributed import fleet
+
+    by_d, by_g = losses(fluid)
+    strategy = fleet.DistributedStrategy()
+    strategy.amp, strategy.amp_configs = True, {"dtype": dtype, "decr_ratio": 0.5}
+    fleet.init(is_collective=True, strategy=strategy)
+    one, other = (fleet.distributed_optimizer(fluid.optimizer.SGD(rate)) for rate in (0.5, 0.3))
+    one.minimize(by_d, parameter_list=["d"])
+    if dtype == "float16":
+        with pytest.raises(Exception, match="cannot train under amp in float16"):
+            other.minimize(by_g, parameter_list=["g"])
+        return
+    other.minimize(by_g, parameter_list=["g"])
+    exe, told = begun(fluid), Reference(d=sgd(0.5), g=sgd(0.3))
+    for step in range(3):
+        exe.run(feed=batch(step))
+        told.step(batch(step))
+    for found, wanted in zip(weights(fluid, "d", "g"), told.weights(), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-2)
+        assert np.abs(found - wanted).max() > 1e-6
 
 
 def on_a_worker() -> list[Any]:
