@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from fleetx.compat.notes import note
+from fleetx.compat.joint_rule import Joint
 from fleetx.record.error import ProgramError
 from fleetx.record.liveness import live_nodes
 from fleetx.record.program_graph import ProgramGraph
@@ -30,31 +30,24 @@ from fleetx.static.run.training import Training
 class _Mark:
     """Where a program was when its optimizer came, and what is assigned behind."""
 
-    def __init__(self, last: fx.Node) -> None:
-        self.last = last
+    def __init__(self, last: fx.Node, before: "_Mark | None" = None) -> None:
+        self.last, self.before = last, before
+        """The mark of the ``minimize()`` before, whose assignments are done, too."""
         self.assigned: list[_Assigned] = []
 
 
 def begin(program: ProgramGraph) -> None:
     """Note that what is written into a program from now on comes behind the update."""
     last = next(iter(reversed(program.graph.nodes)))
-    program.attachments[_Mark] = _Mark(last)
+    program.attachments[_Mark] = _Mark(last, program.attachments.get(_Mark))
 
 
-def once_more(loss: Variable, optimizer: Any) -> None:
-    """Let a loss that an optimizer makes small already be given to it again, as scripts do.
-
-    A run still ends in one update: the strategies of the last call are in force.
-    """
-    program = loss.program
-    training = program.objective
-    if not isinstance(training, Training) or training.loss != loss.name:
-        return
-    if training.optimizer is optimizer and _Mark in program.attachments:
-        if program.attachments[_Mark].assigned:
-            return  # the refusal that follows is right: assignments stand behind the first
-        note("minimize()", "it was called twice for one loss; a run ends in one update.")
-        program.objective = None
+def assigned_behind(program: ProgramGraph) -> bool:
+    """Whether something is assigned behind an update already."""
+    mark: _Mark | None = program.attachments.get(_Mark)
+    while mark is not None and not mark.assigned:
+        mark = mark.before
+    return mark is not None
 
 
 def comes_after(program: ProgramGraph, home: fx.Node, value: Any) -> bool:
@@ -95,6 +88,8 @@ class _Assigned:
 
     def moves(self, optimizer: Optimizer) -> bool:
         """Whether this optimizer has the parameter, or one that its value is computed from."""
+        if isinstance(optimizer, Joint):
+            return False  # the rules in it make the steps
         held = {id(p) for g in optimizer.param_groups for p in g["params"]}
         return not held.isdisjoint(id(p) for p in self._about)
 

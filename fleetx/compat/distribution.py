@@ -10,7 +10,7 @@ import fleetx
 from fleetx import roles
 from fleetx.api import session
 from fleetx.compat import scopes
-from fleetx.compat.after_updates import finished, once_more
+from fleetx.compat.after_updates import finished
 from fleetx.compat.fleet_strategies import chosen_by_auto, native, with_strategies
 from fleetx.compat.halves import Halves
 from fleetx.compat.made_optimizers import DGCMomentum
@@ -18,6 +18,7 @@ from fleetx.compat.notes import note
 from fleetx.compat.optimizers import Optimizer
 from fleetx.compat.parameters import current_scope
 from fleetx.compat.scopes import ScopeName
+from fleetx.compat.several import minimized
 from fleetx.config.transpiler import DistributeTranspilerConfig
 from fleetx.record.variable import Variable
 
@@ -60,10 +61,11 @@ class DistributedOptimizer:
         if not isinstance(loss, Variable):
             return self._optimizer.minimize(loss)
         chosen = parameter_list or self._optimizer._given
-        once_more(loss, self._optimizer)
         if (told := self._optimizer.begin(loss)) is not None:
             self._made.grad_clip = told
-        done, pairs = self._made.minimize(loss, startup_program, chosen, no_grad_set)
+        done, pairs = minimized(
+            self._optimizer, loss, startup_program, chosen, no_grad_set, self._made
+        )
         self.get_loss_scaling()  # scripts fetch it by its name
         return done, finished(loss, pairs)
 

@@ -13,12 +13,14 @@ from typing_extensions import override
 from fleetx.api.grad_clip import GradClip
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.compat import modes
-from fleetx.compat.after_updates import finished, once_more
+from fleetx.compat.after_updates import finished
 from fleetx.compat.clipping import checked, clip_gradients, clip_of
 from fleetx.compat.decays import Decays, add_hooks, decay_of
 from fleetx.compat.groups import Group
 from fleetx.compat.paddle.optimizer.lr import LRScheduler
+from fleetx.compat.parameter_groups import in_one_list
 from fleetx.compat.rate_by_name import offer
+from fleetx.compat.slow_weights import COUNT, SLOW, SlowWeights
 from fleetx.compat.tensors import wrap
 from fleetx.record.variable import Variable
 from fleetx.static.lr import NAME, Schedule
@@ -77,7 +79,7 @@ class Optimizer(ProgramOptimizer):
         self._given_clip = grad_clip
         self.grad_clip = checked(grad_clip)
         self.regularization = decay_of(regularization)
-        self._given, self._own_options = _listed(parameters)
+        self._given, self._own_options = in_one_list(parameters)
         self._inner: torch_optim.Optimizer | None = None
         self._distributed: DistributedOptimizer | None = None
         self.norm_group: Group | None = None
@@ -86,6 +88,26 @@ class Optimizer(ProgramOptimizer):
         """What is called after each update."""
         self._ticks = 0
         self._halves: Any = None
+        self._slow: SlowWeights | None = None
+
+    def look_ahead(self, slow: SlowWeights) -> None:
+        """Let slow weights follow every update."""
+        if self._slow is not None:
+            raise ValueError(
+                f"two Lookahead optimizers are around one {type(self).__name__}, and each would "
+                "pull its weights back to its own; keep one of them."
+            )
+        self._slow = slow
+        if self._inner is not None:
+            slow.follow(self._inner)
+        if self._distributed is not None:
+            slow.check()
+
+    @property
+    def kept_names(self) -> dict[str, str]:
+        """State of torch -> how the name of the same ends in files of Paddle."""
+        slow = {} if self._slow is None else {SLOW: f"{SLOW}_0", COUNT: f"{COUNT}_0"}
+        return {**self.accumulators, **slow}
 
     # ---- what a parameter is told
 
@@ -123,6 +145,8 @@ class Optimizer(ProgramOptimizer):
         listed = sorted(groups.values(), key=lambda group: "lr_scale" in group)
         made = super().build(cast(Sequence[nn.Parameter], listed), fused=fused)
         add_hooks(made)
+        if self._slow is not None:
+            self._slow.follow(made)
         made.register_step_post_hook(self._after)
         return made
 
@@ -164,12 +188,14 @@ class Optimizer(ProgramOptimizer):
             return None, [(p, p.grad) for p in self._given or () if p.grad is not None]
         self.begin(loss)
         chosen = parameter_list or self._given
-        once_more(loss, self)
-        done, pairs = super().minimize(loss, startup_program, chosen, no_grad_set)
+        several = importlib.import_module("fleetx.compat.several")  # of optimizers, in turn
+        done, pairs = several.minimized(self, loss, startup_program, chosen, no_grad_set)
         return done, finished(loss, pairs)
 
     def begin(self, loss: Variable) -> GradClip | None:
         """Get ready to train; its own limit, or the one that the program was told meanwhile."""
+        if self._slow is not None:
+            self._slow.check()
         if not isinstance(self._learning_rate, Variable):
             offer(self)
         told = self._given_clip is None
@@ -248,6 +274,8 @@ class Optimizer(ProgramOptimizer):
 
     def go_through(self, distributed: DistributedOptimizer) -> None:
         """Let its steps be those of a distributed optimizer."""
+        if self._slow is not None:
+            self._slow.check()
         self._distributed = distributed
 
     def _running(self) -> torch_optim.Optimizer:
@@ -319,7 +347,7 @@ class Optimizer(ProgramOptimizer):
         return found
 
     def _named(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        made = {there: state[here] for here, there in self.accumulators.items() if here in state}
+        made = {there: state[here] for here, there in self.kept_names.items() if here in state}
         if "betas" in self.options and "step" in state:
             for number, beta in enumerate(self.options["betas"][: self.powers], start=1):
                 power = float(beta) ** (float(state["step"]) + 1)
@@ -336,7 +364,7 @@ class Optimizer(ProgramOptimizer):
             name = getattr(parameter, "paddle_name", f"param_{number}")
             found = {
                 here: torch.as_tensor(state_dict[f"{name}_{there}"]).clone().to(parameter.device)
-                for here, there in self.accumulators.items()
+                for here, there in self.kept_names.items()
                 if f"{name}_{there}" in state_dict
             }
             if (power := state_dict.get(f"{name}_beta1_pow_acc_0")) is not None:
@@ -350,30 +378,3 @@ class Optimizer(ProgramOptimizer):
 
 def _steps(power: float, beta: float) -> float:
     return float(round(math.log(power) / math.log(beta)) - 1) if 0 < beta < 1 else 1.0
-
-
-def _listed(given: Iterable[Any] | None) -> tuple[list[Any] | None, dict[int, dict[str, Any]]]:
-    """Parameters in one list, and the options of those that came in groups."""
-    if given is None:
-        return None, {}
-    if isinstance(given, Tensor):
-        raise TypeError("parameters is a list of parameters, got one tensor; put it into a list.")
-    listed: list[Any] = []
-    options: dict[int, dict[str, Any]] = {}
-    for entry in given:
-        if isinstance(entry, dict):
-            own = {key: value for key, value in entry.items() if key != "params"}
-            _check_group(own)
-            options |= {id(parameter): own for parameter in entry["params"]}
-            listed += entry["params"]
-        else:
-            listed.append(entry)
-    return listed, options
-
-
-def _check_group(own: Mapping[str, Any]) -> None:
-    if unknown := sorted(own.keys() - {"weight_decay", "learning_rate"}):
-        raise ValueError(
-            f"a group of parameters sets {unknown[0]!r}, and groups may set weight_decay and "
-            "learning_rate here; give the others to the optimizer."
-        )

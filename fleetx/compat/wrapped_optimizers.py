@@ -1,4 +1,4 @@
-"""Optimizers of Paddle 1 around another one: each is a strategy of fleetx."""
+"""Optimizers around another one: most are a strategy of fleetx."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +8,7 @@ from typing_extensions import override
 from fleetx.compat.distribution import DistributedOptimizer, alone, asked_by, innermost
 from fleetx.compat.fleet_strategies import names_of
 from fleetx.compat.notes import note
+from fleetx.compat.slow_weights import SlowWeights
 from fleetx.record.variable import Variable
 
 
@@ -27,7 +28,7 @@ class WrappedOptimizer:
         """Those, and what is inside asks for."""
         return {**asked_by(self._optimizer), **self.own()}
 
-    def _trained(self) -> DistributedOptimizer:
+    def _trained(self) -> Any:
         if self._alone is None:
             self._alone = alone(self)
         return self._alone
@@ -124,11 +125,28 @@ class PipelineOptimizer(WrappedOptimizer):
         return {"pipeline": {"accumulate_steps": self._batches}}
 
 
-class LookaheadOptimizer:
-    """Slow weights behind fast ones; they do not exist here."""
+class LookaheadOptimizer(WrappedOptimizer):
+    """Slow weights behind the fast ones of an optimizer, which meet after every ``k`` updates.
 
-    def __init__(self, inner_optimizer: Any, alpha: float = 0.5, k: int = 5) -> None:
-        raise NotImplementedError(
-            f"LookaheadOptimizer(alpha={alpha}, k={k}) keeps a second copy of the parameters, "
-            "which fleetx has no strategy for; train with the inner optimizer."
-        )
+    They begin at the values that the first update finds, loaded ones included.
+    """
+
+    after_first = False
+
+    def __init__(
+        self, inner_optimizer: Any, alpha: float = 0.5, k: int = 5, name: str | None = None
+    ) -> None:
+        super().__init__(inner_optimizer)
+        self.inner_optimizer, self.alpha, self.k = inner_optimizer, alpha, k
+        innermost(self).look_ahead(SlowWeights(alpha, k, after_first=self.after_first))
+
+    @override
+    def _trained(self) -> Any:
+        """The inner one, and what that asks for: slow weights are no strategy."""
+        return self._optimizer
+
+
+class LookAhead(LookaheadOptimizer):
+    """The same as Paddle 2 has it: slow weights begin where the first update ends."""
+
+    after_first = True

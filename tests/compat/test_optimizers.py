@@ -480,8 +480,6 @@ def test_optimizers_that_do_not_exist_here_say_so() -> None:
 
     with pytest.raises(NotImplementedError, match="Dpsgd"):
         fluid.optimizer.Dpsgd(learning_rate=0.1)
-    with pytest.raises(NotImplementedError, match="Lookahead"):
-        fluid.optimizer.LookaheadOptimizer(fluid.optimizer.SGD(0.1), alpha=0.5, k=5)
     slim = fluid.contrib.slim.quantization.quantize_transpiler_v2.QuantizeTranspilerV2()
     with pytest.raises(NotImplementedError, match="torchao"):
         slim.apply(None, None, is_test=True)

@@ -1,6 +1,6 @@
 """Gradients as variables: ``append_backward`` and ``gradients``."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -109,15 +109,18 @@ def trainable(
 
 def used_state(program: Program, *outputs: fx.Node) -> set[str]:
     """Names of parameters and buffers that these nodes depend on."""
-    found: set[str] = set()
-    for node in live_nodes(program.graph, outputs):
-        if node.op == "get_attr":
-            found.add(_first_name(program, str(node.target)))
-        elif node.op == "call_module":
-            module = program.state.root.get_submodule(str(node.target))
-            for path, _ in (*module.named_parameters(), *module.named_buffers()):
-                found.add(_first_name(program, f"{node.target}.{path}"))
-    return found
+    used = live_nodes(program.graph, outputs)
+    return {name for node in used for name in node_state(program, node)}
+
+
+def node_state(program: Program, node: fx.Node) -> Iterator[str]:
+    """Names of the parameters and buffers that a node reads itself."""
+    if node.op == "get_attr":
+        yield _first_name(program, str(node.target))
+    elif node.op == "call_module":
+        module = program.state.root.get_submodule(str(node.target))
+        for path, _ in (*module.named_parameters(), *module.named_buffers()):
+            yield _first_name(program, f"{node.target}.{path}")
 
 
 def _first_name(program: Program, path: str) -> str:

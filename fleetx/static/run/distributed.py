@@ -57,6 +57,10 @@ class ProgramOptimizer:
         self._training = training_of(program_of(as_variable(loss, "minimize()")))
         return made
 
+    def follow(self, training: Training) -> None:
+        """Speak of another training, which has taken the place of the one that it began."""
+        self._training = training
+
     def state_dict(self) -> dict[str, Any]:
         """The state of the optimizer and of the strategies; there is none before the first run."""
         return self._wrapper("state_dict").state_dict()

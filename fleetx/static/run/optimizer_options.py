@@ -45,6 +45,10 @@ class OptimizerOptions:
         first = lr(0) if callable(lr) else lr
         self.options: Mapping[str, Any] = options if first is None else {**options, "lr": first}
 
+    def schedule_of(self, group: Mapping[str, Any]) -> Schedule | None:
+        """What says the learning rate of a group of parameters; None if it stays."""
+        return self.schedule
+
     def build(self, parameters: Sequence[nn.Parameter], *, fused: bool = False) -> optim.Optimizer:
         """The optimizer over these parameters; ``fused`` moves all of them in few kernels."""
         if not fused:

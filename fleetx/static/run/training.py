@@ -17,7 +17,7 @@ from fleetx.record.objective import Objective
 from fleetx.static.lr import NAME
 from fleetx.static.record.backward import GRADIENT
 from fleetx.static.record.program import Program
-from fleetx.static.run.optimizer_options import OptimizerOptions
+from fleetx.static.run.optimizer_options import OptimizerOptions, Schedule
 from fleetx.static.run.runs import Run
 from fleetx.torch_internals import tree_map
 
@@ -107,13 +107,21 @@ class Training(Objective):
     def tick(self, optimizer: torch_optim.Optimizer) -> None:
         """Set the learning rate of this run."""
         clock = self.clock()
-        schedule = getattr(self.optimizer, "schedule", None)
-        if schedule is not None:
-            first, now = schedule(0), schedule(clock.ticks)
-            for group in optimizer.param_groups:
-                scale = group.get(SCALE, 1.0)
-                group["initial_lr"], group["lr"] = first * scale, now * scale
+        known: dict[Any, tuple[float, float]] = {}
+        for group in optimizer.param_groups:
+            schedule = self._schedule_of(group)
+            if schedule is None:
+                continue
+            if schedule not in known:
+                known[schedule] = schedule(0), schedule(clock.ticks)
+            scale, (first, now) = group.get(SCALE, 1.0), known[schedule]
+            group["initial_lr"], group["lr"] = first * scale, now * scale
         clock.ticks += 1
+
+    def _schedule_of(self, group: dict[str, Any]) -> Schedule | None:
+        if not isinstance(self.optimizer, OptimizerOptions):
+            return None
+        return self.optimizer.schedule_of(group)
 
     def clock(self) -> "Training":
         """The training that counts runs for this one."""

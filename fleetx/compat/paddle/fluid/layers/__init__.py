@@ -34,7 +34,7 @@ __getattr__, __dir__ = table(
         ),
         "paddle.fluid.layers.pictures": (
             "image_resize image_resize_short resize_linear resize_trilinear grid_sampler "
-            "affine_grid affine_channel shuffle_channel temporal_shift unfold "
+            "affine_grid affine_channel shuffle_channel space_to_depth temporal_shift unfold "
             "adaptive_pool3d random_crop"
         ),
         "paddle.fluid.layers.assorted": (
@@ -82,6 +82,10 @@ __getattr__, __dir__ = table(
             "while_loop create_array array_write array_read array_length less_than less_equal "
             "greater_than greater_equal equal not_equal"
         ),
+        "paddle.fluid.layers.boxes": "iou_similarity box_coder prior_box anchor_generator",
+        "paddle.fluid.layers.regions": "roi_align roi_pool",
+        "paddle.fluid.layers.yolo": "yolo_box yolov3_loss",
+        "paddle.fluid.layers.kept_boxes": "multiclass_nms",
         "paddle.fluid.layers.learning_rate_scheduler": (
             "exponential_decay natural_exp_decay inverse_time_decay polynomial_decay "
             "piecewise_decay cosine_decay noam_decay linear_lr_warmup autoincreased_step_counter"
@@ -97,6 +101,7 @@ __getattr__, __dir__ = table(
     modules=[
         "collective",
         "control_flow",
+        "detection",
         "device",
         "io",
         "learning_rate_scheduler",

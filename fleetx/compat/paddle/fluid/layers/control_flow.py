@@ -17,6 +17,7 @@ from fleetx.compat.paddle.fluid.layers.elementwise import (
     less_than,
     not_equal,
 )
+from fleetx.compat.paddle.fluid.layers.parted_rows import IfElse
 from fleetx.compat.recorded import fake, in_loop, only_if, operator, rebind, settle
 from fleetx.compat.whiles import While, while_loop
 from fleetx.record.variable import Variable
@@ -272,15 +273,3 @@ class ParallelDo:
     def __call__(self) -> Any:
         """What was given: that of all cards, one behind the other."""
         return self._outputs[0] if len(self._outputs) == 1 else self._outputs
-
-
-class IfElse:
-    """Refused: rows would be parted by what a run finds."""
-
-    def __init__(self, cond: Any, name: Any = None) -> None:
-        raise refused(
-            "layers.IfElse",
-            "cond",
-            "parts rows by what a run finds",
-            "compute both for all rows, and choose with torch.where or layers.cond",
-        )

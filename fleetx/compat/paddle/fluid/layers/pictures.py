@@ -9,7 +9,8 @@ from fleetx.compat.paddle.fluid.layers.common import activated, named, pair, ref
 from fleetx.compat.paddle.fluid.layers.images import first, last
 from fleetx.compat.paddle.fluid.layers.manipulation import resize_bilinear, resize_nearest, resized
 from fleetx.compat.paddle.nn.functional import vision
-from fleetx.compat.recorded import sizes_of
+from fleetx.compat.recorded import fake, operator, settle, sizes_of
+from fleetx.record.variable import Variable
 from fleetx.static.layers.parameters import size_of
 
 
@@ -102,6 +103,32 @@ def affine_channel(  # noqa: PLR0917 (the order of Paddle)
     found = images if scale is None else images * torch.reshape(scale, shape)
     found = found if bias is None else found + torch.reshape(bias, shape)
     return named(activated(last(found, data_layout), act), name)
+
+
+def space_to_depth(x: Any, blocksize: int, name: str | None = None) -> Any:
+    """Squares of pixels as channels, in Paddle's order: [N, C * b * b, H / b, W / b]."""
+    settle(x)
+    size, sizes = int(blocksize), list(x.fake.shape if isinstance(x, Variable) else x.shape)
+    sides = [side for side in sizes[2:] if isinstance(side, int)]
+    if size < 2 or sizes[1] % size**2 or any(side % size for side in sides):
+        raise refused(
+            "layers.space_to_depth",
+            f"blocksize={blocksize!r} for {list(x.shape)}",
+            "cuts the sides of an image into squares, and its channels by the area of one",
+            "use a block from 2 on that divides the sides, and whose square divides the channels",
+        )
+    if not isinstance(x, Variable):
+        return _as_depth(x, size)
+    shape = [sizes[0], sizes[1] * size**2, sizes[2] // size, sizes[3] // size]
+    return named(operator(_as_depth, x, size, like=fake(shape, x.dtype, like=x)), name)
+
+
+def _as_depth(x: torch.Tensor, size: int) -> torch.Tensor:
+    """Channels are laid into squares as Darknet does, and the result is read as smaller sides."""
+    count, channels, rows, columns = x.shape
+    parts = x.reshape(count, size, size, channels // size**2, rows, columns)
+    spread = parts.permute(0, 3, 4, 1, 5, 2)
+    return spread.reshape(count, channels * size**2, rows // size, columns // size)
 
 
 def shuffle_channel(x: Any, group: int, name: str | None = None) -> Any:

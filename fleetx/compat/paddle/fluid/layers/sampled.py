@@ -3,15 +3,19 @@
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
 from fleetx.compat import unique_names
-from fleetx.compat.paddle.fluid.layers.common import named, refused
+from fleetx.compat.paddle.fluid.layers.common import named
 from fleetx.compat.paddle.fluid.layers.linear import BIAS, WEIGHT
 from fleetx.compat.parameters import create
 from fleetx.compat.recorded import settle
 from fleetx.static.layers.parameters import size_of
+
+_CLOSE = 1e-3
+"""How far from 1 a sum of probabilities may be that a script has rounded."""
 
 
 def nce(  # noqa: PLR0917
@@ -30,32 +34,51 @@ def nce(  # noqa: PLR0917
 ) -> Any:
     """How well the label is told from classes that are drawn, for each example: [N, 1]."""
     settle(input, label)
-    if sampler not in {"uniform", "log_uniform"} or custom_dist is not None:
-        raise refused(
-            "layers.nce",
-            f"sampler={sampler!r}",
-            "draws by a distribution of the script's own, which is not covered",
-            "use 'uniform' or 'log_uniform'",
-        )
+    _check_sampler(sampler, custom_dist, num_total_classes)
     layer, count = name or unique_names.generate("nce"), num_neg_samples or 10
     shape = [num_total_classes, size_of(input, 1)]
     weight = create(layer, param_attr, shape, input.dtype, default=WEIGHT)
     bias = create(layer, bias_attr, [shape[0], 1], input.dtype, default=BIAS, is_bias=True)
     drawn = torch.rand_like(torch.tile(input[:, :1].detach(), (1, count)))
-    ids = torch.cat([label, _classes(drawn, sampler, shape[0])], 1)
+    ids = torch.cat([label, _classes(drawn, sampler, shape[0], custom_dist)], 1)
     scores = torch.sum(input[:, None] * F.embedding(ids, weight), -1)
     if bias is not None:
         scores = scores + torch.squeeze(F.embedding(ids, bias), -1)
     given = torch.sigmoid(scores)
-    chance = count * _chance(ids, sampler, shape[0])
+    chance = count * _chance(ids, sampler, shape[0], custom_dist)
     own = -torch.log(given[:, :1] / (given[:, :1] + chance[:, :1]))
     others = -torch.log(chance[:, 1:] / (given[:, 1:] + chance[:, 1:]))
     found = own + torch.sum(others, 1, keepdim=True)
     return named(found if sample_weight is None else found * sample_weight, name)
 
 
-def _classes(drawn: Any, sampler: str, total: int) -> Any:
+def _check_sampler(sampler: str, custom: Any, total: int) -> None:
+    if sampler not in {"uniform", "log_uniform", "custom_dist"}:
+        raise ValueError(
+            f"layers.nce(sampler={sampler!r}): one of 'uniform', 'log_uniform' and 'custom_dist'."
+        )
+    if (sampler == "custom_dist") is (custom is None):
+        raise ValueError(
+            f"layers.nce(sampler={sampler!r}) and custom_dist={custom!r}: probabilities are given "
+            "with sampler='custom_dist', and with no other; set both, or neither."
+        )
+    if custom is None:
+        return
+    chances = np.asarray(custom, "float64").reshape(-1)
+    if len(chances) != total or chances.min() < 0 or abs(chances.sum() - 1) > _CLOSE:
+        raise ValueError(
+            f"layers.nce(custom_dist=...) has {len(chances)} numbers from {chances.min():g} on, "
+            f"whose sum is {chances.sum():g}; give a probability for each of the {total} classes."
+        )
+
+
+def _classes(drawn: Any, sampler: str, total: int, custom: Any = None) -> Any:
     """Classes for numbers between 0 and 1."""
+    if sampler == "custom_dist":
+        ends = torch.from_numpy(np.cumsum(np.asarray(custom, "float64").reshape(-1)))
+        found = torch.searchsorted(ends.float(), drawn, right=True)
+        last = int(np.flatnonzero(np.asarray(custom).reshape(-1))[-1])  # ends may round below 1
+        return torch.clamp_max(found, last)
     if sampler == "uniform":  # noqa: SIM108
         found = drawn * total
     else:
@@ -63,8 +86,11 @@ def _classes(drawn: Any, sampler: str, total: int) -> Any:
     return torch.clamp_max(torch.Tensor.to(found, torch.int64), total - 1)
 
 
-def _chance(ids: Any, sampler: str, total: int) -> Any:
+def _chance(ids: Any, sampler: str, total: int, custom: Any = None) -> Any:
     """How likely each class is drawn."""
+    if sampler == "custom_dist":
+        chances = torch.from_numpy(np.asarray(custom, "float32").reshape(-1, 1))
+        return torch.squeeze(F.embedding(ids, chances), -1)
     if sampler == "uniform":
         return torch.full_like(ids, 1 / total, dtype=torch.float32)
     classes = torch.Tensor.to(ids, torch.float32)
