@@ -118,8 +118,12 @@ def held_by_the_first(folder: Path) -> Iterator[None]:
         yield
 
 
-def save_dense(model: nn.Module, folder: Path) -> None:
-    """Write the parameters and buffers of a model that are no rows of a table."""
+def save_dense(model: nn.Module, folder: Path) -> str:
+    """Write the parameters and buffers of a model that are no rows of a table.
+
+    Returns:
+        The checksum of the tables beside them, to which they belong.
+    """
     anchors = {id(m.anchor) for m in model.modules() if isinstance(m, SparseModule)}
     tensors = model.state_dict(keep_vars=True)
     dense = {name: t.detach().cpu() for name, t in tensors.items() if id(t) not in anchors}
@@ -128,6 +132,7 @@ def save_dense(model: nn.Module, folder: Path) -> None:
     # A worker that dies here leaves the dense parameters of an older save beside the new tables.
     tables = saves.Save.opened(folder / TABLES).checksum
     safetensors_file.write(folder / "dense.safetensors", arrays, beside=tables)
+    return tables
 
 
 def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
