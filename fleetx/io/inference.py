@@ -22,6 +22,7 @@ from fleetx.record.recording_state import paused
 from fleetx.record.regions import mark_regions
 from fleetx.record.shapes import FREE
 from fleetx.record.variable import Variable
+from fleetx.static.layers.metrics import without_refusals
 from fleetx.static.lower.flattening import flattened
 from fleetx.static.lower.lowered import Lowered
 from fleetx.static.record.current import program_guard
@@ -167,6 +168,7 @@ def _graph_module(program: Program, outputs: list[fx.Node], device: torch.device
     program.state.to(device)
     graph = flattened(program, outputs, device)
     mark_regions(graph, exported=True)
+    without_refusals(graph)
     root = Lowered(program)
     root.recorded_modes.set(graph, program)
     module = fx.GraphModule(root, graph)

@@ -98,6 +98,17 @@ def test_an_archive_of_before_is_loaded_by_the_list_beside_it(tmp_path: Path) ->
     assert np.array_equal(exe.run(program, {"x": ROWS}, targets)[0], expected_of(exe, out))
 
 
+def test_an_area_needs_nothing_but_torch_elsewhere(tmp_path: Path) -> None:
+    x, y = static.data("x", [None]), static.data("y", [None], "int64")
+    fleet.save_inference_model(started(), tmp_path, ["x", "y"], [static.auc(x, y)[1]])
+    graph = torch.export.load(tmp_path / "model.pt2").graph
+    assert not [node for node in graph.nodes if "fleetx" in str(node.target)]
+    model = torch.export.load(tmp_path / "model.pt2").module()
+    scores, labels = torch.tensor([0.1, 0.6, 0.4, 0.9, 0.7]), torch.tensor([0, 1, 1, 1, 0])
+    (area,) = model(scores, labels)
+    assert float(area) == pytest.approx(4 / 6)
+
+
 def test_inputs_that_cannot_be(tmp_path: Path) -> None:
     x = static.data("x", [None, 2])
     exe = started()
