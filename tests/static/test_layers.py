@@ -201,7 +201,8 @@ def test_an_area_of_what_is_no_class_is_refused(wrong: str) -> None:
     exe.run(static.default_startup_program())
 
     def run(scores: list[float], labels: list[float]) -> list[float]:
-        feed = {"x": np.float32(scores), "y": np.float32(labels).reshape(-1, 1)}
+        column = np.asarray(labels, np.float32).reshape(-1, 1)
+        feed = {"x": np.asarray(scores, np.float32), "y": column}
         found = exe.run(feed=feed, fetch_list=[total, positive, negative])
         return [float(value.sum()) for value in found]
 

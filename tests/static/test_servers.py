@@ -488,6 +488,36 @@ def test_a_program_for_inference_of_two_saves_is_refused(
     np.testing.assert_allclose(loaded(), second, rtol=1e-6, atol=1e-6)
 
 
+class Normed(Job):
+    """What a program normalises has running statistics, which no server has."""
+
+    @override
+    def _record(self) -> None:
+        ids = static.data("ids", [None, 2], "int64")
+        numbers = static.data("numbers", [None, WIDE], "float32")
+        rows = static.nn.sparse_embedding(ids, (0, DIM), name="words").sum(1)
+        hidden = static.nn.batch_norm(static.nn.fc(torch.cat([rows, numbers], 1), 4, name="head"))
+        self.score = hidden.square().sum(1)
+        self.test = self.main.clone(for_test=True)
+        optimizer = fleet.distributed_optimizer(static.Optimizer(torch.optim.SGD, lr=0.01))
+        optimizer.minimize(self.score.mean() + hidden.mean(), self.startup)
+
+
+def test_a_save_of_a_program_has_its_running_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = dict(zip(("ids", "numbers"), everybody(), strict=True))
+    with alone(monkeypatch, Normed) as job:
+        job.exe.run(job.main, feed, [])
+        wanted = job.outputs()
+        fleet.save_persistables(job.exe, str(tmp_path), job.main)
+        for _ in range(5):
+            job.exe.run(job.main, feed, [])
+        assert not np.allclose(job.outputs(), wanted)
+        fleet.load_persistables(job.exe, str(tmp_path), job.main)
+        np.testing.assert_array_equal(job.outputs(), wanted)
+
+
 class Bags(Job):
     """Records with any number of ids, whose rows are added up."""
 
