@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from fleetx import roles
+from fleetx.api import servers
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.api.session import may_save
 from fleetx.expected import FLAG, MAPPING, PATH, WHOLE, Kind, a, takes
@@ -197,6 +198,7 @@ def load_checkpoint(
     found = trained("load_checkpoint", model, optimizer)
     state, every = found.state, {**(parts or {}), **found.parts}
     together(partial(server_tables.check, path))
+    servers.open_tables()  # else a save with which servers began would be taken over after this
     given, fitting = (old_checkpoints if is_old else loading).take(path, state)
     server_tables.load(path)
     found.changed()

@@ -17,7 +17,6 @@ from fleetx.roles.detection import PaddleCloudRoleMaker
 from fleetx.roles.environment import Environment
 from fleetx.roles.freed_memory import keep_freed_memory
 from fleetx.roles.idle_threads import wait_for_idle_threads
-from fleetx.roles.parting import Explained
 from fleetx.roles.role import Identity, RoleMaker
 from fleetx.roles.world import World, close_world, group_identity, open_world
 
@@ -65,8 +64,6 @@ def start(role_maker: RoleMaker | None = None, *, is_collective: bool = False) -
         logs.detach(handler)
         raise
     _running.append(_Session(claimed, world, handler))
-    if world.barrier is not None and world.identity.worker_num > 1:
-        at_stop(Explained(world.barrier).forget)
     if world.identity.is_worker and world.device.type == "cpu":
         keep_freed_memory()
     atexit.register(stop)

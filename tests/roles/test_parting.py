@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from fleetx.roles import activity, parting
+from fleetx.launch import parting
+from fleetx.roles import activity
 from fleetx.roles.barrier import Barrier
 from tests.programs import python
 from tests.roles.test_crews import SCRIPTS, bare

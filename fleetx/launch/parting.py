@@ -7,15 +7,24 @@ import os
 import sys
 from types import TracebackType
 
+from fleetx import roles
 from fleetx.launch.reporter import FILE, is_broken
 from fleetx.roles import activity
 from fleetx.roles.barrier import Barrier
+from fleetx.roles.session import world
 
 _ADVICE = (
     "All workers must make the same number of batches: deal the data out with "
     "fleet.distributed_loader(), which gives every worker as many, or end all loops after the "
     "smallest number. Nor may one of them alone make a call that exchanges something"
 )
+
+
+def explain() -> None:
+    """Have it done from now on, in a job of several workers that has just begun."""
+    barrier = world("init").barrier
+    if barrier is not None and barrier.size > 1:
+        roles.at_stop(Explained(barrier).forget)
 
 
 class Explained:
