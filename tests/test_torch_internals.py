@@ -507,6 +507,12 @@ def test_operators_say_what_they_write_to() -> None:
     assert list(internals.written(torch.ops.aten.add.Tensor, (first, second))) == []
 
 
+def test_a_flag_that_is_not_set_is_noticed() -> None:
+    internals.assert_soon(torch.tensor(True), "all is well")
+    with pytest.raises(RuntimeError, match="these words"):
+        internals.assert_soon(torch.tensor(False), "these words")
+
+
 def test_a_machine_that_parts_leaves_its_place_to_another() -> None:
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not marked so
     parameters = RendezvousParameters("c10d", "", "job", 1, 1, last_call_timeout=1, join_timeout=20)

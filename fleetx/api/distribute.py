@@ -35,6 +35,7 @@ from fleetx.config.distributed_strategy import DistributedStrategy
 from fleetx.config.transpiler import DistributeTranspilerConfig
 from fleetx.engine.engine import Engine
 from fleetx.expected import CRITERION, WHOLE, Kind, expect, takes
+from fleetx.launch import parting
 from fleetx.plan.compose import Request
 from fleetx.plan.error import PlanError
 from fleetx.roles.freed_memory import return_freed_memory
@@ -82,6 +83,8 @@ def init(
     expect("fleet.init", "on_nan", on_nan, _ON_NAN)
     again = roles.started()
     roles.start(role_maker, is_collective=is_collective)
+    if not again:
+        parting.explain()
     if not again or not begun():
         begin(strategy or DistributedStrategy())
     elif strategy is not None:

@@ -66,7 +66,7 @@ def tell_of_rows(model: nn.Module, frame: FrameType) -> bool:
         Whether there was something to warn of.
     """
     tables = {m.options.name: None for m in model.modules() if isinstance(m, SparseModule)}
-    line = _script_line(frame)
+    line = _script_line(frame, passing=(*_PASSING, str(_TORCH)))  # which collects no rows either
     if line is None or not tables:
         return False
     logger.warning(
@@ -79,8 +79,8 @@ def tell_of_rows(model: nn.Module, frame: FrameType) -> bool:
     return True
 
 
-def _script_line(frame: FrameType | None) -> str | None:
-    while frame is not None and frame.f_code.co_filename.startswith(_PASSING):
+def _script_line(frame: FrameType | None, passing: tuple[str, ...] = _PASSING) -> str | None:
+    while frame is not None and frame.f_code.co_filename.startswith(passing):
         frame = frame.f_back
     if frame is None or frame.f_code.co_filename.startswith(_KNOWING):
         return None

@@ -12,6 +12,7 @@ from fleetx import roles
 from fleetx.api import servers, session
 from fleetx.ps.tables import safetensors_file, save_lock, saves
 from fleetx.ps.tables.save_folder import TABLES
+from fleetx.ps.wire.arrays import Array
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker
 
@@ -51,7 +52,8 @@ def save(
         connected: the first worker.
         folder: where to.
         delta: only what changed since the last save.
-        mark: whether the next delta begins here.
+        mark: whether the next delta begins here: of a save that is a part of something larger it
+            does not, and buffers of models are elsewhere there.
         worthy: leave out rows that are worth little, by shows and clicks.
     """
     _open_before_the_first_batch(connected)
@@ -61,9 +63,15 @@ def save(
     with save_lock.held(folder, save_lock.WORKER):
         saves.remove_replaced(folder)
         answers = connected.client.call_all(message)
-        saves.write_list(folder, answers, delta=delta)
+        saves.write_list(folder, answers, delta=delta, buffers=_buffers() if mark else None)
     if mark:  # only now: one that failed on any server is nothing that a delta could continue
         connected.client.call_all({"method": "saved"})
+
+
+def _buffers() -> dict[str, Array]:
+    """What the models of the first worker have and no server, such as running statistics."""
+    every = (carrier.buffers() for carrier in servers.carriers())
+    return {name: array for buffers in every for name, array in buffers.items()}
 
 
 def save_inference_model(dirname: str, model: nn.Module | None = None) -> None:
@@ -118,8 +126,12 @@ def held_by_the_first(folder: Path) -> Iterator[None]:
         yield
 
 
-def save_dense(model: nn.Module, folder: Path) -> None:
-    """Write the parameters and buffers of a model that are no rows of a table."""
+def save_dense(model: nn.Module, folder: Path) -> str:
+    """Write the parameters and buffers of a model that are no rows of a table.
+
+    Returns:
+        The checksum of the tables beside them, to which they belong.
+    """
     anchors = {id(m.anchor) for m in model.modules() if isinstance(m, SparseModule)}
     tensors = model.state_dict(keep_vars=True)
     dense = {name: t.detach().cpu() for name, t in tensors.items() if id(t) not in anchors}
@@ -128,13 +140,23 @@ def save_dense(model: nn.Module, folder: Path) -> None:
     # A worker that dies here leaves the dense parameters of an older save beside the new tables.
     tables = saves.Save.opened(folder / TABLES).checksum
     safetensors_file.write(folder / "dense.safetensors", arrays, beside=tables)
+    return tables
 
 
 def load_persistables(dirname: str, tables: list[str] | None = None) -> None:
     """Set the tables to a save, after ``distributed_optimizer``; all workers must call it.
 
-    The first one does it, when the others have pushed all that they had learned.
+    The first one does it, when the others have pushed all that they had learned. Buffers of models,
+    such as running statistics, are those of the save, too, unless ``tables`` chooses among it.
     """
+    load(dirname, tables)
+    if tables is None:
+        for carrier in servers.carriers():
+            carrier.take_buffers(str(Path(dirname).resolve()))
+
+
+def load(dirname: str, tables: list[str] | None = None) -> None:
+    """The same without what models have and no server."""
     connected = servers.connected_worker("load_persistables")
     servers.open_tables()
     for carrier in servers.carriers():

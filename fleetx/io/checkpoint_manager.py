@@ -21,7 +21,7 @@ from fleetx.io.checkpoints import (
 )
 from fleetx.io.files import Folder
 from fleetx.io.save_moments import Moments
-from fleetx.io.trained import Model, Mover, Stateful, trained
+from fleetx.io.trained import PARTS, Model, Mover, Stateful, trained
 from fleetx.plan.error import PlanError
 from fleetx.roles import leaving
 from fleetx.roles.worker_util import util
@@ -102,7 +102,7 @@ class CheckpointManager:
         """Updates of the run, those before it was interrupted included."""
         return 0 if self._loaded is None else self._loaded.updates
 
-    @takes("CheckpointManager.load", parts=MAPPING.such_as("a dict of loaders and such") | None)
+    @takes("CheckpointManager.load", parts=PARTS | None)
     def load(
         self,
         model: Model,

@@ -1,5 +1,6 @@
 """Checkpoints of training: everything a run needs to go on as if it had not stopped."""
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from fleetx import roles
+from fleetx.api import servers
 from fleetx.api.optimizer import DistributedOptimizer
 from fleetx.api.session import may_save
 from fleetx.expected import FLAG, MAPPING, PATH, WHOLE, Kind, a, takes
@@ -19,10 +21,12 @@ from fleetx.io.files import Folder
 from fleetx.io.host_copies import HostCopies
 from fleetx.io.old_checkpoints import WEIGHTS
 from fleetx.io.saving import Write, collected, prepared
-from fleetx.io.trained import Model, Mover, Stateful, Trained, trained
+from fleetx.io.trained import PARTS, Model, Mover, Stateful, Trained, trained
 from fleetx.roles import activity
 from fleetx.roles.subgroups import spare_group
 from fleetx.roles.worker_util import util
+
+logger = logging.getLogger(__name__)
 
 _reached: WeakKeyDictionary[DistributedOptimizer, dict[Path, int]] = WeakKeyDictionary()
 """Folder -> the step that a run has saved there last, or that it went on from."""
@@ -36,7 +40,7 @@ _TRAINED: dict[str, Kind] = {
     "optimizer": a(
         Mover, "what fleet.distributed_optimizer() returned, or the executor of a program"
     ),
-    "parts": MAPPING.such_as("a dict of loaders, schedulers and the like by name") | None,
+    "parts": PARTS | None,
 }
 
 
@@ -194,10 +198,12 @@ def load_checkpoint(
     found = trained("load_checkpoint", model, optimizer)
     state, every = found.state, {**(parts or {}), **found.parts}
     together(partial(server_tables.check, path))
+    servers.open_tables()  # else a save with which servers began would be taken over after this
     given, fitting = (old_checkpoints if is_old else loading).take(path, state)
     server_tables.load(path)
     found.changed()
     together(lambda: _load_parts(every, given["parts"], fitting, state.optimizer))
+    _tell_of_others(path, sorted(given["parts"].keys() - every.keys()))
     state.draw_as(given)
     numbers: dict[str, Any] = given["numbers"]
     _reached.setdefault(state.optimizer, {})[path.parent.resolve()] = numbers["step"]
@@ -237,6 +243,17 @@ def _load_parts(
         if rates := getattr(part, "get_last_lr", None):
             for group, rate in zip(optimizer.param_groups, rates(), strict=True):
                 group["lr"] = rate
+
+
+def _tell_of_others(path: Path, names: list[str]) -> None:
+    """One worker says which parts the script did not name: they begin anew in silence else."""
+    if names and roles.is_first_worker():
+        logger.warning(
+            "%s has the state of %s, which load_checkpoint(parts=...) does not name: it begins "
+            "anew, unless the script brings it back by itself; give the parts that were saved",
+            path,
+            ", ".join(map(repr, names)),
+        )
 
 
 def _chosen(folder: Path) -> tuple[Path | None, bool]:

@@ -22,6 +22,7 @@ from fleetx.record.recording_state import paused
 from fleetx.record.regions import mark_regions
 from fleetx.record.shapes import FREE
 from fleetx.record.variable import Variable
+from fleetx.static.layers.metrics import without_refusals
 from fleetx.static.lower.flattening import flattened
 from fleetx.static.lower.lowered import Lowered
 from fleetx.static.record.current import program_guard
@@ -30,6 +31,8 @@ from fleetx.static.record.program import Program
 from fleetx.static.run.executor import Executor
 
 MODEL, ONNX, SIGNATURE = "model.pt2", "model.onnx", "signature.json"
+_TABLES = "tables"
+"""Under this name a signature has the checksum of the tables beside it."""
 
 SIZES = (3, 5, 7, 11, 13, 17)
 """What free dimensions are while a model is exported, by position; any other size works later."""
@@ -50,7 +53,8 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     ``model.pt2`` is loaded by ``torch.export.load`` without fleetx; ``signature.json`` names inputs
     and outputs. All files appear together, or none if one of them cannot be written. In a job with
     parameter servers the first worker writes; tables that the targets depend on go beside the
-    archive, in ``tables``, and dense parameters in ``dense.safetensors``.
+    archive, in ``tables``, and dense parameters in ``dense.safetensors``; both name the tables that
+    they belong to.
 
     Args:
         executor: the one that runs the program.
@@ -78,9 +82,11 @@ def save_inference_model(  # noqa: PLR0917 (the order of the documents)
     with paused():  # exporting is no part of a program that is written meanwhile
         module = _graph_module(pruned, [pruned.find(name) for name in names], executor.device)
         with table_saves.held_by_the_first(Path(dirname)):
-            if not servers.has_servers() or _serve(module, Path(dirname), format):
+            tables = _serve(module, Path(dirname), format) if servers.has_servers() else ""
+            if tables is not None:
+                signature = _signature(pruned, names, tables)
                 _export(
-                    module, pruned, Path(dirname), executor.device, also_onnx=onnx, outputs=names
+                    module, pruned, Path(dirname), executor.device, also_onnx=onnx, said=signature
                 )
     return names
 
@@ -104,8 +110,13 @@ def check_format(format: str) -> None:
             ) from error
 
 
-def _serve(module: fx.GraphModule, folder: Path, format: str) -> bool:
-    """Save what the servers hold of a model; whether this worker is the one that writes."""
+def _serve(module: fx.GraphModule, folder: Path, format: str) -> str | None:
+    """Save what the servers hold of a model.
+
+    Returns:
+        The checksum of the tables, "" if it has none; None if this worker is not the one that
+        writes.
+    """
     looked_up = bool(tables_of(module))
     if looked_up and format != "torch":
         raise ValueError(
@@ -113,11 +124,12 @@ def _serve(module: fx.GraphModule, folder: Path, format: str) -> bool:
             "such a file has no words for that; leave the format at 'torch'"
         )
     if not table_saves.save_tables(folder / TABLES if looked_up else None):
-        return False
-    if looked_up:
-        table_saves.save_dense(module, folder)
-        describe(module)
-    return True
+        return None
+    if not looked_up:
+        return ""
+    tables = table_saves.save_dense(module, folder)
+    describe(module)
+    return tables
 
 
 def _pruned(program: Program, feeds: list[str], targets: list[Any], *, for_test: bool) -> Program:
@@ -156,6 +168,7 @@ def _graph_module(program: Program, outputs: list[fx.Node], device: torch.device
     program.state.to(device)
     graph = flattened(program, outputs, device)
     mark_regions(graph, exported=True)
+    without_refusals(graph)
     root = Lowered(program)
     root.recorded_modes.set(graph, program)
     module = fx.GraphModule(root, graph)
@@ -170,7 +183,7 @@ def _export(
     device: torch.device,
     *,
     also_onnx: bool,
-    outputs: list[str],
+    said: dict[str, Any],
 ) -> None:
     inputs = program.inputs()
     example = tuple(_example(node, device) for node in inputs.values())
@@ -178,15 +191,21 @@ def _export(
     with torch.no_grad():
         exported = torch.export.export(module, example, dynamic_shapes=shapes, strict=False)
     exported.example_inputs = None  # torch would pickle them
-    signature = {"inputs": {n: _declared(node) for n, node in inputs.items()}, "outputs": outputs}
+    text = json.dumps(said, indent=2)
     # All are written before one of them is seen: a model without its signature is of no use.
     with written_together(folder, unless_written=[ONNX]) as beside:
-        torch.export.save(exported, beside / MODEL)
+        # It holds its signature: a worker that dies here may leave it beside that of another save.
+        torch.export.save(exported, beside / MODEL, extra_files={SIGNATURE: text})
         if also_onnx:
-            names = list(inputs), [name.replace(".", "_") for name in outputs]
+            names = list(inputs), [name.replace(".", "_") for name in said["outputs"]]
             _write_onnx(module, example, shapes, beside / ONNX, names)
-        text = json.dumps(signature, indent=2)
         (beside / SIGNATURE).write_text(text, encoding="utf-8")
+
+
+def _signature(program: Program, outputs: list[str], tables: str) -> dict[str, Any]:
+    """What inputs and outputs are, and the checksum of the tables that belong to the model."""
+    inputs = {name: _declared(node) for name, node in program.inputs().items()}
+    return {"inputs": inputs, "outputs": outputs} | ({_TABLES: tables} if tables else {})
 
 
 def _write_onnx(
@@ -254,9 +273,12 @@ def load_inference_model(
             f"{str(dirname)!r} has no {SIGNATURE}; it must be a folder that "
             "save_inference_model() wrote."
         )
-    signature = json.loads((folder / SIGNATURE).read_text(encoding="utf-8"))
-    module = Loaded(torch.export.load(folder / MODEL))
-    attach(module.model, folder / TABLES)
+    inside = {SIGNATURE: ""}
+    module = Loaded(torch.export.load(folder / MODEL, extra_files=inside))
+    # Archives of before do not hold it.
+    text = inside[SIGNATURE] or (folder / SIGNATURE).read_text(encoding="utf-8")
+    signature = json.loads(text)
+    attach(module.model, folder / MODEL, signature.get(_TABLES, ""))
     program = Program()
     with program_guard(program, Program()):
         inputs = [data(name, **declared) for name, declared in signature["inputs"].items()]

@@ -45,4 +45,4 @@ def check(checkpoint: Path) -> None:
 def load(checkpoint: Path) -> None:
     """Set the servers to a checkpoint, and workers to what they hold; all workers must call it."""
     if servers.has_servers():
-        table_saves.load_persistables(str(checkpoint / TABLES))
+        table_saves.load(str(checkpoint / TABLES))

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from typing_extensions import override
 
 from fleetx.nn.sparse_embedding import SparseEmbedding
+from fleetx.ps.tables.save_folder import TABLES
 from fleetx.ps.tables.saved_rows import SavedRows
 from fleetx.ps.worker.sparse_module import SparseModule
 
@@ -101,12 +102,19 @@ def describe(module: nn.Module) -> None:
         module.set_submodule(path, Described(layer))
 
 
-def attach(module: fx.GraphModule, folder: Path) -> None:
-    """Let a module that was exported look rows up in the tables of a save."""
+def attach(module: fx.GraphModule, archive: Path, named: str) -> None:
+    """Let a module that was exported look rows up in the tables beside its archive.
+
+    Args:
+        module: what the archive holds.
+        archive: the file.
+        named: the checksum of the tables with which it was saved; "" if it says none.
+    """
     nodes = [node for node in module.graph.nodes if node.target is _OPERATOR]
     if not nodes:
         return
-    rows = SavedRows(folder)
+    rows = SavedRows(archive.parent / TABLES)
+    rows.require_those_of(archive, named)
     for number, node in enumerate(nodes):
         ids, offsets, name, dim, padding_idx, pooling = node.args
         layer = SparseEmbedding(dim, name=name, padding_idx=padding_idx, pooling=pooling)

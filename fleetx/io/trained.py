@@ -9,6 +9,7 @@ from torch import nn
 from fleetx import roles
 from fleetx.api import session
 from fleetx.api.optimizer import DistributedOptimizer
+from fleetx.expected import Kind
 from fleetx.io.agreement import CheckpointError
 from fleetx.io.run_state import RunState
 from fleetx.static.record.program import Program
@@ -32,6 +33,20 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: Any, /) -> Any:
         """Take it back."""
+
+
+def _are_stateful(parts: object) -> bool:
+    names = ("state_dict", "load_state_dict")
+    return isinstance(parts, Mapping) and all(
+        callable(getattr(part, name, None)) for part in parts.values() for name in names
+    )
+
+
+PARTS = Kind(
+    "a dict of loaders, schedulers and the like by name, which have state_dict() and "
+    "load_state_dict() (values that have not are for numbers)",
+    _are_stateful,
+)
 
 
 def _nothing() -> None: ...

@@ -114,7 +114,7 @@ class Reporter:
                 # What broke is no longer under way, but nothing came after it.
                 group["open"] = group["made"]
             told = {**self._light(), **_located(places), "groups": groups}
-            self._write({**told, "state": "failed", "broken": _is_broken(error)})
+            self._write({**told, "state": "failed", "broken": is_broken(error)})
 
     def _stop(self) -> None:
         self._ended.set()
@@ -199,7 +199,7 @@ class Reporter:
             os.replace(partial, self._file)
 
 
-def _is_broken(error: BaseException) -> bool:
+def is_broken(error: BaseException) -> bool:
     """Whether it may be an exchange that did not work out, which others may be the reason of."""
     return isinstance(error, RuntimeError) and any(word in str(error) for word in _BROKEN)
 

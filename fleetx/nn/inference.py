@@ -10,7 +10,6 @@ from torch import nn
 
 from fleetx.ps.observers.follower import Follower
 from fleetx.ps.tables import safetensors_file
-from fleetx.ps.tables.checksums import DamagedError
 from fleetx.ps.tables.save_folder import TABLES
 from fleetx.ps.tables.saved_rows import SavedRows
 from fleetx.ps.worker.sparse_module import SparseModule
@@ -41,8 +40,9 @@ def load_inference_model(
         )
     rows, modules = SavedRows(folder / TABLES), list(model.modules())
     tables = [module for module in modules if isinstance(module, SparseModule)]
-    _require_whole(folder, rows)
-    arrays = safetensors_file.read(folder / "dense.safetensors", sealed=rows.sealed)
+    dense = folder / "dense.safetensors"
+    rows.require_those_of(dense, safetensors_file.beside(dense))
+    arrays = safetensors_file.read(dense, sealed=rows.sealed)
     found = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
     anchors = {name for name, p in model.named_parameters() if any(p is t.anchor for t in tables)}
     left = model.load_state_dict(found, strict=False)
@@ -57,16 +57,6 @@ def load_inference_model(
     for table in tables:
         table.row_source = source
     return model.eval()
-
-
-def _require_whole(folder: Path, rows: SavedRows) -> None:
-    """Refuse tables and dense parameters of two saves, as a worker that dies leaves them."""
-    known = safetensors_file.beside(folder / "dense.safetensors")
-    if known and known != rows.checksum:
-        raise DamagedError(
-            f"dense.safetensors and tables of {folder} are of two saves: one of them was not "
-            "completed, or only one was copied; save again, or copy the whole folder"
-        )
 
 
 def _following(

@@ -31,10 +31,14 @@ from fleetx.ps.wire.short_floats import check_wire_dtype
 from fleetx.ps.worker.given_rows import GivenRows
 from fleetx.ps.worker.row_gradients import array_of
 from fleetx.ps.worker.sparse_module import Lookup, SparseModule
-from fleetx.torch_internals import FakeTensor, unsafe_view
+from fleetx.torch_internals import FakeTensor, current_backward, unsafe_view
 
 AHEAD = 2
 """Batches whose rows may be on their way; of more, the oldest are forgotten."""
+
+
+REPLAYED = 64
+"""Lookups that are remembered because a backward may repeat them; of more, the latest."""
 
 
 class SparseEmbedding(SparseModule):
@@ -104,6 +108,7 @@ class SparseEmbedding(SparseModule):
         self._ahead: deque[tuple[Array, list[int], Future[tuple[IdBatch, Floats]]]] = deque(
             maxlen=AHEAD
         )
+        self._seen: deque[Array] = deque(maxlen=REPLAYED)
 
     @classmethod
     def from_pretrained(
@@ -293,10 +298,22 @@ class SparseEmbedding(SparseModule):
     ) -> tuple[IdBatch, Floats]:
         source = self._source()
         batch, met = self._sorted(flat, source)
+        if train and met is not None and self._is_replay(flat):
+            met = np.zeros_like(met)
         rows = source.look_up(
             self.options, batch, met if train else None, train=train, versions=versions
         )
         return batch, rows
+
+    def _is_replay(self, flat: Array) -> bool:
+        """Whether a backward repeats a lookup that was counted: it was, if it had gradients."""
+        if current_backward() < 0:
+            self._seen.append(flat.copy())  # the caller may fill its array anew
+            return False
+        known = next((at for at, ids in enumerate(self._seen) if same_ids(ids, flat)), None)
+        if known is not None:
+            del self._seen[known]
+        return known is not None
 
     def _sorted(self, flat: Array, source: RowSource) -> tuple[IdBatch, Array | None]:
         real = flat if self.padding_idx is None else flat[flat != self.padding_idx]

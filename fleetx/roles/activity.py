@@ -121,6 +121,11 @@ def will_leave(by_itself: bool) -> None:
     _record.leaves = by_itself
 
 
+def batches() -> int:
+    """How many have begun."""
+    return _record.batches
+
+
 def forget() -> None:
     """A new job begins in this process."""
     fresh = _Record()

@@ -141,7 +141,22 @@ class Barrier:
         self.store.compare_set(_verdict(self.actions + 1), "", f"worker {self.index}: {_WHY}")
         if self.index == 0:
             self.store.compare_set(_lead(self.followed + 1), "", f"worker 0: {_WHY}")
-        self.store.set(_left(self.index), "")  # the last word, which nobody answers
+        # The last word, which nobody answers.
+        self.store.set(_left(self.index), str(activity.batches()))
+
+    def ended(self) -> dict[int, int] | None:
+        """Workers that have ended -> after how many batches; None if worker 0 took that along.
+
+        Where an exchange with worker 0 has just broken off, its process is about to go.
+        """
+        time.sleep(PARTING / 5)
+        if not is_served(self.store):
+            return None
+        try:
+            found = [index for index in range(self.size) if self.store.check([_left(index)])]
+            return {index: int(self.store.get(_left(index))) for index in found}
+        except dist.DistError:
+            return None
 
     def _see_off(self) -> None:
         """Let others that end now speak: torch prints a page where the store goes meanwhile."""

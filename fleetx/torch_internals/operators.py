@@ -10,6 +10,7 @@ from torch import Tensor
 
 __all__ = [
     "OpOverload",
+    "assert_soon",
     "attention_on_cpu",
     "decompositions",
     "foreach_add",
@@ -55,6 +56,10 @@ foreach_sub_: Any = torch._foreach_sub_
 fused_adam_: Any = torch._fused_adam_
 fused_sgd_: Any = torch._fused_sgd_
 """The kernels behind ``torch.optim.Adam(fused=True)`` and ``SGD(fused=True)``."""
+
+assert_soon: Any = torch._assert_async
+"""Ends the process, with these words, when a device gets to a flag that is not set; at once on a
+host."""
 
 unscale_and_find_inf_: Any = torch._amp_foreach_non_finite_check_and_unscale_
 """The kernel behind ``torch.amp.GradScaler.unscale_``."""

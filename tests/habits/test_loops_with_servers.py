@@ -23,7 +23,7 @@ from fleetx import roles
 from fleetx.api import servers
 from fleetx.nn import Normal, SparseEmbedding
 from fleetx.ps.worker.carrier_async import AsyncCarrier
-from tests.ps.team import TOKEN, team
+from tests.ps.team import TOKEN, Team, team
 
 IDS, WIDTH, STEPS = 12, 4, 4
 TABLES = ("user", "item")
@@ -64,7 +64,7 @@ Trained = tuple[Factors, Any]
 @contextmanager
 def job(
     monkeypatch: pytest.MonkeyPatch, servers: int = 2, **flags: dict[str, Any]
-) -> Iterator[None]:
+) -> Iterator[Team]:
     """This process as the only worker."""
     monkeypatch.setenv("FLEETX_PS_TOKEN", TOKEN.decode())
     strategy = fleet.DistributedStrategy()
@@ -77,7 +77,7 @@ def job(
         )
         fleet.init(maker, strategy=strategy)
         try:
-            yield
+            yield here
         finally:
             fleet.stop_worker()
             roles.stop()

@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -300,3 +301,28 @@ def is_told(folder: Path) -> None:
 
 def test_whoever_waits_for_a_worker_hears_that_it_saves(tmp_path: Path) -> None:
     alone(is_told, tmp_path)
+
+
+def leave_parts_out(folder: Path) -> str:
+    job, heard = Job(), list[str]()
+    schedule: Any = MultiStepLR(job.optimizer, [2], gamma=0.5)
+    parts = {"schedule": schedule, "part": Watching()}
+    job.save(folder, 1, parts=parts)
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("fleetx.io").addHandler(handler)
+    job.load(folder, parts=parts)
+    assert not heard
+    job.load(folder, parts={"part": Watching()})
+    logging.getLogger("fleetx.io").removeHandler(handler)
+    calls: list[Callable[..., Any]] = [job.load, partial(job.save, step=2)]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"takes as parts .*state_dict\(\).*are for numbers"):
+            call(folder, parts={"epoch": 3})
+    return " ".join(heard)
+
+
+def test_parts_that_are_not_named_begin_anew_and_are_told_of(tmp_path: Path) -> None:
+    """The schedule began again from its first rate, in silence."""
+    (said,) = world(1).run(leave_parts_out, tmp_path)
+    assert "has the state of 'schedule', which load_checkpoint(parts=...) does not name" in said

@@ -1,5 +1,6 @@
 """Models for use elsewhere: what they compute, and what their inputs and outputs are called."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,53 @@ def test_inputs_come_in_the_order_of_the_list(tmp_path: Path) -> None:
         given = [torch.from_numpy(values[name]) for name in names]
         plain = torch.export.load(folder / "model.pt2").module()
         assert plain(*given)[0].tolist() == [[27, 27]]
+
+
+def test_an_archive_knows_its_inputs_whatever_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may die between the two files of a save over another one."""
+    a, b = (static.data(name, [None, 2]) for name in "ab")
+    exe = started()
+    fleet.save_inference_model(exe, tmp_path, ["a", "b"], [a - b])
+    replace = os.replace
+
+    def dies(source: Path, target: Path) -> None:
+        if target.name == "signature.json":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", dies)
+        with pytest.raises(KeyboardInterrupt):
+            fleet.save_inference_model(exe, tmp_path, ["b", "a"], [2 * a - b])
+    program, feeds, targets = fleet.load_inference_model(tmp_path, exe)
+    assert feeds == ["b", "a"]
+    values = {"a": np.full((1, 2), 5.0, np.float32), "b": np.full((1, 2), 3.0, np.float32)}
+    assert exe.run(program, values, targets)[0].tolist() == [[7, 7]]
+
+
+def test_an_archive_of_before_is_loaded_by_the_list_beside_it(tmp_path: Path) -> None:
+    x = static.data("x", [None, 4])
+    out = static.nn.fc(x, 3)
+    exe = started()
+    fleet.save_inference_model(exe, tmp_path, ["x"], [out])
+    archive = tmp_path / "model.pt2"
+    torch.export.save(torch.export.load(archive), archive)  # without what was put into it
+    program, feeds, targets = fleet.load_inference_model(tmp_path, exe)
+    assert feeds == ["x"]
+    assert np.array_equal(exe.run(program, {"x": ROWS}, targets)[0], expected_of(exe, out))
+
+
+def test_an_area_needs_nothing_but_torch_elsewhere(tmp_path: Path) -> None:
+    x, y = static.data("x", [None]), static.data("y", [None], "int64")
+    fleet.save_inference_model(started(), tmp_path, ["x", "y"], [static.auc(x, y)[1]])
+    graph = torch.export.load(tmp_path / "model.pt2").graph
+    assert not [node for node in graph.nodes if "fleetx" in str(node.target)]
+    model = torch.export.load(tmp_path / "model.pt2").module()
+    scores, labels = torch.tensor([0.1, 0.6, 0.4, 0.9, 0.7]), torch.tensor([0, 1, 1, 1, 0])
+    (area,) = model(scores, labels)
+    assert float(area) == pytest.approx(4 / 6)
 
 
 def test_inputs_that_cannot_be(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Tables that begin with an embedding of torch, and train as it does."""
 
 import copy
+import gc
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,14 +199,47 @@ def test_what_was_learned_is_not_given_anew() -> None:
         layer, worker, carrier = given_to(here, MATRIX[:20])
         train(Scores(layer), carrier, torch.arange(5), torch.zeros(5))
         before = rows(layer, torch.arange(30))
-        carrier._offer(worker)
-        torch.testing.assert_close(rows(layer, torch.arange(30)), before, rtol=0, atol=0)
         _, _, other = given_to(here, MATRIX[:30])
         after = rows(layer, torch.arange(30))
         torch.testing.assert_close(after[:20], before[:20], rtol=0, atol=0)
         torch.testing.assert_close(after[20:], MATRIX[20:30], rtol=0, atol=0)
         assert other is not carrier
         worker.stop()
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_worker_lets_go_of_what_the_servers_have(
+    freeze: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept the matrix, and a second one without the row of the padding, for the whole job."""
+    matrix = MATRIX[:50].clone()
+    layer = SparseEmbedding.from_pretrained(matrix, freeze, 3, name="words", rule=SGD(0.5))
+    model, wanted, kept = Scores(layer), matrix.clone(), weakref.ref(matrix)
+    model.head = nn.Linear(1, 1)
+    del matrix
+    assert layer.given is not None
+    less = weakref.ref(layer.given.rows)
+
+    def trained() -> Any:
+        made: Any = fleet.distributed_model(model)
+        optimizer = fleet.distributed_optimizer(torch.optim.SGD(made.parameters(), lr=0.5))
+        fleet.init_worker()
+        optimizer.minimize(made(torch.arange(5)).square().mean() + made.head.weight.sum())
+        return made
+
+    with job(monkeypatch, 2):
+        made = trained()
+        gc.collect()
+        assert (kept(), less()) == (None, None)
+        found = rows(made.words, torch.arange(50))
+        assert torch.equal(found[5:], wanted[5:])
+        assert torch.equal(found[3], wanted[3])  # that of the padding, which no server has
+        assert torch.equal(found, wanted) is freeze
+    with (
+        job(monkeypatch, 2),
+        pytest.raises(RuntimeError, match=r"'words' was to begin.*make it anew"),
+    ):
+        trained()
 
 
 @pytest.mark.parametrize("options", [{}, {"storage": "disk", "memory": "1MiB"}])

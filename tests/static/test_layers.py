@@ -182,6 +182,42 @@ def test_auc_of_one_class_is_a_half() -> None:
     assert float(exe.run(feed=feed, fetch_list=[total])[0]) == 0.5
 
 
+WRONG: dict[str, tuple[list[float], list[float], str]] = {
+    "clicks": ([0.1, 0.9], [0, 2], r"labels that are neither 0 nor 1.*\(label > 0\)"),
+    "no label": ([0.1, 0.9], [-1, 1], "neither 0 nor 1.*leave samples without a label out"),
+    "parts": ([0.1, 0.9], [0.25, 1], "neither 0 nor 1"),
+    "no number": ([0.1, float("nan")], [0, 1], "scores that are not between 0 and 1"),
+    "logits": ([-2.0, 3.0], [0, 1], r"torch.sigmoid\(scores\)"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_area_of_what_is_no_class_is_refused(wrong: str) -> None:
+    """Labels of 2 counted as two samples above and minus one below."""
+    scores, labels, words = WRONG[wrong]
+    x, y = static.data("x", [None]), static.data("y", [None, 1])
+    total, _, (*_, positive, negative) = static.auc(x, y)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+
+    def run(scores: list[float], labels: list[float]) -> list[float]:
+        column = np.asarray(labels, np.float32).reshape(-1, 1)
+        feed = {"x": np.asarray(scores, np.float32), "y": column}
+        found = exe.run(feed=feed, fetch_list=[total, positive, negative])
+        return [float(value.sum()) for value in found]
+
+    assert run([0.1, 0.9, 0.5], [0, 1, 1]) == [1, 2, 1]
+    with pytest.raises(ValueError, match=words):
+        run(scores, labels)
+    assert run([0.2, 0.8, 0.4], [0, 1, 0]) == [1, 3, 3]
+
+
+def test_an_area_of_many_classes_is_refused() -> None:
+    x, y = static.data("x", [None, 3]), static.data("y", [None], "int64")
+    with pytest.raises(ValueError, match="more than two classes"):
+        static.auc(x, y)
+
+
 NORMS: dict[str, Any] = {
     "batch_norm": static.nn.batch_norm,
     "layer_norm": static.nn.layer_norm,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from typing_extensions import override
 
 import fleetx as fleet
 from fleetx import Slot, roles, static
+from fleetx.api import table_saves
+from fleetx.io import inference
 from fleetx.nn import SGD, ShowClickEntry, SparseEmbedding, Uniform
 from fleetx.nn import load_inference_model as load_model
 from fleetx.static.run.training import training_of
@@ -449,6 +452,70 @@ def test_tables_lie_beside_a_model_that_plain_torch_cannot_run(
     model = torch.export.load(tmp_path / "model.pt2").module()
     with pytest.raises(RuntimeError, match=r"table 'words'.*load_inference_model"):
         model(torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, WIDE))
+
+
+@pytest.mark.parametrize("after", ["tables", "dense parameters"])
+def test_a_program_for_inference_of_two_saves_is_refused(
+    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker dies between the tables and the archive of a save over another one."""
+    unfinished = {"tables": (table_saves, "save_dense"), "dense parameters": (inference, "_export")}
+    exe, feed = static.Executor(), dict(zip(("ids", "numbers"), everybody(), strict=True))
+
+    def loaded() -> np.ndarray:
+        program, _, outputs = fleet.load_inference_model(tmp_path, exe)
+        found: np.ndarray = exe.run(program, feed, outputs)[0]
+        return found
+
+    with alone(monkeypatch) as job:
+
+        def save() -> None:
+            job.exe.run(job.main, feed, [])
+            call: Any = fleet.save_inference_model
+            call(job.exe, tmp_path, ["ids", "numbers"], [job.score], job.main)
+
+        save()
+        first = loaded()
+        with monkeypatch.context() as patch:
+            patch.setattr(*unfinished[after], Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                save()
+        with pytest.raises(ValueError, match=r"model.pt2 and tables of .* are of two saves"):
+            loaded()
+        save()
+        second = job.outputs()
+    assert not np.allclose(first, second)
+    np.testing.assert_allclose(loaded(), second, rtol=1e-6, atol=1e-6)
+
+
+class Normed(Job):
+    """What a program normalises has running statistics, which no server has."""
+
+    @override
+    def _record(self) -> None:
+        ids = static.data("ids", [None, 2], "int64")
+        numbers = static.data("numbers", [None, WIDE], "float32")
+        rows = static.nn.sparse_embedding(ids, (0, DIM), name="words").sum(1)
+        hidden = static.nn.batch_norm(static.nn.fc(torch.cat([rows, numbers], 1), 4, name="head"))
+        self.score = hidden.square().sum(1)
+        self.test = self.main.clone(for_test=True)
+        optimizer = fleet.distributed_optimizer(static.Optimizer(torch.optim.SGD, lr=0.01))
+        optimizer.minimize(self.score.mean() + hidden.mean(), self.startup)
+
+
+def test_a_save_of_a_program_has_its_running_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = dict(zip(("ids", "numbers"), everybody(), strict=True))
+    with alone(monkeypatch, Normed) as job:
+        job.exe.run(job.main, feed, [])
+        wanted = job.outputs()
+        fleet.save_persistables(job.exe, str(tmp_path), job.main)
+        for _ in range(5):
+            job.exe.run(job.main, feed, [])
+        assert not np.allclose(job.outputs(), wanted)
+        fleet.load_persistables(job.exe, str(tmp_path), job.main)
+        np.testing.assert_array_equal(job.outputs(), wanted)
 
 
 class Bags(Job):

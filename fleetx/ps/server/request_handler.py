@@ -79,7 +79,10 @@ class RequestHandler:
             )
         self._calls: dict[str, Callable[[Claim, Message], Message]] = {
             "await": self._await,
-            "began": lambda claim, message: {"saved": self._store.preloads},
+            "began": lambda claim, message: {
+                "saved": self._store.preloads,
+                "folder": self._store.preloads_all_of,
+            },
             "create": self._create,
             "describe": self._describe,
             "finish": self._finish,

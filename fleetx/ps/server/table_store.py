@@ -71,6 +71,11 @@ class TableStore:
         """Whether tables begin with what a save holds."""
         return self._preload is not None
 
+    @property
+    def preloads_all_of(self) -> str:
+        """The save with all of which the job begins; "" if there is none."""
+        return str(self._preload.root) if self._preload and self._preloaded is None else ""
+
     def saved_sizes(self, folder: Path | None) -> dict[str, dict[str, int]]:
         """Group of dense parameters -> how many numbers each has in a save.
 

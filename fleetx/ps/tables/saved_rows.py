@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fleetx.ps.tables import disk_table
+from fleetx.ps.tables.checksums import DamagedError
 from fleetx.ps.tables.id_batch import IdBatch
 from fleetx.ps.tables.row_source import ReadOnly, TableOptions, untrainable
 from fleetx.ps.tables.row_store import Rows
@@ -34,6 +35,21 @@ class SavedRows(ReadOnly):
     def checksum(self) -> str:
         """Of the list of all that is read."""
         return self._save.checksum
+
+    def require_those_of(self, file: Path, named: str) -> None:
+        """Refuse a file that was written beside tables of another save.
+
+        A worker that dies between the two leaves such a folder.
+
+        Args:
+            file: what lies beside them.
+            named: the checksum of the tables that it belongs to; "" if it names none.
+        """
+        if named and named != self.checksum:
+            raise DamagedError(
+                f"{file.name} and tables of {file.parent} are of two saves: one of them was not "
+                "completed, or only one was copied; save again, or copy the whole folder"
+            )
 
     def sort_ids(self, ids: Ids) -> IdBatch:
         """The batch of these ids."""

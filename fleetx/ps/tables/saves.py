@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleetx.ps.tables import checksums, safetensors_file, save_folder
+from fleetx.ps.tables import checksums, safetensors_file, save_folder, saved_buffers
 from fleetx.ps.tables.checksums import DamagedError
 from fleetx.ps.tables.save_folder import MANIFEST, TABLES
 from fleetx.ps.wire.arrays import Array
@@ -46,7 +46,11 @@ def piece(folder: Path) -> Piece:
 
 
 def write_list(
-    root: Path, answers: Sequence[Mapping[str, Any]], *, delta: bool = False
+    root: Path,
+    answers: Sequence[Mapping[str, Any]],
+    *,
+    delta: bool = False,
+    buffers: Mapping[str, Array] | None = None,
 ) -> dict[str, Any]:
     """Complete a save when all servers have written their pieces; returns what the list says.
 
@@ -54,6 +58,7 @@ def write_list(
         root: the folder.
         answers: what each server answered: its tables, and the checksum of each piece's manifest.
         delta: whether it holds only what changed since the last save.
+        buffers: what models have and no server; None where that is saved elsewhere.
     """
     tables = list(answers[0]["tables"])
     listed = {
@@ -62,8 +67,11 @@ def write_list(
         "mode": "delta" if delta else "full",
         "pieces": {name: [answer["pieces"][name] for answer in answers] for name in tables},
     }
+    if buffers is not None:
+        listed["buffers"] = saved_buffers.write(root, buffers)
     save_folder.write_json(root / MANIFEST, listed)
     remove_replaced(root)
+    saved_buffers.remove_others(root, str(listed.get("buffers", "")))
     return listed
 
 
@@ -139,6 +147,12 @@ class Save:
                 "save before it; begin with the full save, and load this one onto it: "
                 f"fleet.load_persistables({str(self.root)!r})"
             )
+
+    def buffers(self) -> dict[str, Array] | None:
+        """What models had that no server has; None if it was not saved with them."""
+        if "buffers" not in self.manifest:
+            return None
+        return saved_buffers.read(self.root, str(self.manifest["buffers"]))
 
     def names(self, folder: Path) -> bool:
         """Whether a folder is a piece of this save, and not of another in the same place."""

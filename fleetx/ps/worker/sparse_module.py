@@ -70,7 +70,9 @@ class _Shared:
     source: RowSource | None = None
     """Where rows come from."""
     given: GivenRows | None = None
-    """What the table begins with, beside what follows from ids."""
+    """What the table begins with, beside what follows from ids, until the servers have it."""
+    given_to: int | None = None
+    """Which connections of this process it was given through, if it was."""
     bearer: "SparseModule | None" = None
     """Another layer of the same table, whose anchor bears the gradients of this one, too."""
     shown: RowGradients | None = None
@@ -132,8 +134,17 @@ class SparseModule(nn.Module):
 
     @property
     def given(self) -> GivenRows | None:
-        """Rows that the table begins with, if a user gave any."""
+        """Rows that the table begins with, if a user gave any and servers do not have them yet."""
         return self._shared.given
+
+    def let_go_of_given(self, session: int) -> None:
+        """Servers have them, through these connections: they may be as large as the whole table."""
+        if self._shared.given is not None:
+            self._shared.given, self._shared.given_to = None, session
+
+    def gave_to_others(self, session: int) -> bool:
+        """Whether there were such rows, and they went through other connections than these."""
+        return self._shared.given_to not in (None, session)
 
     def bears_with(self, first: "SparseModule") -> None:
         """Let the first layer of the same table bear the gradients of this one, too.

@@ -12,12 +12,13 @@ from typing_extensions import override
 
 from fleetx.ps.tables.rules import Rule
 from fleetx.ps.tables.sparse_spec import Pace
-from fleetx.ps.wire.arrays import Floats
+from fleetx.ps.wire.arrays import Array, Floats
 from fleetx.ps.wire.frames import Flag
 from fleetx.ps.worker.brought_values import BroughtValues
 from fleetx.ps.worker.carrier_options import CarrierOptions
 from fleetx.ps.worker.dense_group import DenseGroup, dense_groups, plain_option
 from fleetx.ps.worker.exchanges import Exchange
+from fleetx.ps.worker.kept_buffers import KeptBuffers
 from fleetx.ps.worker.remote_optimizer import sparse_rule
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker, running
@@ -35,6 +36,7 @@ class TableSetup:
         options: CarrierOptions,
         *,
         before_setup: Callable[[Worker, int], None] | None = None,
+        model: nn.Module | None = None,
     ) -> None:
         self._before_setup = before_setup
         """Told the worker and the number of this model before its tables are made."""
@@ -42,11 +44,11 @@ class TableSetup:
         given = {p for group in optimizer.param_groups for p in group["params"]}
         moved = [module for module in modules if _is_moved(module, given)]
         self.modules = {module.anchor: module for module in moved}
-        self._given = [module for module in modules if module.given is not None]
-        """Layers with rows that their tables begin with, whether they are trained or not."""
-        for module in self._given:
-            assert module.given is not None
-            module.given.refuse_shared(module.options.name, names)
+        self._all = modules
+        """Layers whether they are trained or not."""
+        for module in modules:
+            if module.given is not None:
+                module.given.refuse_shared(module.options.name, names)
         self.tables = {module.options.name: module for module in reversed(moved)}
         """Table -> the first layer over it."""
         for module in moved:
@@ -61,6 +63,7 @@ class TableSetup:
         self._initial_options: list[dict[str, Any]] = []
         """The options of the groups with which tables were made."""
         self.brought = BroughtValues(names)
+        self._buffers = KeptBuffers(model)
         self._leaving = False
         """Whether this is the end of the job."""
         self._sizes: dict[str, dict[str, int]] = {}
@@ -131,8 +134,20 @@ class TableSetup:
         if not offered:
             # Worker 0 is gone, or rests. Whoever comes first takes its place if it gave nothing.
             self._offer(worker)
+        for module in self._all:
+            module.let_go_of_given(worker.session)  # nobody will offer them any more
         worker.learn_versions()
         self.refresh(worker)
+        if self._buffers.exist and (folder := worker.resumed_from):
+            self.take_buffers(folder)
+
+    def buffers(self) -> dict[str, Array]:
+        """What the model has and no server; nothing before its first batch."""
+        return self._buffers.arrays(self._number) if self._number else {}
+
+    def take_buffers(self, folder: str) -> None:
+        """Take over those of a save."""
+        self._buffers.take_from(folder, self._number)
 
     def _prepare(self, worker: Worker) -> None:
         if not self._number:
@@ -159,13 +174,25 @@ class TableSetup:
                     made.create(worker.client, rule, initial_options(options), worker.pace)
                     groups.append((made, at))
             self._open_sparse(worker, group)
-        for module in self._given:
-            worker.table(module.options)  # which no group has, if it is frozen
+        for module in self._all:
+            if module.given is not None or module.gave_to_others(worker.session):
+                worker.table(module.options)  # which no group has, if it is frozen
+        self._refuse_given_away(worker)
         self.groups = groups
         self._initial_options = [_fixed(group) for group in self.optimizer.param_groups]
         self.refuse_states()
         worker.carriers.append(self)
         self._number = len(worker.carriers)
+
+    def _refuse_given_away(self, worker: Worker) -> None:
+        """Refuse to let tables begin without the rows that a layer gave to an earlier job."""
+        away = {m.options.name for m in self._all if m.gave_to_others(worker.session)}
+        if not away:
+            return
+        answers = worker.client.call_all({"method": "describe"})
+        for name in sorted(away):  # which a save may have brought, or these servers never lost
+            if not any(answer["tables"].get(name, {}).get("rows") for answer in answers):
+                raise RuntimeError(_GIVEN_AWAY.format(repr(name)))
 
     def check_options(self) -> None:
         """Refuse options that changed since the servers were told: pushes bring rates alone."""
@@ -191,9 +218,10 @@ class TableSetup:
         for group, _ in self.groups:
             worker.client.write(group.table, group.values(), flag=Flag.INITIAL)
         client = worker.client
-        for module in self._given:
-            assert module.given is not None
-            for batch, rows in module.given.pieces(client.servers):
+        for module in self._all:
+            if (given := module.given) is None:
+                continue
+            for batch, rows in given.pieces(client.servers):
                 client.exchange(
                     client.pushing(worker.table(module.options), batch, rows, initial=True)
                 )
@@ -298,6 +326,13 @@ class TableSetup:
             "with; fleet.save_inference_model(folder) writes it for load_inference_model(folder, "
             "Net()), which needs no job"
         )
+
+
+_GIVEN_AWAY = (
+    "table {} was to begin with rows that were given to the servers of an earlier job, and its "
+    "layer let go of them; make it anew with SparseEmbedding.from_pretrained(), or begin with a "
+    "save of that job: fleet.init_server(folder)"
+)
 
 
 def _refuse_state(module: nn.Module, *_: Any) -> None:

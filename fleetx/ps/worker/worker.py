@@ -1,5 +1,6 @@
 """A worker's connections to its servers, one for each purpose, and its sign of life."""
 
+import itertools
 import logging
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,12 +23,16 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_sessions = itertools.count()
+
 
 class Worker:
     """Connected from ``init_worker`` to ``stop_worker``."""
 
     def __init__(self, endpoints: Sequence[str], access: Access, workers: int) -> None:
         self.endpoints, self.access, self.workers = list(endpoints), access, workers
+        self.session = next(_sessions)
+        """Of those that this process has had, from 0."""
         self._clients = weakref.WeakSet[Client]()
         self.client = self.connection()
         self.ahead = self.connection()
@@ -58,6 +63,11 @@ class Worker:
     def resumes(self) -> bool:
         """Whether the servers began with a save, so that models shall, too."""
         return bool(self.client.call({"method": "began"})["saved"])
+
+    @property
+    def resumed_from(self) -> str:
+        """The save with all of which the servers began; "" if they did not."""
+        return str(self.client.call({"method": "began"}).get("folder", ""))
 
     def saved_sizes(self, folder: str | None = None) -> dict[str, dict[str, int]]:
         """Group of dense parameters -> how many numbers each has in a save.

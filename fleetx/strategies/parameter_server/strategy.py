@@ -147,6 +147,7 @@ class ParameterServer(Strategy, name="parameter_server"):
             self._rule.__name__,
             self.carrier_options(),
             before_setup=before_setup,
+            model=job.model,
         )
         self.carrier = carrier
         for module in modules:
