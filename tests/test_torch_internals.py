@@ -390,6 +390,9 @@ def test_groups_meshes_and_spread_parameters() -> None:
     assert held.data_ptr() == kept.to_local().data_ptr()
     kept.data = kept.data * 2
     assert internals.storage_number(kept) != number
+    again = internals.spread_where_it_lies(held, mesh["b"], kept.placements, kept.shape)
+    torch.testing.assert_close(again.full_tensor(), kept.full_tensor())
+    assert internals.part_held(again) is held
     assert internals.part_held(kept) is held, "assigning moves what is around the numbers alone"
     model.unshard()
     found = model[0](torch.ones(2, 4))  # FSDP does not see what the layer alone returns
