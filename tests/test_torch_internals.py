@@ -179,6 +179,7 @@ def test_functions_of_torch_come_down_to_one_that_can_be_replaced() -> None:
         internals.replace_functional_call(internals.functional_call)
         internals.replace_checkpoint_generator(internals.checkpoint_generator)
     assert calls == ["functional", "checkpoint"]
+    assert not internals.compiler_works()
     assert not internals.is_transformed()
     assert torch.func.vmap(lambda x: x * internals.is_transformed())(torch.ones(2)).all()
 
