@@ -60,7 +60,7 @@ gpu: $(VENV)/.dev ## the tests that are about a GPU, on a machine that has one
 		tests/strategies/test_captured_workers.py tests/strategies/test_captured_cut_layers.py \
 		tests/strategies/tensor_parallel/test_shared_randomness.py tests/strategies/test_captured_dgc.py \
 		tests/strategies/fp8/test_on_a_card.py tests/engine/test_freed.py tests/engine/test_told_figures.py tests/profiling/test_eager.py \
-		tests/data/images/test_card.py
+		tests/data/images/test_card.py tests/spread/test_on_a_card.py
 
 format: $(VENV)/.dev ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .

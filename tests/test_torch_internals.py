@@ -179,6 +179,7 @@ def test_functions_of_torch_come_down_to_one_that_can_be_replaced() -> None:
         internals.replace_functional_call(internals.functional_call)
         internals.replace_checkpoint_generator(internals.checkpoint_generator)
     assert calls == ["functional", "checkpoint"]
+    assert not internals.compiler_works()
     assert not internals.is_transformed()
     assert torch.func.vmap(lambda x: x * internals.is_transformed())(torch.ones(2)).all()
 
@@ -390,6 +391,9 @@ def test_groups_meshes_and_spread_parameters() -> None:
     assert held.data_ptr() == kept.to_local().data_ptr()
     kept.data = kept.data * 2
     assert internals.storage_number(kept) != number
+    again = internals.spread_where_it_lies(held, mesh["b"], kept.placements, kept.shape)
+    torch.testing.assert_close(again.full_tensor(), kept.full_tensor())
+    assert internals.part_held(again) is held
     assert internals.part_held(kept) is held, "assigning moves what is around the numbers alone"
     model.unshard()
     found = model[0](torch.ones(2, 4))  # FSDP does not see what the layer alone returns

@@ -36,7 +36,8 @@ def plain_step(job: Job) -> Step:
         except (dist.DistError, torch.OutOfMemoryError, PlanError):
             raise
         except Exception as error:
-            if axes := _cut_over(job.optimizer):
+            # What a recording breaks off at tells whoever records.
+            if job.recorded is None and (axes := _cut_over(job.optimizer)):
                 raise PlanError(_cannot_update(job.optimizer, axes, error)) from error
             raise
         return True

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fleetx.torch_internals import tree_iter
+from fleetx.torch_internals import compiler_works, tree_iter
 
 
 class _Here(threading.local):
@@ -33,7 +33,7 @@ def seen_to() -> Iterator[None]:
 
 def is_seen_to() -> bool:
     """Whether the compiler or a region sees to all tensors here."""
-    return torch.compiler.is_compiling() or _here.regions > 0
+    return compiler_works() or _here.regions > 0
 
 
 def is_followed(*values: Any) -> bool:

@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
 from fleetx.spread.from_parts import has_no_rule
-from fleetx.torch_internals import tree_iter, tree_map_only
+from fleetx.torch_internals import spread_where_it_lies, tree_iter, tree_map_only
 
 Function = Callable[..., Any]
 
@@ -79,5 +79,9 @@ def summed(found: DTensor) -> DTensor:
 
 
 def everywhere(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
-    """A tensor that is equal on all workers, as one of those that are spread."""
-    return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    """A tensor that is equal on all workers, as one of those that are spread, where it lies."""
+    places = [Replicate()] * mesh.ndim
+    if tensor.device.type == mesh.device_type or tensor.is_meta:
+        return DTensor.from_local(tensor, mesh, places, run_check=False)
+    # What a script has brought to the host stays there.
+    return spread_where_it_lies(tensor.detach().contiguous(), mesh, places, tensor.shape)

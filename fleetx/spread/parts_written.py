@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
 
 from fleetx.roles import activity
 from fleetx.spread.followed import is_followed
+from fleetx.spread.gathered_calls import everywhere
 from fleetx.spread.whole_answers import computes
 from fleetx.spread.whole_numbers import meet
 from fleetx.torch_internals import part_held, tree_map_only, version_of
@@ -60,9 +61,8 @@ def _set_item(target: DTensor, index: Any, value: Any) -> None:
         changed = target.full_tensor().clone()
         index, value = tree_map_only(DTensor, DTensor.full_tensor, (index, value))
         changed[index] = value
-        mesh = target.device_mesh
-        everywhere = DTensor.from_local(changed, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    target.copy_(everywhere.redistribute(placements=target.placements))
+        whole = everywhere(changed, target.device_mesh)
+    target.copy_(whole.redistribute(placements=target.placements))
 
 
 def _is_mask(index: Any, target: DTensor) -> bool:

@@ -7,6 +7,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from fleetx.graph.recording import recording
+
+_RECORDED = (
+    "a rule draws random numbers, and the workers that share its parameters agree on them through "
+    "their hosts, which take no part in a step that is replayed; train with a rule that draws none"
+)
+
 
 class SameNumbers:
     """Inside, from the first draw on, all workers of a mesh draw what the first of them draws.
@@ -24,6 +31,8 @@ class SameNumbers:
         """Called on all workers, before they draw."""
         if self._own:
             return
+        if recording(torch.device(self._mesh.device_type)):
+            raise RuntimeError(_RECORDED)
         self._own = self._states()
         self._shared = [self._first(state) for state in self._own]
         self._set(self._shared)

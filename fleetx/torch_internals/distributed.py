@@ -10,7 +10,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor import DTensor, Placement
 
 __all__ = [
     "FsdpRecord",
@@ -37,6 +37,7 @@ __all__ = [
     "part_held",
     "process_groups",
     "seed_spread_tensors",
+    "spread_where_it_lies",
     "weights_share_nodes",
 ]
 
@@ -194,6 +195,29 @@ def part_held(spread: Any) -> Tensor:
     """The tensor of this rank inside of a DTensor: itself, and no view of it."""
     held: Tensor = spread._local_tensor
     return held
+
+
+def spread_where_it_lies(
+    part: Tensor, mesh: "DeviceMesh", placements: "Sequence[Placement]", shape: torch.Size
+) -> "DTensor":
+    """Make a DTensor of this rank's part, which stays where it is.
+
+    The public function moves it to the device of the mesh. Autograd does not follow this one.
+
+    Args:
+        part: this rank's, a contiguous tensor.
+        mesh: the ranks.
+        placements: what each axis of the mesh has of it.
+        shape: of the whole.
+    """
+    from torch.distributed.tensor import DTensor  # heavy, and rarely needed
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    whole = torch.empty(shape, dtype=part.dtype, device="meta")
+    meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+    spec = DTensorSpec(mesh, tuple(placements), tensor_meta=meta)
+    made: DTensor = DTensor(part, spec, requires_grad=False)
+    return made
 
 
 def process_groups() -> list[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import TracingContext
 from torch.amp.autocast_mode import _enter_autocast as enter_autocast
 from torch.amp.autocast_mode import _exit_autocast as exit_autocast
 from torch.nn.utils import stateless
@@ -17,6 +18,7 @@ __all__ = [
     "TorchDispatchMode",
     "as_if_compiling",
     "checkpoint_generator",
+    "compiler_works",
     "enter_autocast",
     "exit_autocast",
     "functional_call",
@@ -35,6 +37,14 @@ set_grad_enabled: Any = torch._C._set_grad_enabled
 
 without_torch_function: Any = torch._C.DisableTorchFunction
 """A context in which functions of torch do not ask tensor subclasses; modes still act."""
+
+
+def compiler_works() -> bool:
+    """Whether torch's compiler follows code, or makes code of what it has followed.
+
+    Up to 2.12 ``torch.compiler.is_compiling()`` says no where shapes are computed in between.
+    """
+    return torch.compiler.is_compiling() or TracingContext.try_get() is not None
 
 
 def is_transformed() -> bool:

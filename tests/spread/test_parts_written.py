@@ -1,13 +1,19 @@
 """Writes to parts of parameters that workers share take effect, or the next batch is refused."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import fleetx as fleet
+from fleetx.spread.parts_written import watch_parts
+from fleetx.spread.whole_answers import answer_as_whole_ones
 from fleetx.testing import world
 from tests.spread.test_whole_numbers import CUT, SHARDED, mlp
 
@@ -165,3 +171,20 @@ def elsewhere() -> list[float]:
 
 def test_a_default_device_changes_nothing() -> None:
     assert world(2).run(elsewhere) == [[8.0, 0.0, 0.0]] * 2
+
+
+def parts(p: Tensor) -> Tensor:
+    return p.chunk(2, -1)[0] + p[:, 2:] * p.flatten()[:1]
+
+
+@world(1)
+def test_the_compiler_follows_parts() -> None:
+    """torch 2.11 does not say so while it computes shapes: here no release does."""
+    mesh, plain = init_device_mesh("cpu", (1,), mesh_dim_names=("tp",)), torch.rand(2, 4)
+    answer_as_whole_ones()
+    watch_parts()
+    spread = distribute_tensor(plain, mesh, [Shard(0)])
+    silent = patch.object(torch.compiler, "_compile_session_context", nullcontext, create=True)
+    with silent, torch.no_grad():
+        found: Any = torch.compile(parts, backend="aot_eager", fullgraph=True)(spread)
+    torch.testing.assert_close(found.full_tensor(), parts(plain))

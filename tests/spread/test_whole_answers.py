@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import fleetx as fleet
+from fleetx.spread.gathered_calls import everywhere
 from fleetx.testing import world
 
 CUTS: dict[str, dict[str, Any]] = {
@@ -125,3 +128,14 @@ def test_what_is_written_is_what_one_process_writes(flag: str) -> None:
             wanted = plain.clone()
             call(wanted)
             np.testing.assert_allclose(found[name], wanted, 1e-4, 1e-6, err_msg=name)
+
+
+@world(2)
+def test_what_was_brought_to_the_host_stays_there() -> None:
+    """As of ``p.cpu()`` on a card, where torch would take it to the device of the mesh."""
+    mesh, numbers = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)), torch.arange(6.0)
+    with patch.object(DeviceMesh, "device_type", "meta"):
+        found = everywhere(numbers.reshape(2, 3).T, mesh)
+    assert found.device.type == "cpu"
+    torch.testing.assert_close(found.full_tensor(), numbers.reshape(2, 3).T)
+    torch.testing.assert_close((found + 1).full_tensor(), numbers.reshape(2, 3).T + 1)

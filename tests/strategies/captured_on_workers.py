@@ -66,7 +66,36 @@ OF_FOUR: dict[str, Settings] = {
     },
 }
 """What takes four workers."""
-EVERY = COMPANY | OF_FOUR
+OF_RULES: dict[str, Settings] = {
+    f"sharding, {rule}": {"sharding": True, "sharding_configs": {"stage": 2}, "rule": rule}
+    for rule in ("adadelta", "rmsprop", "rprop", "running")
+}
+"""Rules of torch that take spread tensors one by one, and one that torch does not know."""
+EVERY = COMPANY | OF_FOUR | OF_RULES
+
+
+class Running(torch.optim.Optimizer):
+    """A rule as of another library: its step computes what torch can of whole tensors alone."""
+
+    def __init__(self, parameters: Any, lr: float = 0.01, *, capturable: bool = False) -> None:
+        super().__init__(parameters, {"lr": lr, "capturable": capturable})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Follow the running sum of gradients along rows."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad.cumsum(0) * group["lr"])
+
+
+RULES: dict[str, Any] = {
+    "adadelta": lambda parameters: torch.optim.Adadelta(parameters, lr=1.0),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+    "rmsprop": lambda parameters: torch.optim.RMSprop(parameters, lr=1e-3),
+    "rprop": lambda parameters: torch.optim.Rprop(parameters, lr=1e-3),
+    "running": lambda parameters: Running(parameters, lr=1e-3),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+}
 
 
 class Seen(logging.Handler):
@@ -101,6 +130,7 @@ def trained(settings: Settings, *, captured: bool, sizes: list[int]) -> Settings
     """Losses, weights and buffers after training, and how much was captured."""
     given = dict(settings)
     adam = given.pop("adam", False) or "lamb" in given
+    rule = RULES[given.pop("rule", "adam" if adam else "sgd")]
     strategy = fleet.DistributedStrategy()
     for name, value in given.items():
         setattr(strategy, name, value)
@@ -114,11 +144,7 @@ def trained(settings: Settings, *, captured: bool, sizes: list[int]) -> Settings
     fleet.init(is_collective=True, strategy=strategy)
     try:
         model: Any = fleet.distributed_model(net(), criterion=functional.cross_entropy)
-        parameters = model.parameters()
-        if adam:
-            fleet.distributed_optimizer(torch.optim.Adam(parameters, lr=0.01))
-        else:
-            fleet.distributed_optimizer(torch.optim.SGD(parameters, lr=0.05, momentum=0.9))
+        fleet.distributed_optimizer(rule(model.parameters()))
         losses = [model.train_batch(batch) for batch in batches(fleet.worker_index(), sizes)]
         held = [getattr(t, "full_tensor", lambda t=t: t)() for t in model.parameters()]
         everything = [t.detach().double().flatten().cpu() for t in (*held, *model.buffers())]

@@ -35,6 +35,8 @@ from tests.strategies.captured_on_workers import (
     LARS,
     MERGE,
     OF_FOUR,
+    OF_RULES,
+    RULES,
     batches,
     net,
 )
@@ -46,13 +48,14 @@ ON_CPU: dict[str, Settings] = {
     "fp16_allreduce": {"fp16_allreduce": True},
     "localsgd": {"localsgd": True, "localsgd_configs": {"k_steps": 3}},
     "sharding": {"sharding": True, "sharding_configs": {"stage": 2}} | LARS,
+    "sharding, running": OF_RULES["sharding, running"],
     "many": AMP | MERGE | CLIP | LARS | {"sync_batch_norm": True},
 }
 
 EXPECTED = {
     # DDP looks at the clock in the first eleven of 16 exchanges, others need no more than 2 runs.
     **dict.fromkeys(("plain", "fp16_allreduce"), (1, 5)),
-    **dict.fromkeys(("localsgd", "sharding"), (1, 14)),
+    **dict.fromkeys(("localsgd", "sharding", "sharding, running"), (1, 14)),
     "many": (3, 13 + 13 + 4),  # of the first, middle and last batches of 15 groups
 }
 """How often a step is recorded, and replayed."""
@@ -60,8 +63,9 @@ EXPECTED = {
 
 def trained(settings: Settings, sizes: list[int], *, captured: bool) -> tuple[Tensor, int, int]:
     """Everything that was trained, how often a step was recorded, and how often replayed."""
-    strategy = DistributedStrategy()
-    for name, value in settings.items():
+    strategy, given = DistributedStrategy(), dict(settings)
+    rule = RULES[given.pop("rule", "sgd")]
+    for name, value in given.items():
         setattr(strategy, name, value)
     strategy.cuda_graph = captured
     if captured:
@@ -72,9 +76,7 @@ def trained(settings: Settings, sizes: list[int], *, captured: bool) -> tuple[Te
         where = "fleetx.strategies.cuda_graph.strategy.Recorder"
         stack.enter_context(patch(where, StandInRecorder))
         model: Any = fleet.distributed_model(net(), criterion=functional.cross_entropy)
-        optimizer: Any = fleet.distributed_optimizer(
-            torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        )
+        optimizer: Any = fleet.distributed_optimizer(rule(model.parameters()))
     engine: Any = session.engines()[-1]
     recorder: Any = engine.step.drive.__self__.recorder if captured else None
     if captured:
@@ -168,7 +170,9 @@ def test_what_can_be_captured_composes() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(
-    ("workers", "names"), [(2, [*COMPANY, "plain, uneven"]), (4, [*OF_FOUR])], ids=["two", "four"]
+    ("workers", "names"),
+    [(2, [*COMPANY, "plain, uneven"]), (4, [*OF_FOUR]), (2, [*OF_RULES])],
+    ids=["two", "four", "rules"],
 )
 def test_workers_on_one_card_capture_their_exchanges(
     workers: int, names: list[str], tmp_path: Path
@@ -186,7 +190,9 @@ def test_workers_on_one_card_capture_their_exchanges(
         assert {name: found["error"] for name, found in told.items() if "error" in found} == {}
         for name in names:
             ours, usual = told[name]["captured"], told[name]["usual"]
-            loose = 5e-2 if "amp" in EVERY.get(name, {}) or "lamb" in name else 1e-3
+            # Rprop goes by signs of products, which rounding turns where they are nearly nothing.
+            rounded = "amp" in EVERY.get(name, {}) or "lamb" in name or "rprop" in name
+            loose = 5e-2 if rounded else 1e-3
             moved = torch.tensor(ours["everything"]), torch.tensor(usual["everything"])
             assert differ(*moved) < loose, name
             assert ours["losses"] == pytest.approx(usual["losses"], rel=loose), name

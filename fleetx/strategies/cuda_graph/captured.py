@@ -12,6 +12,10 @@ from torch.optim import Optimizer
 from fleetx.comm.taking_back import taken_back
 from fleetx.plan.error import PlanError
 
+_ASK_ONE_BY_ONE = (torch.optim.Adadelta, torch.optim.RMSprop)
+"""Rules that ask the device for their rate where they move tensors one by one, as torch lets them
+by itself do with tensors that are spread."""
+
 
 def captured_form(cls: type[Optimizer], *, spread: bool) -> Mapping[str, Any]:
     """The options under which an update can be captured.
@@ -23,7 +27,7 @@ def captured_form(cls: type[Optimizer], *, spread: bool) -> Mapping[str, Any]:
     Raises:
         PlanError: There are none.
     """
-    options = _waiting_for_nothing(cls)
+    options = _waiting_for_nothing(cls, spread=spread)
     if options is None:
         raise PlanError(
             f"strategy.cuda_graph captures the update, and {cls.__name__} has neither a fused nor "
@@ -60,7 +64,7 @@ def update_unless(flag: Tensor, optimizer: Optimizer, update: Callable[[], bool]
         del vars(optimizer)["found_inf"], vars(optimizer)["grad_scale"]
 
 
-def _waiting_for_nothing(cls: type[Optimizer]) -> Mapping[str, Any] | None:
+def _waiting_for_nothing(cls: type[Optimizer], *, spread: bool) -> Mapping[str, Any] | None:
     """The options under which an optimizer never asks the device; None if there are none."""
     if _obeys_flag(cls):
         return {}
@@ -70,7 +74,10 @@ def _waiting_for_nothing(cls: type[Optimizer]) -> Mapping[str, Any] | None:
         return None
     # A fused Adam, too, refuses to be recorded unless it is told that it may be.
     chosen = {name: value for name, value in wanted.items() if name in known}
-    return chosen if "fused" in known else {"capturable": True}
+    if "fused" in known:
+        return chosen
+    asks = spread and issubclass(cls, _ASK_ONE_BY_ONE)
+    return {"capturable": True, "foreach": True} if asks else {"capturable": True}
 
 
 def _looks_itself(optimizer: Optimizer) -> bool:

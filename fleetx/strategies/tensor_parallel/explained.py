@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 CANNOT_RESHAPE = (
     "Attempted to flatten multiple dimensions",
+    "Attempted to split the sharded dimension",  # as 2.11 says, and later ones "unevenly sharded"
     "Attempted to unbind along the sharded dimension",
     "unevenly sharded",
 )
