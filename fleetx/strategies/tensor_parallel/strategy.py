@@ -108,7 +108,7 @@ class TensorParallel(Strategy, name="tensor_parallel"):
         random = self._random = SharedRandomness(seed, job.device)
         replace_forward(model, random.around)
         job.around_recorded.append(random.begun)
-        refuse_second_order(model, _SECOND, within=lambda module: True)
+        refuse_second_order(model, _SECOND, within=_has_parts)
         job.surround.append(lambda module: random.around if module is model else _unchanged)
         return model
 
@@ -292,6 +292,11 @@ def _cut_dim(model: nn.Module, places: list[tuple[nn.Module, str]], cuts: Cuts) 
             "of these layers in 'vocabulary', or none of them."
         )
     return wanted.pop()
+
+
+def _has_parts(module: nn.Module) -> bool:
+    """Whether its parameters are spread, as those of a copy are, too."""
+    return any(hasattr(parameter, "full_tensor") for parameter in module.parameters())
 
 
 def _unchanged(forward: Forward) -> Forward:
