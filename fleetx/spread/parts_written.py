@@ -6,11 +6,9 @@ stops the next batch, with the line where a method took the part, or where a met
 that a function took (``torch.chunk(p.data, 3)[0].zero_()``).
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import torch
@@ -19,6 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from fleetx.roles import activity
 from fleetx.spread.followed import is_followed
+from fleetx.spread.script_lines import script_line
 from fleetx.spread.whole_answers import computes
 from fleetx.spread.whole_numbers import meet
 from fleetx.torch_internals import part_held, tree_map_only, version_of, viewed
@@ -68,7 +67,7 @@ def _set_item(target: DTensor, index: Any, value: Any) -> None:
         target.masked_fill_(index, value)  # which each worker can do alone, as rules of updates do
         return
     meet(target, "an assignment to a part of a tensor that is spread over workers")
-    _note_write(target, "an assignment", sys._getframe(1))
+    _note_write(target, "an assignment")
     others = [kept for kept in _copies if kept[0] is not value]
     _copies.clear()  # of p[:3] *= 2, which writes to the copy and then assigns it
     _copies.extend(others)
@@ -104,17 +103,17 @@ def _writes(name: str) -> Callable[..., Any]:
 
     def method(self: DTensor, *args: Any, **kwargs: Any) -> Any:
         if viewed(self) is not None and not is_followed(self):
-            _note_write(self, name, sys._getframe(1))
+            _note_write(self, name)
         return plain(self, *args, **kwargs)
 
     return method
 
 
-def _note_write(part: DTensor, name: str, frame: FrameType) -> None:
+def _note_write(part: DTensor, name: str) -> None:
     """Of a part that a function took, which nobody saw; so did a view of a part that was noted."""
     whole = None if torch.is_inference_mode_enabled() else viewed(part)
     if isinstance(whole, DTensor) and _place(part) not in {0, _place(whole)}:
-        _copies.append((part, _NEVER, name, f"{frame.f_code.co_filename}:{frame.f_lineno}"))
+        _copies.append((part, _NEVER, name, _line()))
 
 
 def _is_view(name: str, whole: DTensor, args: tuple[Any, ...]) -> bool:
@@ -146,8 +145,8 @@ def _place(spread: DTensor) -> int:
 
 
 def _line() -> str:
-    frame = sys._getframe(2)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    file, line = script_line()
+    return f"{file}:{line}"
 
 
 def _hear(doing: str) -> None:

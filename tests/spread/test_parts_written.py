@@ -152,7 +152,7 @@ def selected(p: Tensor) -> None:
 
 
 def assigned(p: Tensor) -> None:
-    torch.unbind(p.data)[2][:] = 0.5
+    torch.narrow(p.data, 0, 2, 1)[:] = 0.5
 
 
 @pytest.mark.parametrize("write", [chunked, split, narrowed, selected, assigned])
@@ -160,7 +160,8 @@ def test_a_write_to_what_a_function_took_stops_the_next_batch(write: Write) -> N
     """Functions are not watched, but what is written to is: it was lost, and the script went on."""
     line = write.__code__.co_firstlineno + (2 if write is selected else 1)
     for sentence in world(2).run(refusal, write):
-        assert f"test_parts_written.py:{line} writes (" in sentence
+        did = "takes a part" if write is split else "writes"  # torch calls a method there
+        assert f"test_parts_written.py:{line} {did} (" in sentence
         assert "so it is a copy, and the tensor did not change. Assign to the part" in sentence
 
 
