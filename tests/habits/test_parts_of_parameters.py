@@ -94,6 +94,22 @@ def test_a_script_that_adds_up_some_parameters_is_told_once(loop: Callable[[], N
             assert "sums over them (norms, penalties, counts) are not those of" in sentence
 
 
+def limited() -> None:
+    model = begun()
+    optimized(model)
+    next(model.parameters()).register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    for _ in range(2):
+        model.train_batch(batch())
+
+
+def test_hooks_that_see_the_gradient_of_a_micro_batch_are_told_of_once() -> None:
+    for name, found in zip(("0.weight", "2.weight"), world(2).run(said, limited), strict=True):
+        (told,) = found
+        assert told.startswith(
+            f"'{name}' has a hook of register_hook(), which sees the gradient of"
+        )
+
+
 def _line(loop: Callable[[], None]) -> int:
     return loop.__code__.co_firstlineno + {counted: 2, measured: 4}[loop]
 

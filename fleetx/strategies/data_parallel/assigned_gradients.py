@@ -11,6 +11,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from fleetx.plan.error import PlanError
+from fleetx.plan.own_hooks import OwnHooks
 from fleetx.plan.step import Step
 
 _ASSIGNED = (
@@ -22,12 +23,14 @@ _FIRST, _THEN = 4, 16
 """The first updates are looked at, and then two in a row of so many: loops do it from the start."""
 
 
-def refuse_assigned(step: Step, model: nn.Module) -> Step:
-    """Look at gradients before updates."""
+def refuse_shares(step: Step, model: nn.Module, rank: int) -> Step:
+    """Look before updates whether gradients are those of all, and tell of hooks that saw less."""
     gradients = _Gradients(model)
+    hooks = OwnHooks(model, "one worker, before workers have averaged theirs", speaks=rank == 0)
 
     def update() -> bool:
         gradients.check()
+        hooks.tell()
         return step.update()
 
     return replace(step, update=update)

@@ -20,11 +20,10 @@ from fleetx.plan.share import Share, statistics
 from fleetx.plan.shortened_rows import refuse_shortened_rows
 from fleetx.plan.step import Step, largest_over, with_equal_buffers
 from fleetx.plan.strategy import Plan, Strategy
-from fleetx.strategies.data_parallel.assigned_gradients import refuse_assigned
+from fleetx.strategies.data_parallel.assigned_gradients import refuse_shares
 from fleetx.strategies.data_parallel.backwards import Backwards
 from fleetx.strategies.data_parallel.late_exchange import THAWED, after_backward
 from fleetx.strategies.data_parallel.option_checks import examine_options
-from fleetx.strategies.data_parallel.own_hooks import tell_of_own_hooks
 from fleetx.strategies.data_parallel.replica import during_backward, replicate, with_gradients
 
 
@@ -97,8 +96,7 @@ class DataParallel(Strategy, name="data_parallel"):
         common = replace(common, agree=largest_over(step.agree, group))
         if self._replica is None or self._backwards is None:
             return after_backward(common, job, thawed)
-        common = refuse_assigned(replace(common, sync=sync), job.model)
-        common = tell_of_own_hooks(common, job.model, speaks=job.mesh.get_rank() == 0)
+        common = refuse_shares(replace(common, sync=sync), job.model, job.mesh.get_rank())
         return during_backward(common, job, self._replica, self._backwards)
 
     @override
