@@ -16,6 +16,7 @@ from fleetx.api.distributed_model import DistributedModel, Model
 from fleetx.api.grad_clip import GradClip
 from fleetx.api.not_finite import STOP
 from fleetx.api.optimizer import DistributedOptimizer
+from fleetx.api.parts_of_parameters import PartsOfParameters
 from fleetx.api.promised import promised_to
 from fleetx.api.returned_model import give_words
 from fleetx.api.session import (
@@ -161,7 +162,7 @@ def distributed_model(
         laid_out.job.together(partial(coming.keep, laid_out))
     session.laid_out.append(weakref.ref(laid_out))
     give_batch_calls(laid_out.job.model, laid_out)
-    give_words(laid_out.job.model, laid_out.saved_names)
+    give_words(laid_out.job.model, laid_out.saved_names, PartsOfParameters(laid_out))
     _bind_waiting(session, laid_out)
     return laid_out.job.model
 

@@ -2,12 +2,13 @@
 
 import copyreg
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, ClassVar, cast
 
 from torch import nn
 from typing_extensions import override
 
+from fleetx.api.parts_of_parameters import PartsOfParameters
 from fleetx.api.parts_of_state import own_part, tell_of_parts, tell_of_rows
 from fleetx.api.wrappers import of_fsdp
 from fleetx.plan.error import PlanError
@@ -40,6 +41,8 @@ class Returned:
 
     _names_of_all: ClassVar[Collection[str]] = ()
     """In the state of the plain model, until the script was told that it gets less."""
+    _parts: ClassVar[PartsOfParameters | None] = None
+    """Where other workers hold some of its parameters."""
 
     @override
     def __init_subclass__(cls) -> None:
@@ -56,6 +59,12 @@ class Returned:
             if tell_of_parts(held, own._names_of_all, frame) or tell_of_rows(plain, frame):
                 own._names_of_all = ()
         return state
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """What the module itself gives, with an eye on who goes over a part of the model."""
+        found = super().named_parameters(*args, **kwargs)  # type: ignore[misc]
+        parts = type(self)._parts
+        return found if parts is None else parts.of(found)
 
     def __getattr__(self, name: str) -> Any:
         """What the module itself answers; where it has nothing, words instead of torch's."""
@@ -79,12 +88,13 @@ class Returned:
         return (plain if make is own else make, given, *rest)
 
 
-def give_words(model: nn.Module, names: Collection[str]) -> None:
+def give_words(model: nn.Module, names: Collection[str], parts: PartsOfParameters) -> None:
     """Let the module, and no other of its class, answer for what wrappers of torch have.
 
     Args:
         model: of which this worker may hold a part.
         names: in the state of the plain model.
+        parts: who looks at scripts that go over its parameters.
     """
     known = type(model)
     if issubclass(known, Returned):  # of a job before
@@ -98,7 +108,7 @@ def give_words(model: nn.Module, names: Collection[str]) -> None:
     # Past ``__setattr__`` of users. Python allows it between classes whose objects look alike in
     # memory: ``own`` adds no slots, so they do, whatever the user's class has.
     object.__setattr__(model, "__class__", own)
-    own._names_of_all = names
+    own._names_of_all, own._parts = names, parts if parts.absent else None
 
 
 def _refuse_copy(model: nn.Module, memo: Any) -> Any:

@@ -180,6 +180,11 @@ class Engine:
         """Whether the plan differentiates something else than the loss itself."""
         return self.step is not None and self.step.scale is not unscaled
 
+    @property
+    def driving(self) -> bool:
+        """Whether the plan itself runs forward and backward of a batch now."""
+        return self._driving
+
     def _called(self, arguments: Any) -> None:
         """The model is called with gradients on."""
         if not self._driving and not torch.compiler.is_compiling():

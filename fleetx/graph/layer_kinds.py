@@ -173,10 +173,21 @@ def regions(model: nn.Module, cuts: Cuts, opened: Collection[nn.Module] = ()) ->
     """
     paths = paths_of(model)
     return {
-        module if kind == "vocabulary" else _caller(model, paths[module], opened)
+        _adapter(model, paths[module])
+        if kind == "vocabulary"
+        else _caller(model, paths[module], opened)
         for module, kind in cuts.items()
         if kind != "sequence"
     }
+
+
+def _adapter(model: nn.Module, path: str) -> nn.Module:
+    """A layer, or the adapter around it, which may read its weight, as peft's trainable tokens."""
+    owner, _, name = path.rpartition(".")
+    while name == ADAPTED and runs(model.get_submodule(owner)):
+        path = owner
+        owner, _, name = path.rpartition(".")
+    return model.get_submodule(path)
 
 
 def around_positions(

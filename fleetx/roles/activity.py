@@ -78,6 +78,11 @@ def enter(doing: str) -> None:
         hear(doing)
 
 
+def current() -> str:
+    """What this process does at the moment."""
+    return _record.doing[0]
+
+
 @contextmanager
 def during(doing: str) -> Iterator[None]:
     """Inside, the process does this; afterwards, what it did before."""

@@ -192,34 +192,46 @@ class Barrier:
         if verdict:
             raise RuntimeError(f"{verdict}; {_ADVICE}")
 
-    def await_some(self, call: str, workers: Sequence[int]) -> None:
+    def await_some(self, call: str, workers: Sequence[int], fact: str = "") -> None:
         """Return when these workers, this one among them, have made the same call.
 
         Args:
             call: which it is.
             workers: in their order; two groups with the same first and last worker are of other
                 sizes.
+            fact: what the call is about, which must be the same for all of them.
         """
         group = f"{workers[0]}-{workers[-1]}/{len(workers)}"
         self.met[group] += 1
-        go, came = (f"some/{what}/{group}/{self.met[group]}" for what in ("go", "came"))
+        go, came, about = (
+            f"some/{what}/{group}/{self.met[group]}" for what in ("go", "came", "about")
+        )
+        own = f"{call} {fact}".strip()
         try:
+            first = self.store.compare_set(about, "", own).decode()
+            if first != own:
+                self.store.compare_set(go, "", _differing(self.index, own, first))
             if self.store.add(came, 1) == len(workers):
                 self.store.delete_key(came)
-                self.store.set(go, "")
+                self.store.compare_set(go, "", _WELL)
                 # Everybody has come here, so nobody still waits for the round before.
-                self.store.delete_key(f"some/go/{group}/{self.met[group] - 1}")
+                for what in ("go", "about"):
+                    self.store.delete_key(f"some/{what}/{group}/{self.met[group] - 1}")
             with activity.meeting(call):
                 self.store.wait([go], patience())
+                verdict = self.store.get(go).decode()
         except dist.DistError as error:
             with contextlib.suppress(dist.DistError):  # whoever goes on has not come
-                self.store.add(came, -1)
+                if self.store.add(came, -1) == 0:
+                    self.store.delete_key(about)  # next time it may ask for something else
                 self.met[group] -= 1
             raise RuntimeError(
                 f"{call} was asked for by worker {self.index}, and not by all of those that share "
                 f"it ({', '.join(map(str, workers))}) within {int(patience().total_seconds())} s: "
                 "ask on all of them, and write it down on one"
             ) from error
+        if verdict != _WELL:
+            raise RuntimeError(verdict)
 
     def report(self, trouble: str) -> None:
         """Tell the others what went wrong with an action of all workers; hardly waits for them."""
@@ -343,6 +355,14 @@ _ADVICE = (
     "every worker must make the same calls in the same order "
     "(set FLEETX_TIMEOUT, in seconds, if one of them is only slow)"
 )
+
+
+def _differing(index: int, own: str, first: str) -> str:
+    return (
+        f"workers that share a tensor ask for different things at the same time, and would get "
+        f"numbers of each other's: worker {index} for {own}, and the first one for {first}; ask "
+        "for the same on all of them, in the same order, and write it down on one"
+    )
 
 
 def _seat(index: int) -> str:

@@ -2,10 +2,10 @@
 
 torch refuses some, and loses others without a word: where workers exchange what a part shows, the
 part is a copy. Here an assignment reaches the whole, on the workers that hold it; a write to a copy
-stops the next batch with the line where the part was taken.
+stops the next batch, with the line where a method took the part, or where a method wrote to one
+that a function took (``torch.chunk(p.data, 3)[0].zero_()``).
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -18,9 +18,10 @@ from torch.distributed.tensor import DTensor
 from fleetx.roles import activity
 from fleetx.spread.followed import is_followed
 from fleetx.spread.gathered_calls import everywhere
+from fleetx.spread.script_lines import script_line
 from fleetx.spread.whole_answers import computes
 from fleetx.spread.whole_numbers import meet
-from fleetx.torch_internals import part_held, tree_map_only, version_of
+from fleetx.torch_internals import part_held, tree_map_only, version_of, viewed
 
 _VIEWING = (
     *("__getitem__", "chunk", "diagonal", "expand", "flatten", "movedim", "narrow", "permute"),
@@ -28,9 +29,20 @@ _VIEWING = (
     *("unflatten", "unfold", "view", "view_as"),
 )
 """Methods that show a part of a tensor."""
+_WRITING = (
+    *("zero_", "fill_", "copy_", "add_", "sub_", "mul_", "div_", "pow_", "neg_", "abs_", "sign_"),
+    *("clamp_", "clamp_min_", "clamp_max_", "clip_", "lerp_", "addcmul_", "addcdiv_", "sqrt_"),
+    *("exp_", "log_", "round_", "floor_", "ceil_", "relu_", "sigmoid_", "tanh_", "nan_to_num_"),
+    *("masked_fill_", "masked_scatter_", "index_fill_", "index_copy_", "index_add_", "index_put_"),
+    *("scatter_", "scatter_add_", "tril_", "triu_", "fill_diagonal_", "normal_", "uniform_"),
+    *("bernoulli_", "exponential_", "random_", "__iadd__", "__isub__", "__imul__", "__itruediv__"),
+)
+"""Methods that change numbers in place."""
 _PLACES = int | slice | type(Ellipsis)
 _KEPT, _LARGE = 16, 16 << 20
 """So many copies are watched at the same time, and none that takes more bytes."""
+_NEVER = -1
+"""The version of no tensor: that of a copy which was written before it was noted."""
 _copies: deque[tuple[DTensor, int, str, str]] = deque(maxlen=_KEPT)
 """With the version that each had when it was made, the method, and where it was called."""
 
@@ -42,6 +54,8 @@ def watch_parts() -> None:
     DTensor.__setitem__ = _set_item  # type: ignore[method-assign, assignment]
     for name in _VIEWING:
         setattr(DTensor, name, _watched(name))
+    for name in _WRITING:
+        setattr(DTensor, name, _writes(name))
     activity.listeners.append(_hear)
 
 
@@ -54,6 +68,7 @@ def _set_item(target: DTensor, index: Any, value: Any) -> None:
         target.masked_fill_(index, value)  # which each worker can do alone, as rules of updates do
         return
     meet(target, "an assignment to a part of a tensor that is spread over workers")
+    _note_write(target, "an assignment")
     others = [kept for kept in _copies if kept[0] is not value]
     _copies.clear()  # of p[:3] *= 2, which writes to the copy and then assigns it
     _copies.extend(others)
@@ -81,6 +96,24 @@ def _watched(name: str) -> Callable[..., Any]:
         return note(found) if isinstance(found, DTensor) else type(found)(map(note, found))
 
     return method
+
+
+def _writes(name: str) -> Callable[..., Any]:
+    plain: Callable[..., Any] = getattr(DTensor, name)
+
+    def method(self: DTensor, *args: Any, **kwargs: Any) -> Any:
+        if viewed(self) is not None and not is_followed(self):
+            _note_write(self, name)
+        return plain(self, *args, **kwargs)
+
+    return method
+
+
+def _note_write(part: DTensor, name: str) -> None:
+    """Of a part that a function took, which nobody saw; so did a view of a part that was noted."""
+    whole = None if torch.is_inference_mode_enabled() else viewed(part)
+    if isinstance(whole, DTensor) and _place(part) not in {0, _place(whole)}:
+        _copies.append((part, _NEVER, name, _line()))
 
 
 def _is_view(name: str, whole: DTensor, args: tuple[Any, ...]) -> bool:
@@ -112,19 +145,23 @@ def _place(spread: DTensor) -> int:
 
 
 def _line() -> str:
-    frame = sys._getframe(2)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    file, line = script_line()
+    return f"{file}:{line}"
 
 
 def _hear(doing: str) -> None:
     if not _copies or doing != "in forward":
         return
-    written = [(name, line) for copied, was, name, line in _copies if version_of(copied) != was]
+    written = [
+        (was, name, line) for copied, was, name, line in _copies if version_of(copied) != was
+    ]
     _copies.clear()
     if written:
-        name, line = written[0]
+        was, name, line = written[0]
+        does = f"takes a part ({name}) of a tensor that is spread over workers and writes to it"
+        if was == _NEVER:
+            does = f"writes ({name}) to a part of a tensor that is spread over workers"
         raise RuntimeError(
-            f"{line} takes a part ({name}) of a tensor that is spread over workers and writes to "
-            "it; they exchanged what it shows, so it is a copy, and the tensor did not change. "
-            "Assign to the part, on all workers: parameter[:3] = parameter[:3] * 2"
+            f"{line} {does}; they exchanged what it shows, so it is a copy, and the tensor did not "
+            "change. Assign to the part, on all workers: parameter[:3] = parameter[:3] * 2"
         )

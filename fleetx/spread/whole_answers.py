@@ -13,6 +13,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.experimental import implicit_replication
 
+from fleetx.roles import activity
+from fleetx.spread.data_assigned import take_assigned_data
+from fleetx.spread.drawn_numbers import draw_for_whole_ones
 from fleetx.spread.followed import is_followed, is_seen_to
 from fleetx.spread.from_parts import COMPLETE, WRITE_WRONGLY
 from fleetx.spread.gathered_calls import gathered, is_spread, is_unknown, summed
@@ -47,6 +50,8 @@ _SUMMED = ("dot", "max", "mean", "min", "nansum", "norm", "std", "sum", "var", "
 def answer_as_whole_ones() -> None:
     """From now on, in this process."""
     give_whole_numbers()
+    draw_for_whole_ones()
+    take_assigned_data()
     if DTensor.__format__ is _format:
         return
     setattr(DTensor, "__format__", _format)  # noqa: B010
@@ -81,11 +86,17 @@ def _reads(name: str) -> Callable[..., Any]:
 
 
 def _adds_up(name: str) -> Callable[..., Any]:
-    plain = computes(name)
+    plain, call = computes(name), f"{name}() of a tensor that is spread over workers"
 
     def method(self: DTensor, *args: Any, **kwargs: Any) -> Any:
         found = plain(self, *args, **kwargs)
-        return found if is_followed(self) or not is_spread(found) else summed(found)
+        if is_followed(self) or not is_spread(found):
+            return found
+        # In an update all workers run the same rule, which asks often.
+        waits = any(where.is_partial() for where in found.placements)
+        if waits and activity.current() != activity.UPDATING:
+            meet(self, call)
+        return summed(found)
 
     return method
 

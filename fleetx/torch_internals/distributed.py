@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FsdpRecord",
     "answer_numbers",
+    "answer_operator",
     "backward_of_weights",
     "begin_fsdp",
     "check_reduced",
@@ -84,13 +85,40 @@ def weights_share_nodes(weights: Sequence[nn.Parameter], groups: list[dict[str, 
 
 def answer_numbers(answer: "Callable[[DTensor], int | float | bool | complex]") -> None:
     """Let this answer, in this process, when DTensors are asked for a number, as by ``item()``."""
-    from torch.distributed import tensor  # heavy, and rarely needed
 
     def run(operator: object, args: tuple[Any, ...], kwargs: object) -> Any:
         return answer(args[0])
 
+    answer_operator(torch.ops.aten._local_scalar_dense.default, run, unless=lambda: False)
+
+
+def answer_operator(
+    operator: Any,
+    answer: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any],
+    unless: Callable[[], bool],
+) -> None:
+    """Let this answer, in this process, when an operator is called with DTensors.
+
+    Args:
+        operator: one of ``torch.ops.aten``.
+        answer: is given it, its arguments and its arguments by name.
+        unless: whether torch's own answer is wanted here.
+    """
+    from torch.distributed import tensor  # heavy, and rarely needed
+
     dispatcher: Any = tensor.DTensor._op_dispatcher
-    dispatcher._custom_op_handlers[torch.ops.aten._local_scalar_dense.default] = run
+    answers = dispatcher._custom_op_handlers
+
+    def run(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not unless():
+            return answer(called, args, kwargs)
+        answers.pop(operator, None)
+        try:
+            return called(*args, **kwargs)
+        finally:
+            answers[operator] = run
+
+    answers[operator] = run
 
 
 def seed_spread_tensors(seed: int, mesh: "DeviceMesh") -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "unsafe_view",
     "values_of",
     "version_of",
+    "viewed",
     "wrapper_subclass",
 ]
 
@@ -58,6 +59,11 @@ def version_of(tensor: Tensor) -> int:
 def is_view(tensor: Tensor) -> bool:
     """Whether a tensor shares the memory of another one."""
     return tensor._is_view()
+
+
+def viewed(tensor: Tensor) -> Tensor | None:
+    """What a tensor is a view of; None for one with memory of its own."""
+    return tensor._base
 
 
 def values_of(sparse: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """One loop, run by plain torch on the whole batch and by workers on their shares of it."""
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -77,6 +78,20 @@ def same(loop: Loop, **settings: Any) -> None:
         found.append(_numbers(loop(here)))
         assert here.have_moved(), "the loop must have trained"
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
+
+
+def said(loop: Callable[[], Any]) -> list[str]:
+    """What a loop makes fleetx warn of, on this worker."""
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("fleetx")
+    logger.addHandler(handler)
+    try:
+        loop()
+    finally:
+        logger.removeHandler(handler)
+    return found
 
 
 def _numbers(model: nn.Module) -> dict[str, Tensor]:

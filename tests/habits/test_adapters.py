@@ -19,6 +19,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "dora": {"use_dora": True},  # reads the weights that it adapts
     "with a head": {"modules_to_save": ["lm_head"]},
 }
+TOKENS: dict[str, Any] = {"trainable_token_indices": {"embed_tokens": [1, 5, 20]}}
+"""Rows of a table that are trained, which an adapter puts into the weight that it reads."""
 BLOCKS = "base_model.model.model.layers.*"
 FLAGS: dict[str, dict[str, Any]] = {
     "data_parallel": {},

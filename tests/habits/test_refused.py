@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import fleetx as fleet
 from fleetx import roles
 from fleetx.testing import world
-from tests.habits.both import Here
+from tests.habits.both import Here, said
 
 MERGE = {"gradient_merge": True, "gradient_merge_configs": {"k_steps": 2}}
 
@@ -278,23 +278,19 @@ def test_updates_by_hand_past_a_flag_are_refused() -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_weights_that_are_assigned_as_data_are_refused(stage: int) -> None:
-    world(2).run(_assigned, stage)
+def test_conversions_that_change_nothing_are_not_refused(stage: int) -> None:
+    world(2).run(_converted, stage)
 
 
-def _assigned(stage: int) -> None:
+def _converted(stage: int) -> None:
     model, optimizer = begun(sharding=True, sharding_configs={"stage": stage})
     x, y = batch()
     optimizer.minimize(F.cross_entropy(model(x), y))
     with torch.no_grad():
         model(x)
-    model.float().cpu()  # changes nothing
+    model.float().cpu()
     model.load_state_dict(model.state_dict())
     optimizer.minimize(F.cross_entropy(model(x), y))
-    model[2].weight.data = model[2].weight.data * 0.5  # as many averages of weights do
-    for _ in range(2):
-        with torch.no_grad(), pytest.raises(fleet.PlanError, match=r"p\.data of .* '2\.weight'"):
-            model(x)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -307,10 +303,11 @@ def _drawn(stage: int) -> None:
         model, optimizer = begun(sharding=True, sharding_configs={"stage": stage})
         x, y = batch()
         torch.manual_seed(5 + (fleet.worker_index() if how == "other seeds" else 0))
+        part = model[0].weight.to_local().detach()  # past what draws for the whole
         if how == "constant":
-            nn.init.constant_(model[0].weight, 0.1)
+            nn.init.constant_(part, 0.1)
         else:
-            nn.init.xavier_uniform_(model[0].weight)
+            nn.init.xavier_uniform_(part)
         if how == "xavier":
             match = r"parts of the parameter '0\.weight', which therefore repeats itself"
             with pytest.raises(fleet.PlanError, match=match):
@@ -347,17 +344,72 @@ def _hooked(stage: int) -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("stage", [1, 3])
-def test_gradients_of_gradients_are_refused_where_weights_are_given_back(stage: int) -> None:
+CUT = {
+    "tensor_parallel": True,
+    "tensor_parallel_configs": {"tensor_parallel_degree": 2, "plan": "mlp"},
+}
+
+
+@pytest.mark.parametrize("stage", [1, 3, None])
+def test_gradients_of_gradients_are_refused(stage: int | None) -> None:
+    """Where weights are given back, and where layers are cut, which gave wrong ones in silence."""
     world(2).run(_penalised, stage)
 
 
-def _penalised(stage: int) -> None:
-    model, _ = begun(sharding=True, sharding_configs={"stage": stage})
+def _penalised(stage: int | None) -> None:
+    flags = {"sharding": True, "sharding_configs": {"stage": stage}} if stage else CUT
+    model, _ = begun(**flags)
     x, _ = batch()
     out = model(x.requires_grad_())
     with pytest.raises(fleet.PlanError, match=r"differentiates gradients \(create_graph=True"):
         torch.autograd.grad(out.sum(), x, create_graph=True)
+
+
+def limited() -> None:
+    model, optimizer = begun()
+    x, y = batch()
+    model[2].weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    for _ in range(2):
+        optimizer.minimize(F.cross_entropy(model(x), y))
+
+
+def test_hooks_that_see_the_gradient_of_one_worker_are_told_of_once() -> None:
+    first, second = world(2).run(said, limited)
+    assert [sentence[:75] for sentence in first] == [
+        "'2.weight' has a hook of register_hook(), which sees the gradient of one wo"
+    ]
+    assert second == []
+
+
+@world(2)
+def test_gradients_that_are_assigned_as_data_are_refused() -> None:
+    """They left what workers exchange: from then on each trained on by itself."""
+    model, optimizer = begun()
+    x, y = batch()
+
+    def learn(each: Callable[[Any], None]) -> None:
+        F.cross_entropy(model(x), y).backward()
+        for parameter in model.parameters():
+            each(parameter)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def assign(parameter: Any) -> None:
+        parameter.grad.data = parameter.grad.data * 0.5
+
+    def replace(parameter: Any) -> None:
+        parameter.grad = parameter.grad * 0.5
+
+    for _ in range(4):
+        learn(lambda parameter: parameter.grad.data.mul_(0.5))
+        learn(replace)
+
+    def go_on() -> None:
+        for _ in range(20):
+            learn(assign)
+
+    with pytest.raises(fleet.PlanError, match=r"p\.grad\.data of the parameter '0\.weight', whose"):
+        go_on()
 
 
 @world(2)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -247,3 +248,32 @@ def test_whoever_asked_alone_may_ask_with_the_others_later(
     workers[0].await_some("a number", [0, 1])
     asking.join(60)
     assert not asking.is_alive()
+
+
+def test_workers_that_meet_for_different_things_hear_so() -> None:
+    store = HashStore()
+    workers = [Barrier(store, index, 3) for index in range(3)]
+    heard: list[str] = []
+
+    def ask(index: int, fact: str) -> None:
+        try:
+            workers[index].await_some("a number", [0, 1, 2], fact)
+        except RuntimeError as error:
+            heard.append(str(error))
+
+    for facts in (("of p", "of q", "of p"), ("of p", "of p", "of p")):
+        heard.clear()
+        asking = [in_thread(partial(ask, index, fact)) for index, fact in enumerate(facts)]
+        for each in asking:
+            each.join(60)
+            assert not each.is_alive()
+        assert len(heard) == (3 if len(set(facts)) > 1 else 0)
+        assert all("ask for different things at the same time" in said for said in heard)
+
+
+def test_meetings_of_some_leave_two_words_in_the_store() -> None:
+    store = HashStore()
+    alone = Barrier(store, 0, 1)
+    for _ in range(5):
+        alone.await_some("a number", [0], "of p")
+    assert store.num_keys() == 2

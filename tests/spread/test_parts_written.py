@@ -140,6 +140,37 @@ def test_a_write_to_a_copy_stops_the_next_batch(write: Write) -> None:
         assert "so it is a copy, and the tensor did not change. Assign to the part" in sentence
 
 
+def chunked(p: Tensor) -> None:
+    torch.chunk(p.data, 3)[0].zero_()
+
+
+def split(p: Tensor) -> None:
+    torch.split(p.data, 5)[1].add_(1.0)
+
+
+def narrowed(p: Tensor) -> None:
+    torch.narrow(p.data, 0, 1, 2).normal_()
+
+
+def selected(p: Tensor) -> None:
+    part = torch.select(p.data, 0, 3)
+    part *= 2
+
+
+def assigned(p: Tensor) -> None:
+    torch.narrow(p.data, 0, 2, 1)[:] = 0.5
+
+
+@pytest.mark.parametrize("write", [chunked, split, narrowed, selected, assigned])
+def test_a_write_to_what_a_function_took_stops_the_next_batch(write: Write) -> None:
+    """Functions are not watched, but what is written to is: it was lost, and the script went on."""
+    line = write.__code__.co_firstlineno + (2 if write is selected else 1)
+    for sentence in world(2).run(refusal, write):
+        did = "takes a part" if write is split else "writes"  # torch calls a method there
+        assert f"test_parts_written.py:{line} {did} (" in sentence
+        assert "so it is a copy, and the tensor did not change. Assign to the part" in sentence
+
+
 def scratch() -> bool:
     """What plain torch copies, too, and what code of an evaluation does."""
     model = laid_out(SHARDED)
@@ -149,6 +180,8 @@ def scratch() -> bool:
     before = weight.full_tensor().clone()
     with torch.no_grad():
         weight.data.t().reshape(-1).mul_(2)
+        torch.chunk(weight.data.clone(), 3)[0].clone().zero_()
+        torch.t(weight).mul_(1.0)  # shows what this worker holds
     with torch.inference_mode():
         model(torch.randn(2, 8))
         (weight * 2)[3].zero_()

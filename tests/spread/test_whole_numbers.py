@@ -41,13 +41,17 @@ def logged(parameters: Any) -> list[float | bool]:
     return [total**0.5, *found]
 
 
-def trained(flags: dict[str, dict[str, Any]]) -> tuple[list[float | bool], list[float | bool]]:
+def fleet_of(flags: dict[str, dict[str, Any]]) -> Any:
     strategy = fleet.DistributedStrategy()
     for flag, options in flags.items():
         setattr(strategy, flag, True)
         setattr(strategy, f"{flag}_configs", options)
     fleet.init(is_collective=True, strategy=strategy)
-    model = fleet.distributed_model(mlp())
+    return fleet.distributed_model(mlp())
+
+
+def trained(flags: dict[str, dict[str, Any]]) -> tuple[list[float | bool], list[float | bool]]:
+    model = fleet_of(flags)
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     hooked: list[float | bool] = []
     for parameter in model.parameters():
@@ -101,6 +105,37 @@ def test_a_worker_that_asks_alone_hears_why_nothing_comes(monkeypatch: pytest.Mo
     sentence, _ = world(2).run(short)
     assert "was asked for by worker 0, and not by all of those that share it (0, 1)" in sentence
     assert "ask on all of them, and write it down on one" in sentence
+
+
+def asked_apart() -> list[str]:
+    model = fleet_of(SHARDED)
+    first, second = model[0].weight, model[2].weight
+
+    def ask() -> float:
+        if fleet.worker_index() == 0:
+            return float(first.norm().item())
+        return float(second.norm().item())
+
+    said = []
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as caught:
+            ask()
+        said.append(str(caught.value))
+    assert first.norm().item() > second.norm().item() > 0  # afterwards all goes on
+    return said
+
+
+def test_workers_that_ask_for_different_numbers_hear_so() -> None:
+    """They got a number that was made of both, without a word."""
+    for said in world(2).run(asked_apart):
+        for sentence in said:
+            assert "ask for different things at the same time" in sentence
+            assert all(f"test_whole_numbers.py:{line}" in sentence for line in asked_lines())
+
+
+def asked_lines() -> list[int]:
+    first = asked_apart.__code__.co_firstlineno
+    return [first + 6, first + 7]
 
 
 def fleet_rank() -> int:

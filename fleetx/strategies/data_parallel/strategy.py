@@ -20,6 +20,7 @@ from fleetx.plan.share import Share, statistics
 from fleetx.plan.shortened_rows import refuse_shortened_rows
 from fleetx.plan.step import Step, largest_over, with_equal_buffers
 from fleetx.plan.strategy import Plan, Strategy
+from fleetx.strategies.data_parallel.assigned_gradients import refuse_shares
 from fleetx.strategies.data_parallel.backwards import Backwards
 from fleetx.strategies.data_parallel.late_exchange import THAWED, after_backward
 from fleetx.strategies.data_parallel.option_checks import examine_options
@@ -95,7 +96,8 @@ class DataParallel(Strategy, name="data_parallel"):
         common = replace(common, agree=largest_over(step.agree, group))
         if self._replica is None or self._backwards is None:
             return after_backward(common, job, thawed)
-        return during_backward(replace(common, sync=sync), job, self._replica, self._backwards)
+        common = refuse_shares(replace(common, sync=sync), job.model, job.mesh.get_rank())
+        return during_backward(common, job, self._replica, self._backwards)
 
     @override
     def at_update(self, job: Job) -> tuple[str, ...]:

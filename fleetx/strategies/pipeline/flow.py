@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from fleetx.plan.job import Job
+from fleetx.plan.own_hooks import OwnHooks
 from fleetx.plan.step import Drive, Driven, Step
 from fleetx.strategies.pipeline.accepted_inputs import Accepted
 from fleetx.strategies.pipeline.micro_batches import bound, criterion_of, samples_in, shares
@@ -34,6 +35,7 @@ class Flow:
     ) -> None:
         self._job, self._stages, self._homes = job, stages, homes
         self._accepted, self._counted = accepted, counted
+        self._hooks = OwnHooks(job.model, "one micro-batch, of which a batch has several")
         self.armed = True
         """Whether the coming batch ends in an update."""
 
@@ -64,6 +66,7 @@ class Flow:
         )
         if due:
             self._homes.add_up()
+        self._hooks.tell()
         return Driven(loss, kept)
 
     def evaluate(self, inputs: Any, planned: int) -> Any:

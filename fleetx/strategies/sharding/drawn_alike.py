@@ -1,7 +1,7 @@
-"""Numbers that a script draws into spread parameters on CPUs.
+"""Numbers that a script draws into parts of spread parameters: ``p.to_local().normal_()``.
 
-There each worker's generator fills its part: with the same seed all parts are the same, and the
-whole parameter repeats itself. Generators of GPUs count on for the parts of others.
+Each worker's generator fills its part: with the same seed all parts are the same, and the whole
+parameter repeats itself. What is drawn into the parameter is drawn for the whole of it.
 """
 
 import itertools
@@ -24,10 +24,10 @@ from fleetx.torch_internals import fsdp_kept
 
 _ALIKE = (
     "workers {} and {} hold the same numbers in their parts of the parameter {!r}, which therefore "
-    "repeats itself: nn.init and others draw into what strategy.sharding = True has spread, and on "
-    "CPUs each worker's generator begins with the same seed. Draw numbers before "
-    "fleet.distributed_model(), where they are those of a plain run; or load whole ones with "
-    "fleet.load_full_state_dict(model, state)."
+    "repeats itself: what is drawn into p.to_local() is drawn for the part that strategy.sharding "
+    "= True has left here, and each worker's generator begins with the same seed. Draw into the "
+    "parameter, nn.init.normal_(p), which gives the numbers of a plain run; or load whole ones "
+    "with fleet.load_full_state_dict(model, state)."
 )
 _models = itertools.count()
 """Models that were spread: all workers lay them out in the same order."""

@@ -16,12 +16,12 @@ from fleetx.comm.pairwise import is_gloo
 from fleetx.graph.meta import said
 from fleetx.plan import option
 from fleetx.plan.error import PlanError
+from fleetx.plan.first_order import refuse_second_order
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.strategies.sharding.entered_backward import gather_where_entered
 from fleetx.strategies.sharding.failures import weights_read
 from fleetx.strategies.sharding.first_forward import begin_as_whole
-from fleetx.strategies.sharding.first_order import refuse_second_order
 from fleetx.strategies.sharding.returned_weights import copy_returned_weights
 from fleetx.strategies.sharding.through_gloo import at_full_speed
 from fleetx.strategies.sharding.units import (
@@ -31,6 +31,7 @@ from fleetx.strategies.sharding.units import (
     of_one_format,
     without_shared,
 )
+from fleetx.torch_internals import is_fsdp
 
 _SCALAR = (
     "strategy.sharding = True cuts parameters along their first dimension, and {} has none. Give "
@@ -50,6 +51,10 @@ _FORMATS = (
     "forward calls, or bring all to one format (complex numbers as nn.Parameter("
     "torch.view_as_real(...)), which the forward reads by torch.view_as_complex); or set "
     "strategy.sharding = False."
+)
+_SECOND = (
+    "strategy.sharding = True gives the gathered weights back as soon as the first backward has "
+    "used them; set strategy.sharding = False, because data parallel can do this."
 )
 _UNGATHERED = (
     "the forward reads weights ({}) without calling the submodule that has them, and under "
@@ -128,7 +133,7 @@ def shard(model: nn.Module, units: Sequence[Unit], job: Job, *, again: bool) -> 
         at_full_speed(model)
     gather_where_entered(model, units)
     begin_as_whole(model, units)
-    refuse_second_order(model)
+    refuse_second_order(model, _SECOND, within=is_fsdp)
     if again:
         copy_returned_weights(model, units)
         replace_forward(model, partial(_explained, model))

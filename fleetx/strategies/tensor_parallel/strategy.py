@@ -16,6 +16,7 @@ from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange, ring_bytes
+from fleetx.plan.first_order import refuse_second_order
 from fleetx.plan.forward import Forward, replace_forward
 from fleetx.plan.job import Job
 from fleetx.plan.option import AtLeast, OneOf
@@ -33,6 +34,11 @@ Names = tuple[str, ...]
 Change = Callable[[Forward], Forward]
 
 FLOAT_BYTES = 4
+_SECOND = (
+    "strategy.tensor_parallel = True has cut layers over workers, through whose exchanges torch "
+    "differentiates once: gradients of gradients would be others without a word. Set "
+    "strategy.tensor_parallel = False, because data parallel can do this."
+)
 
 
 class TensorParallel(Strategy, name="tensor_parallel"):
@@ -102,6 +108,7 @@ class TensorParallel(Strategy, name="tensor_parallel"):
         random = self._random = SharedRandomness(seed, job.device)
         replace_forward(model, random.around)
         job.around_recorded.append(random.begun)
+        refuse_second_order(model, _SECOND, within=_has_parts)
         job.surround.append(lambda module: random.around if module is model else _unchanged)
         return model
 
@@ -285,6 +292,11 @@ def _cut_dim(model: nn.Module, places: list[tuple[nn.Module, str]], cuts: Cuts) 
             "of these layers in 'vocabulary', or none of them."
         )
     return wanted.pop()
+
+
+def _has_parts(module: nn.Module) -> bool:
+    """Whether its parameters are spread, as those of a copy are, too."""
+    return any(hasattr(parameter, "full_tensor") for parameter in module.parameters())
 
 
 def _unchanged(forward: Forward) -> Forward:

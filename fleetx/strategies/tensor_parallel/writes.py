@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from fleetx.strategies.tensor_parallel.placing import is_cut, is_spread, placed, whole
-from fleetx.torch_internals import part_held
+from fleetx.torch_internals import part_held, viewed
 
 _COPY = "_fleetx_copy_of_a_part"
 _VIEWING = (
@@ -55,9 +55,9 @@ def _is_copy(target: DTensor) -> bool:
     if getattr(target, _COPY, False):
         return True
     # While code is made nobody can look at memory, and a base that is read is a part of the code.
-    if torch.compiler.is_compiling() or not is_spread(target._base):
+    if torch.compiler.is_compiling() or not is_spread(base := viewed(target)):
         return False
-    parts = (part_held(each).untyped_storage() for each in (target, target._base))
+    parts = (part_held(each).untyped_storage() for each in (target, base))
     return len({part.data_ptr() for part in parts}) > 1
 
 
