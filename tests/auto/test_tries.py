@@ -65,7 +65,8 @@ def test_five_tries_find_a_plan_that_is_nearly_the_best(case: str) -> None:
 
 @pytest.mark.parametrize("files", [LOOPBACK, SLOW_LINK], ids=["loopback", "slow link"])
 def test_the_choice_is_nearly_the_best_in_eight_of_nine_cases(files: list[str]) -> None:
-    near, cases = 0, {}
+    cases: dict[str, Rows] = {}
+    near = 0
     for file in files:
         cases |= measured(FOLDER / f"lattice_{file}.json")
     assert len(cases) == 9

@@ -34,7 +34,7 @@ def begun(penalty: float = 0.0) -> Any:
 
 
 def optimized(model: Any) -> Any:
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for n, p in model.named_parameters() if n.endswith("weight")]},
         {"params": (p for n, p in model.named_parameters() if n.endswith("bias"))},
     ]

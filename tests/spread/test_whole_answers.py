@@ -138,4 +138,5 @@ def test_what_was_brought_to_the_host_stays_there() -> None:
         found = everywhere(numbers.reshape(2, 3).T, mesh)
     assert found.device.type == "cpu"
     torch.testing.assert_close(found.full_tensor(), numbers.reshape(2, 3).T)
-    torch.testing.assert_close((found + 1).full_tensor(), numbers.reshape(2, 3).T + 1)
+    more: Any = found + 1
+    torch.testing.assert_close(more.full_tensor(), numbers.reshape(2, 3).T + 1)
