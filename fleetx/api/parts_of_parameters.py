@@ -5,6 +5,7 @@ penalty, a count) gets a sum over some, and other ones on other workers.
 """
 
 import logging
+import os
 import sys
 import weakref
 from collections.abc import Iterator
@@ -19,9 +20,10 @@ from fleetx.plan.error import PlanError
 
 logger = logging.getLogger(__name__)
 
-_TORCH = str(Path(torch.__file__).parent)
-_UTILS = str(Path(_TORCH, "nn", "utils"))
-_OWN = str(Path(__file__).parents[1])
+# With their ends: the folder of torchmetrics begins as torch's does.
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_UTILS = f"{Path(_TORCH, 'nn', 'utils')}{os.sep}"
+_OWN = f"{Path(__file__).parents[1]}{os.sep}"
 _EACH_ALONE = "clip_grad_value_"
 """The function of ``torch.nn.utils`` that looks at every number by itself."""
 _INSTEAD = (

@@ -1,6 +1,7 @@
 """A word for scripts that save what one worker holds of a model that is spread over several."""
 
 import logging
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import FrameType
@@ -13,10 +14,11 @@ from fleetx.ps.worker.sparse_module import SparseModule
 
 logger = logging.getLogger(__name__)
 
-_TORCH = Path(torch.__file__).parent
-_PASSING = tuple(str(_TORCH / room) for room in ("nn", "_dynamo"))
+# With their ends: the folder of torchmetrics begins as torch's does.
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_PASSING = tuple(f"{_TORCH}{room}{os.sep}" for room in ("nn", "_dynamo"))
 """Modules around the model hand the call on."""
-_KNOWING = (str(_TORCH), str(Path(__file__).parents[1]))
+_KNOWING = (_TORCH, f"{Path(__file__).parents[1]}{os.sep}")
 """Whoever puts parts together itself: ``torch.distributed.checkpoint``, and this package."""
 
 
@@ -66,7 +68,7 @@ def tell_of_rows(model: nn.Module, frame: FrameType) -> bool:
         Whether there was something to warn of.
     """
     tables = {m.options.name: None for m in model.modules() if isinstance(m, SparseModule)}
-    line = _script_line(frame, passing=(*_PASSING, str(_TORCH)))  # which collects no rows either
+    line = _script_line(frame, passing=(*_PASSING, _TORCH))  # which collects no rows either
     if line is None or not tables:
         return False
     logger.warning(

@@ -1,6 +1,7 @@
 """Where a script does something with a tensor that is spread over workers."""
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 from types import FrameType
@@ -8,10 +9,10 @@ from types import FrameType
 import torch
 
 _BETWEEN = (
-    *(str(Path(torch.__file__).parent), str(Path(__file__).parents[1])),
+    *(f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}"),
     contextlib.__file__,
 )
-"""Code that no user wrote."""
+"""Code that no user wrote; folders end here, for that of torchmetrics begins as torch's does."""
 
 
 def script_line() -> tuple[str, int]:

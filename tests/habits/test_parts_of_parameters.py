@@ -1,6 +1,7 @@
 """Under a pipeline, scripts that go over ``model.parameters()`` see those of one worker."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,22 @@ def measured() -> None:
         total += p.detach().norm().item() ** 2
     for p in model.parameters():
         total += p.detach().norm().item() ** 2
+
+
+LIBRARY = f"{Path(torch.__file__).parent}metrics/sums.py"
+"""The folder of a library that begins as torch's does."""
+
+
+def counted_by_a_library() -> None:
+    names: dict[str, Any] = {}
+    code = "def count(model): return sum(p.numel() for p in model.parameters())"
+    exec(compile(code, LIBRARY, "exec"), names)
+    assert names["count"](begun()) < 83
+
+
+def test_libraries_whose_names_begin_as_that_of_torch_are_told_as_scripts_are() -> None:
+    for found in world(2).run(said, counted_by_a_library):
+        assert [sentence for sentence in found if f"{LIBRARY}:1 goes over" in sentence]
 
 
 TOLD: dict[Callable[[], None], int] = {usual: 0, counted: 1, measured: 1}
