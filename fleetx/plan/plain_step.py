@@ -70,12 +70,24 @@ def ready_for(optimizer: Optimizer) -> AbstractContextManager[None]:
     """Where methods of rules that nobody here knows see whole tensors if parts do not do."""
     library = type(optimizer).__module__.partition(".")[0]
     known = library in {"torch", "fleetx"} and not isinstance(optimizer, torch.optim.Adafactor)
+    if isinstance(optimizer, torch.optim.Rprop) and _meshes(optimizer):
+        _move_one_by_one(optimizer)
     meshes = [] if known else _meshes(optimizer)
     if not meshes:
         return nullcontext()
     from fleetx.spread.other_rules import computed_whole  # which needs DTensor
 
     return computed_whole(max(meshes, key=lambda mesh: mesh.ndim))
+
+
+def _move_one_by_one(optimizer: Optimizer) -> None:
+    """On a card Rprop takes all tensors as a list and copies it, which torch knows of whole ones.
+
+    What a user chose stays.
+    """
+    for group in optimizer.param_groups:
+        if group["foreach"] is None:
+            group["foreach"] = False
 
 
 def _cut_over(optimizer: Optimizer) -> str:

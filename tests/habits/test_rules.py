@@ -2,8 +2,10 @@
 
 import importlib
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -30,6 +32,8 @@ RULES: dict[str, Rule] = {
     "Muon": lambda held: torch.optim.Muon(held, lr=0.02),
 }
 ROUNDED = {"Muon": 0.1}
+LISTED = "_default_to_fused_or_foreach"
+"""Chooses the form of an update in torch."""
 
 
 def from_timm(name: str) -> Rule:
@@ -111,6 +115,16 @@ def every(names: list[str], axis: str) -> list[dict[str, Tensor]]:
     return [ours(name, axis) for name in names]
 
 
+def every_as_on_a_card(names: list[str], axis: str) -> list[dict[str, Tensor]]:
+    """There torch takes tensors in lists by itself, those that are spread, too."""
+    with ExitStack() as patches:
+        for name in names:
+            module = importlib.import_module(f"torch.optim.{name.lower()}")
+            if hasattr(module, LISTED):
+                patches.enter_context(patch.object(module, LISTED, return_value=(False, True)))
+        return every(names, axis)
+
+
 @pytest.mark.parametrize("axis", CUT)
 @pytest.mark.parametrize("names", [[*RULES], [*OTHERS]], ids=["torch", "others"])
 def test_rules_are_those_of_a_plain_run(names: list[str], axis: str) -> None:
@@ -121,6 +135,17 @@ def test_rules_are_those_of_a_plain_run(names: list[str], axis: str) -> None:
             apart = (found[key] - wanted).abs().max()
             assert moved > 0, name
             assert apart <= ROUNDED.get(name, 1e-3) * moved, (name, key, apart, moved)
+
+
+@pytest.mark.parametrize("axis", CUT)
+def test_rules_are_those_of_a_plain_run_as_a_card_runs_them(axis: str) -> None:
+    names = [name for name in RULES if name != "Muon"]  # which has no such form
+    start = make().state_dict()
+    found = world(2).run(every_as_on_a_card, names, axis)[0]
+    for name, moved_to in zip(names, found, strict=True):
+        for key, wanted in plain(rule_of(name)).items():
+            moved = (wanted - start[key]).abs().max()
+            assert (moved_to[key] - wanted).abs().max() <= 1e-3 * moved, (name, key)
 
 
 def sharpness_aware(parameters: Iterable[Tensor]) -> Any:
