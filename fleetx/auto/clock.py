@@ -28,8 +28,9 @@ from fleetx.torch_internals import is_mutable, tree_leaves, tree_map
 ROUNDS = 5
 WARM_UP = 2
 PARAMETERS = 8
-SMALL_AND_LARGE = (16, 1 << 19)
-"""Parameters by which an update is measured, and the numbers that each of them has."""
+SMALL, LARGE_OF_CPU, LARGE_OF_CARD = 16, 1 << 19, 1 << 22
+"""Parameters by which an update is measured, and the numbers that each of them has: together more
+than a device has in its caches."""
 TINY = 16
 """Numbers of a tensor that takes no time."""
 LARGE, CACHES, MOST_COPIES = 1 << 20, 1 << 26, 16
@@ -122,12 +123,12 @@ class OperatorClock:
         return fused_kernels(self._device, self._worker, self._seconds)
 
     def _updated(self, rule: OptimizerSpec) -> tuple[float, float]:
+        large = LARGE_OF_CARD if self._device.type == "cuda" else LARGE_OF_CPU
         try:
-            few, many = (self._step(rule, numbers) for numbers in SMALL_AND_LARGE)
+            few, many = (self._step(rule, numbers) for numbers in (SMALL, large))
         except Exception:  # a rule that wants more than parameters and its options: it is reckoned
             return float("nan"), float("nan")
-        difference = SMALL_AND_LARGE[1] - SMALL_AND_LARGE[0]
-        return few / PARAMETERS, max(many - few, 0.0) / (PARAMETERS * difference)
+        return few / PARAMETERS, max(many - few, 0.0) / (PARAMETERS * (large - SMALL))
 
     def _step(self, rule: OptimizerSpec, numbers: int) -> float:
         made = [nn.Parameter(torch.zeros(numbers, device=self._device)) for _ in range(PARAMETERS)]

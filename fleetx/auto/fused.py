@@ -22,6 +22,8 @@ CALLS, ROUNDS = 20, 5
 FORWARD, BACKWARD = 2, 3.5
 """Operators of a layer, and those of its backward as plans count them."""
 
+ROW = 2048
+"""Numbers of a row."""
 POOLED = 1 + 1 / 4 + 1 / 8
 """Of the bytes of images, what the backward of a pooling moves that halves both sides: their
 gradient, that of its result, and a byte for each place that it has found."""
@@ -42,6 +44,7 @@ def fused_kernels(device: torch.device, worker: Device, seconds: Seconds) -> Fus
         kernel, _ = _line(_forward(_normalised), 2, device, seconds)
         reads, statistics = _line(_forward(_statistics), 1, device, seconds)
         sums, summed = _line(_forward(_summed), 1, device, seconds)
+        _, along = _line(_forward(_along_rows), 2, device, seconds)
         _, pooled = _line(_pooling(), POOLED, device, seconds)
         call, start = _host(device)
     except Exception as error:  # compilers fail in many ways, and a plan can do without
@@ -58,6 +61,7 @@ def fused_kernels(device: torch.device, worker: Device, seconds: Seconds) -> Fus
         each_sum=(reads + sums) / 2 * rate,
         statistics=max(1.0, statistics * rate),
         sums=max(1.0, summed * rate),
+        rows=max(1.0, along * rate),
         windows=max(1.0, pooled * rate),
         starts=start * 1e6 / (FORWARD * forward + BACKWARD * backward),
         call=call * 1e6 / (forward + backward),
@@ -77,6 +81,12 @@ def _summed(x: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
     """What its backward needs, of gradients and of values: each a half of the images."""
     gradient, values = x.float().chunk(2)
     return gradient.sum((0, 2, 3)), (gradient * (values - mean)).sum((0, 2, 3))
+
+
+def _along_rows(x: Tensor, mean: Tensor) -> Tensor:
+    """What a block of a transformer does between two products."""
+    rows = functional.dropout(x.permute(0, 2, 3, 1).reshape(-1, ROW)).float()
+    return functional.layer_norm(rows, (ROW,)).to(x.dtype)
 
 
 Maker = Callable[[Tensor, Tensor], Callable[[], object]]

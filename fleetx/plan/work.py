@@ -108,6 +108,8 @@ class FusedKernels:
     """For each byte of which it finds means and variances over all rows."""
     sums: float = 1.0
     """For each byte that it sums up over all rows."""
+    rows: float = 1.0
+    """For each byte of what goes along rows, as softmax and layer norm do."""
     windows: float = 1.0
     """For each byte that gradients move which it collects from the windows of a pooling."""
     starts: float = 1.0

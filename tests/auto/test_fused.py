@@ -25,11 +25,11 @@ WORKER = Device(
 )
 START, SUM_START = 2e-6, 10e-6
 """Seconds that a kernel takes without work, and one that adds up over rows."""
-TIMES = {"_normalised": 1.0, "_statistics": 1.9, "_summed": 1.2}
+TIMES = {"_normalised": 1.0, "_statistics": 1.9, "_summed": 1.2, "_along_rows": 1.7}
 """Kernel -> how much longer than a copy it takes for a byte."""
 POOLED = 4.4
 """The same for gradients that are collected from the windows of a pooling."""
-READS_AND_WRITES = {"_normalised": 2, "_statistics": 1, "_summed": 1}
+READS_AND_WRITES = {"_normalised": 2, "_statistics": 1, "_summed": 1, "_along_rows": 2}
 
 
 def card(call: Callable[[], object]) -> float:
@@ -41,7 +41,7 @@ def card(call: Callable[[], object]) -> float:
         return START + POOLED * fused.POOLED * images.numel() * images.itemsize / 100e9
     name, (images, _) = call.func.__name__, call.args
     moved = READS_AND_WRITES[name] * images.numel() * images.itemsize
-    start = START if name == "_normalised" else SUM_START
+    start = SUM_START if READS_AND_WRITES[name] == 1 else START
     return start + TIMES[name] * moved / 100e9
 
 
@@ -54,6 +54,7 @@ def uncompiled(function: Any, **options: Any) -> Any:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "LARGE", (4, 8, 6, 6))
     monkeypatch.setattr(fused, "SMALL", (2, 8, 3, 3))
+    monkeypatch.setattr(fused, "ROW", 8)
     monkeypatch.setattr(torch, "compile", uncompiled)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
 
@@ -71,6 +72,7 @@ def test_starts_and_bytes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.each_sum == pytest.approx(SUM_START * 100e9)
     assert found.statistics == pytest.approx(1.9)
     assert found.sums == pytest.approx(1.2)
+    assert found.rows == pytest.approx(1.7)
     assert found.windows == pytest.approx(4.4)
     host = fused.FORWARD * 4e-6 + fused.BACKWARD * 6e-6
     assert found.starts == pytest.approx(11e-6 / host)

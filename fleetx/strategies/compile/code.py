@@ -86,6 +86,8 @@ def pieces_of(
     for call in trace.calls:
         if not call.path:
             last.update(dict.fromkeys(call.makes, len(trace.operations)))
+    if trace.operations:  # the loss, from which backward begins
+        last.update(dict.fromkeys(trace.operations[-1].makes, len(trace.operations)))
     return [_Writing(trace, saves, wanted).piece(run, last) for run in runs]
 
 

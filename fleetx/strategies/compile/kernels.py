@@ -28,6 +28,8 @@ class Traffic:
     """How many of them do."""
     collected: int = 0
     """What of the bytes is moved by those that collect gradients from windows."""
+    along_rows: int = 0
+    """What of the bytes is moved by those that go along rows, which take more than a copy does."""
 
     def weighed(self, fused: FusedKernels, summed: float) -> float:
         """In bytes that memory moves in the same time.
@@ -38,7 +40,7 @@ class Traffic:
         """
         started = (self.kernels - self.sums) * fused.each + self.sums * fused.each_sum
         longer = self.summed * (summed - 1) + self.collected * (fused.windows - 1)
-        return self.moved + longer + started
+        return self.moved + longer + self.along_rows * (fused.rows - 1) + started
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class _Do:
     """Whether it goes through its input along another axis than those beside it."""
     picks: bool = False
     windows: bool = False
+    rows: bool = False
 
 
 @lru_cache(MANY)
@@ -82,7 +85,8 @@ def _forward(code: Code) -> Iterator[_Do]:
             yield _Do(reads, figures, ends=True)
             yield _Do(reads | figures, makes - figures)
         else:
-            yield _Do(reads, makes, node.kind is Kind.ALONE, picks=node.picks)
+            rows = node.kind is Kind.ROWS
+            yield _Do(reads, makes, node.kind is Kind.ALONE, picks=node.picks, rows=rows)
 
 
 class _Backward:
@@ -147,7 +151,8 @@ class _Backward:
             ]
             return
         if made or alone:
-            self.steps.append(_Do(reads, frozenset(made), alone, windows=node.windows))
+            along = node.kind is Kind.ROWS
+            self.steps.append(_Do(reads, frozenset(made), alone, windows=node.windows, rows=along))
         if rows:
             self.steps.append(_Do(reads, frozenset(rows), ends=True, across=True))
 
@@ -174,6 +179,7 @@ class _Kernel:
     makes: set[int] = field(default_factory=set)
     sums: bool = False
     windows: bool = False
+    rows: bool = False
 
 
 def _sum(steps: Sequence[_Do], sizes: Mapping[int, int], written: Collection[int]) -> Traffic:
@@ -182,15 +188,16 @@ def _sum(steps: Sequence[_Do], sizes: Mapping[int, int], written: Collection[int
     outside = {value for one in steps if one.alone for value in one.reads} | {*written}
     for kernel in kernels:
         outside |= kernel.reads.keys() - kernel.makes
-    moved, summed, collected = 0, 0, 0
+    moved, summed, collected, along_rows = 0, 0, 0, 0
     for kernel in kernels:
         reads = sum(size for value, size in kernel.reads.items() if value not in kernel.makes)
         size = reads + sum(sizes[value] for value in kernel.makes & outside)
         moved += size
         summed += size * kernel.sums
         collected += size * kernel.windows
+        along_rows += size * (kernel.rows and not kernel.sums)
     sums = sum(kernel.sums for kernel in kernels)
-    return Traffic(moved, len(kernels), summed, sums, collected)
+    return Traffic(moved, len(kernels), summed, sums, collected, along_rows)
 
 
 def _kernels(steps: Sequence[_Do], sizes: Mapping[int, int]) -> list[_Kernel]:
@@ -211,6 +218,7 @@ def _kernels(steps: Sequence[_Do], sizes: Mapping[int, int]) -> list[_Kernel]:
             mine.makes |= other.makes
             mine.sums |= other.sums
             mine.windows |= other.windows
+            mine.rows |= other.rows
         limit = sum(sizes[value] for value in one.makes)
         for value in one.reads:
             size = min(sizes[value], limit) if one.picks else sizes[value]
@@ -218,5 +226,6 @@ def _kernels(steps: Sequence[_Do], sizes: Mapping[int, int]) -> list[_Kernel]:
         mine.makes |= one.makes
         mine.sums |= one.ends
         mine.windows |= one.windows
+        mine.rows |= one.rows
         there.append(mine)
     return [kernel for kernels in found.values() for kernel in kernels]

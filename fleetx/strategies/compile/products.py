@@ -1,6 +1,6 @@
 """How inductor calls products and convolutions: not always as they would be by themselves."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import isnan
 from typing import Any
@@ -58,10 +58,45 @@ def times_in_code(
     before, after = clock(one, wanted), clock(replace(one, signature=called), wanted)
     if any(isnan(seconds) for seconds in (*before, *after)):
         return 1.0, 1.0
-    forward, backward = (new / old if old else 1.0 for old, new in zip(before, after, strict=True))
     if one.count.kind == "product":  # of which inductor tries both ways
+        filled = _filling(one, called, clock)
+        after = after[0] + filled[0], after[1] + filled[1]
+    forward, backward = (new / old if old else 1.0 for old, new in zip(before, after, strict=True))
+    if one.count.kind == "product":
         return min(1.0, forward), min(1.0, backward)
     return forward, backward
+
+
+def _filling(one: Operation, called: Signature, clock: Clock) -> tuple[float, float]:
+    """Seconds to copy what is not aligned: factors, and in backward the gradient of the result."""
+    places = _FACTORS[_name(called)]
+    pairs = [(one.signature.args[at], called.args[at]) for at in places]
+    factors = sum(_copied(one, before, after, clock) for before, after in pairs)
+    (first, second), (wide, high) = zip(*pairs, strict=True)
+    result, aligned = (
+        replace(a, shape=(*a.shape[:-1], b.shape[-1]), stride=_rows(a.shape[:-1], b.shape[-1]))
+        for a, b in ((first, second), (wide, high))
+    )
+    return factors, factors + _copied(one, result, aligned, clock)
+
+
+def _copied(one: Operation, before: Blank, after: Blank, clock: Clock) -> float:
+    """Nothing for what stays as it is, and where nobody can tell."""
+    if before.shape == after.shape:
+        return 0.0
+    (rows, columns), (more, wider) = before.shape[-2:], after.shape[-2:]
+    fill = torch.ops.aten.constant_pad_nd.default
+    called = Signature(fill, (before, [0, wider - columns, 0, more - rows]), {})
+    seconds, _ = clock(replace(one, signature=called), ())
+    return 0.0 if isnan(seconds) else seconds
+
+
+def _rows(before: Sequence[int], columns: int) -> tuple[int, ...]:
+    """Strides of a tensor that lies row by row."""
+    strides = [1]
+    for size in reversed((*before[1:], columns)):
+        strides.insert(0, strides[0] * size)
+    return tuple(strides)
 
 
 def _in_channels_last(called: Signature) -> Signature | None:
@@ -76,7 +111,7 @@ def _in_channels_last(called: Signature) -> Signature | None:
 
 
 def _padded(called: Signature) -> Signature | None:
-    name = str(called.operator.overloadpacket).rpartition(".")[2]
+    name = _name(called)
     if name not in _FACTORS:
         return None
     first, second = (called.args[at] for at in _FACTORS[name])
@@ -90,6 +125,10 @@ def _padded(called: Signature) -> Signature | None:
         args[0] = _as_wide(args[0], second.shape[-1], args[2].shape[-1])
     changed = replace(called, args=tuple(args))
     return None if changed == called else changed
+
+
+def _name(called: Signature) -> str:
+    return str(called.operator.overloadpacket).rpartition(".")[2]
 
 
 def _rounded(factor: Blank, multiple: int) -> Blank:
