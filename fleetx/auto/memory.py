@@ -1,6 +1,6 @@
 """What a rank holds at the moment when most is there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,6 @@ from fleetx.plan.backward_memory import (
     in_its_course,
 )
 from fleetx.plan.share import Share, kept_bytes
-from fleetx.plan.trace import Trace
 
 
 def held_by(needs: Needs, share: Share) -> dict[str, float]:
@@ -33,11 +32,15 @@ def _as_it_begins(needs: Needs, share: Share) -> dict[str, int]:
     last = share.trace.part_of_each.max(initial=0)
     if not share.trace.has_criterion or last not in share.parts:
         return {}
-    come_anew = share.run.batches * share.run.micro_batches == 1
-    come_anew &= share.mesh["dp"] * share.mesh["sharding"] == 1  # else buckets keep them
     passing = as_it_begins if share.mesh["pp"] == 1 else as_it_begins_beside_outputs
     parts = _always(needs) | {"outputs, and gradients of the criterion": _once(share, passing)}
-    return parts | {"gradients": 0 if come_anew else needs.gradients}
+    return parts | {"gradients": 0 if _come_anew(share) else needs.gradients}
+
+
+def _come_anew(share: Share) -> bool:
+    """Whether no gradients are there before the backward: else buckets or sums keep them."""
+    together = share.mesh["dp"] * share.mesh["sharding"] > 1
+    return share.run.batches * share.run.micro_batches == 1 and not together
 
 
 def _in_its_middle(needs: Needs, share: Share) -> dict[str, int]:
@@ -47,19 +50,26 @@ def _in_its_middle(needs: Needs, share: Share) -> dict[str, int]:
     """
     assert share.trace is not None
     parts = _always(needs) | {"gradients": needs.gradients}
-    most = share.trace.largest if share.replayed else _once(share, in_its_course)
-    parts["gradients of activations"] = most
+    if _come_anew(share) and not share.replayed and share.mesh["tp"] * share.mesh["pp"] == 1:
+        trained = (name for name, piece in share.subject.parameters().items() if piece.trained)
+        most = _once(share, in_its_course, frozenset(trained))
+        parts["gradients"] = min(most, needs.gradients)
+        parts["gradients of activations"] = most - parts["gradients"]
+    elif share.replayed:
+        parts["gradients of activations"] = share.trace.largest
+    else:
+        parts["gradients of activations"] = _once(share, in_its_course)
     for one in needs.extra:
         if one.passing:
             parts[one.what] = parts.get(one.what, 0) + one.kept_bytes
     return parts
 
 
-def _once(share: Share, found: Callable[[Trace], int]) -> int:
+def _once(share: Share, found: Callable[..., int], *given: Hashable) -> int:
     """What is the same for all plans with such batches."""
     assert share.trace is not None
-    key = found.__name__, share.trace.form, share.run.micro_batches, share.subject.samples()
-    return share.subject.once(key, partial(found, share.trace))
+    key = found.__name__, given, share.trace.form, share.run.micro_batches, share.subject.samples()
+    return share.subject.once(key, partial(found, share.trace, *given))
 
 
 def _always(needs: Needs) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """What a backward holds besides what its forward saved: outputs, and gradients of values."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fleetx.plan.trace import Number, Operation, Trace
 
@@ -35,9 +35,15 @@ def _at_its_beginning(trace: Trace) -> tuple[int, int]:
     return _bytes(trace, outputs - saved), most
 
 
-def in_its_course(trace: Trace) -> int:
-    """Bytes at most in the model, less those let go by then: gradients of values alone."""
-    wanted, leaving, ended = _wanted(trace), _leaving(trace), trace.model_ends
+def in_its_course(trace: Trace, coming: Collection[str] = ()) -> int:
+    """Bytes at most in the model, less those let go by then: gradients of values.
+
+    Args:
+        trace: the forward.
+        coming: names of parameters whose gradients are not there before, and stay.
+    """
+    new = {number for number, name in trace.own.items() if name in coming}
+    wanted, leaving, ended = _wanted(trace) | new, _leaving(trace), trace.model_ends
     gradients, alive, gone, most = set[int](), 0, 0, 0
     for at in reversed(range(len(trace.operations))):
         one = trace.operations[at]

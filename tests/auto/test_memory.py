@@ -45,6 +45,12 @@ def resnet() -> nn.Module:
     return model
 
 
+def wide() -> nn.Module:
+    """Whose gradients are as large as all that waits for the backward."""
+    layers = [nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(8)]
+    return nn.Sequential(*layers, nn.Linear(256, 10))
+
+
 def of_words(outputs: Any, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs.logits.flatten(0, 1), targets.flatten())
 
@@ -66,6 +72,13 @@ def of_words(outputs: Any, targets: Tensor) -> Tensor:
             functional.cross_entropy,
             id="resnet18",
             marks=pytest.mark.rare,
+        ),
+        pytest.param(
+            wide,
+            torch.zeros(256, 256),
+            torch.zeros(256, dtype=torch.long),
+            functional.cross_entropy,
+            id="wide layers",
         ),
     ],
 )
