@@ -203,7 +203,10 @@ def main() -> None:
                 flush=True,
             )
             if options.json:
-                found = {"machine": asdict(cluster), "kernels": asdict(clock.fused())}
+                found: dict[str, Any] = {
+                    "machine": asdict(cluster),
+                    "kernels": asdict(clock.fused()),
+                }
                 found |= {"operators": clock.known, "rows": rows}
                 options.json.write_text(json.dumps(found, indent=1))
 

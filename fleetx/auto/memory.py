@@ -33,7 +33,9 @@ def _as_it_begins(needs: Needs, share: Share) -> dict[str, int]:
     if not share.trace.has_criterion or last not in share.parts:
         return {}
     passing = as_it_begins if share.mesh["pp"] == 1 else as_it_begins_beside_outputs
-    parts = _always(needs) | {"outputs, and gradients of the criterion": _once(share, passing)}
+    parts = _always(needs, share) | {
+        "outputs, and gradients of the criterion": _once(share, passing)
+    }
     return parts | {"gradients": 0 if _come_anew(share) else needs.gradients}
 
 
@@ -49,7 +51,7 @@ def _in_its_middle(needs: Needs, share: Share) -> dict[str, int]:
     Blocks that are replayed have saved nothing to let go: the largest value of all counts there.
     """
     assert share.trace is not None
-    parts = _always(needs) | {"gradients": needs.gradients}
+    parts = _always(needs, share) | {"gradients": needs.gradients}
     if _come_anew(share) and not share.replayed and share.mesh["tp"] * share.mesh["pp"] == 1:
         trained = (name for name, piece in share.subject.parameters().items() if piece.trained)
         most = _once(share, in_its_course, frozenset(trained))
@@ -72,8 +74,12 @@ def _once(share: Share, found: Callable[..., int], *given: Hashable) -> int:
     return share.subject.once(key, partial(found, share.trace, *given))
 
 
-def _always(needs: Needs) -> dict[str, int]:
+def _always(needs: Needs, share: Share) -> dict[str, int]:
+    assert share.trace is not None
+    values = share.trace.values
+    kept = [one for one in share.waiting if one.value in values and values[one.value].given]
     parts = {
+        "batch": max(0, share.batch_bytes - kept_bytes(kept)),
         "parameters": needs.parameters,
         "gradients": 0,
         "optimizer state": needs.state or 0,

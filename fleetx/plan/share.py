@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,15 @@ class Share:
         inner = prod(self.mesh[other] for other in AXES[AXES.index(axis) + 1 :])
         return self.rank // inner % self.mesh[axis]
 
+    @property
+    def batch_bytes(self) -> int:
+        """What the batch itself takes, as far as this rank reads it."""
+        if self.trace is None:
+            return 0
+        key = "batch", self.trace.form, self.parts, self.subject.samples()
+        each = self.subject.once(key, partial(_given_bytes, self.trace, frozenset(self.parts)))
+        return each * self.run.micro_batches
+
     def with_memory(self, *more: Memory) -> "Share":
         """With something more that a strategy keeps."""
         return replace(self, extra=(*self.extra, *(m for m in more if m.kept_bytes)))
@@ -95,6 +104,11 @@ class Share:
         """
         until = (self.replayed.get((above, part), 0) for above in upwards(path))
         return 2 if any(moment < end for end in until) else 1
+
+
+def _given_bytes(trace: "Trace", parts: Set[int]) -> int:
+    read = {n for one in trace.operations if one.part in parts for n in one.reads}
+    return sum(trace.values[number].size for number in read if trace.values[number].given)
 
 
 def inside(path: str, places: Iterable[str]) -> bool:

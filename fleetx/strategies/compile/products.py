@@ -84,9 +84,7 @@ def _copied(one: Operation, before: Blank, after: Blank, clock: Clock) -> float:
     """Nothing for what stays as it is, and where nobody can tell."""
     if before.shape == after.shape:
         return 0.0
-    (rows, columns), (more, wider) = before.shape[-2:], after.shape[-2:]
-    fill = torch.ops.aten.constant_pad_nd.default
-    called = Signature(fill, (before, [0, wider - columns, 0, more - rows]), {})
+    called = Signature(torch.ops.aten.clone.default, (after,), {})
     seconds, _ = clock(replace(one, signature=called), ())
     return 0.0 if isnan(seconds) else seconds
 

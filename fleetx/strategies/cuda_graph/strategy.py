@@ -16,6 +16,7 @@ from fleetx.graph.recording import Recorder
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
 from fleetx.plan.error import PlanError
+from fleetx.plan.exchange import Memory
 from fleetx.plan.job import Job
 from fleetx.plan.mesh import AXES
 from fleetx.plan.optimizer_spec import OptimizerSpec
@@ -117,6 +118,13 @@ class CudaGraph(Strategy, name="cuda_graph"):
     @override
     def share(self, share: Share) -> Share:
         """Whoever compares plans shall not choose one that is refused later."""
+        share = share.with_memory(
+            Memory(
+                what="batch, where the captured step reads it",
+                kept_bytes=share.batch_bytes,
+                decided_by="cuda_graph",
+            )
+        )
         if share.rule is None:
             return share
         spread = share.mesh["sharding"] * share.mesh["tp"] > 1
