@@ -119,3 +119,24 @@ def test_outputs_stay_where_a_schedule_keeps_them() -> None:
     # Gradients of scores and of their logarithms, which alone wait for the backward.
     assert as_it_begins(trace) == pytest.approx(2 * scores, rel=0.01)
     assert as_it_begins_beside_outputs(trace) == pytest.approx(3 * scores, rel=0.01)
+
+
+def test_a_captured_step_reads_a_copy_of_the_batch() -> None:
+    made, sample = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), torch.zeros(4096, 8)
+    targets = torch.zeros(4096, dtype=torch.long)
+    subject = Subject(
+        model=made,
+        optimizer=Adam(made.parameters()),
+        sample=sample,
+        targets=targets,
+        criterion=functional.cross_entropy,
+    )
+    found = []
+    for captured in (False, True):
+        strategy = fleet.DistributedStrategy()
+        strategy.cuda_graph = captured
+        plan = compose(strategy.request(), 1)
+        found.append(estimate(Accounts(plan, subject), cluster(devices_per_node=1)))
+    plain, captured_one = found
+    assert captured_one.memory - plain.memory == sample.nbytes + targets.nbytes
+    assert "batch" not in plain.held, "backward keeps it, and it counts once"
