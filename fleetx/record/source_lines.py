@@ -1,6 +1,7 @@
 """Where in the user's script something was recorded."""
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 from types import FrameType
@@ -10,11 +11,14 @@ import torch
 _PACKAGE = Path(__file__).parent.parent
 _ROOMS = ("record", "static", "strategies/pipeline")
 OURS = (
-    *(str(_PACKAGE / room) for room in _ROOMS),
-    str(Path(torch.__file__).parent),
+    *(f"{_PACKAGE / room}{os.sep}" for room in _ROOMS),
+    f"{Path(torch.__file__).parent}{os.sep}",
     contextlib.__file__,
 )
-"""Code that no user wrote: what records and runs, torch and context managers."""
+"""Code that no user wrote: what records and runs, torch and context managers.
+
+Folders end here, for that of torchvision begins as torch's does.
+"""
 
 
 def user_line() -> str:
