@@ -16,7 +16,10 @@ from fleetx.auto.tries import Tries
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 LOOPBACK = ["two_workers", "mlp_four_workers", "four_and_eight_workers"]
-SLOW_LINK = ["slow_link", "slow_link_four_workers", "slow_link_eight_workers"]
+SLOW_LINK = [
+    *("slow_link", "slow_link_four_workers", "slow_link_eight_workers"),
+    "slow_link_gpt_eight_workers",
+]
 Rows = list[dict[str, Any]]
 
 
@@ -63,22 +66,18 @@ def test_five_tries_find_a_plan_that_is_nearly_the_best(case: str) -> None:
     assert all_of_them[tries.best] <= min(plain)
 
 
-# Over slow links two of the best readings are twice as short as the second ones of the same plans.
-@pytest.mark.parametrize(("files", "wanted"), [(LOOPBACK, 9), (SLOW_LINK, 7)])
-def test_the_choice_is_nearly_the_best_in_most_cases(files: list[str], wanted: int) -> None:
+@pytest.mark.parametrize("files", [LOOPBACK, SLOW_LINK], ids=["loopback", "slow link"])
+def test_the_choice_is_nearly_the_best(files: list[str]) -> None:
     cases: dict[str, Rows] = {}
-    near = 0
     for file in files:
         cases |= measured(FOLDER / f"lattice_{file}.json")
     assert len(cases) == 9
     for case, rows in cases.items():
         tries, all_of_them = tried(rows, 5), times(rows)
         chosen = all_of_them[tries.best]
-        near += chosen <= 1.1 * min(all_of_them)
-        assert chosen <= 1.2 * min(all_of_them), case
+        assert chosen <= 1.1 * min(all_of_them), case
         plain = [time for time, row in zip(all_of_them, rows, strict=True) if row["plain"]]
         assert chosen <= min(plain), f"{case}: slower than plain data parallel"
-    assert near >= wanted
 
 
 def test_what_is_expected_alone_is_not_enough() -> None:
