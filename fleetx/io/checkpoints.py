@@ -21,7 +21,7 @@ from fleetx.io.files import Folder
 from fleetx.io.host_copies import HostCopies
 from fleetx.io.old_checkpoints import WEIGHTS
 from fleetx.io.saving import Write, collected, prepared
-from fleetx.io.trained import PARTS, Model, Mover, Stateful, Trained, trained
+from fleetx.io.trained import PARTS, Model, Mover, Stateful, Summed, Trained, trained
 from fleetx.roles import activity
 from fleetx.roles.subgroups import spare_group
 from fleetx.roles.worker_util import util
@@ -76,7 +76,7 @@ def save_checkpoint(
         model: what ``distributed_model`` returned, or a program that was minimised.
         optimizer: what ``distributed_optimizer`` returned, or the executor of the program.
         step: a number that grows; the highest one is loaded.
-        parts: loaders, schedulers and the like by name.
+        parts: loaders, schedulers, metrics and the like by name.
         numbers: plain values by name, which ``load_checkpoint`` returns.
         keep: how many of the latest ones of this run stay.
         wait: False returns as soon as everything is copied to the host, and writes while training
@@ -199,7 +199,10 @@ def load_checkpoint(
     state, every = found.state, {**(parts or {}), **found.parts}
     together(partial(server_tables.check, path))
     servers.open_tables()  # else a save with which servers began would be taken over after this
-    given, fitting = (old_checkpoints if is_old else loading).take(path, state)
+    summed = [name for name, part in every.items() if isinstance(part, Summed)]
+    given, fitting = (
+        old_checkpoints.take(path, state) if is_old else loading.take(path, state, summed)
+    )
     server_tables.load(path)
     found.changed()
     together(lambda: _load_parts(every, given["parts"], fitting, state.optimizer))
@@ -238,6 +241,9 @@ def _load_parts(
                 f"{', '.join(sorted(states)) or 'none'}. Give the parts that were saved."
             )
         if name not in fitting:
+            continue
+        if isinstance(part, Summed) and isinstance(states[name], list):
+            part.load_state_dicts(states[name])
             continue
         part.load_state_dict(states[name])
         if rates := getattr(part, "get_last_lr", None):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,14 @@ logger = logging.getLogger(__name__)
 Given = dict[str, Any]
 
 
-def take(path: Path, state: RunState) -> tuple[Given, set[str]]:
+def take(path: Path, state: RunState, summed: Collection[str] = ()) -> tuple[Given, set[str]]:
     """Take weights, optimizer and strategies back; all workers must call it.
+
+    Args:
+        path: the checkpoint.
+        state: of the run.
+        summed: parts whose states add up; under another layout each is a list of those of the
+            workers whose places this one takes.
 
     Returns:
         What is bound to no parameter, of the worker whose place this one takes, and the names of
@@ -47,6 +54,11 @@ def take(path: Path, state: RunState) -> tuple[Given, set[str]]:
     if not exactly and len(set(written.shares)) != state.shares:
         fitting &= written.alike
     if not exactly:
+        own = together(lambda: _whole_shares(path, written, state))
+        assert own is not None
+        for name in given["parts"].keys() & set(summed):
+            given["parts"][name] = [kept[name] for kept in own if name in kept]
+            fitting.add(name)
         _tell(path, written, state, sorted(set(given["parts"]) - fitting))
     return given, fitting
 
@@ -72,6 +84,13 @@ def _whose(written: Manifest, state: RunState, *, exactly: bool) -> int:
         return roles.worker_index()
     same = [worker for worker, share in enumerate(written.shares) if share == state.share]
     return same[0] if same else 0
+
+
+def _whole_shares(path: Path, written: Manifest, state: RunState) -> list[Given]:
+    """The parts of the first worker of each share that falls to the share of this one."""
+    mine = sorted(set(written.shares))[state.share :: state.shares]
+    found: list[Given] = [_given(path, written.shares.index(share))["parts"] for share in mine]
+    return found
 
 
 def _given(path: Path, worker: int) -> Given:

@@ -1,8 +1,8 @@
 """What a checkpoint is of: a model with its optimizer, or a program with its executor."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -33,6 +33,14 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: Any, /) -> Any:
         """Take it back."""
+
+
+@runtime_checkable
+class Summed(Protocol):
+    """A part whose states of several workers add up, as the counts of a metric do."""
+
+    def load_state_dicts(self, states: Sequence[Mapping[str, Any]], /) -> None:
+        """Go on for the workers that had these; without any, begin anew."""
 
 
 def _are_stateful(parts: object) -> bool:

@@ -1,15 +1,18 @@
 """How often the right class is among the first k, over the predictions of all workers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
+from fleetx.metrics.counting import Counting
 from fleetx.metrics.given import check_lengths, is_whole, pair
 from fleetx.metrics.totals import expect_whole, number, ratio, total
 
 
-class Accuracy:
+class Accuracy(Counting):
     """Counts right answers; workers add their counts up when they are asked.
 
     Args:
@@ -25,6 +28,7 @@ class Accuracy:
         self._topk, self._ignored = topk, ignore_label
         self.reset()
 
+    @override
     def reset(self) -> None:
         """Begin anew."""
         # On the device of the scores: a batch that is counted does not wait for it.
@@ -56,8 +60,26 @@ class Accuracy:
         counted = true != self._ignored
         found, strange = self._answers(given, true, counted)
         right = ((found == true[:, None]).any(dim=1) & counted).sum()
-        counts = torch.stack((right, counted.sum(), strange))
-        self._counts = counts if self._counts is None else self._counts + counts
+        self._put(torch.stack((right, counted.sum(), strange)))
+
+    def _put(self, counts: Tensor) -> None:
+        # Those of a checkpoint are on the host.
+        known = None if self._counts is None else self._counts.to(counts.device)
+        self._counts = counts if known is None else known + counts
+
+    @override
+    def _told(self) -> str:
+        return f"Accuracy(topk={self._topk}, ignore_label={self._ignored})"
+
+    @override
+    def _kept(self) -> dict[str, Any]:
+        counts = [0, 0, 0] if self._counts is None else self._counts.tolist()
+        return {"counts": torch.tensor(counts), "classes": self._classes}
+
+    @override
+    def _add(self, kept: Mapping[str, Any]) -> None:
+        self._classes = max(self._classes, kept["classes"])
+        self._put(kept["counts"].clone())
 
     def _answers(self, given: Tensor, true: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
         """The classes that would be right, and how many labels are no class."""

@@ -1,10 +1,13 @@
 """The area under the curve over the predictions of all workers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
+from fleetx.metrics.counting import Counting
 from fleetx.metrics.given import check_lengths, pair
 from fleetx.metrics.tally import Counts, Tally
 from fleetx.metrics.totals import counts, expect_whole
@@ -12,7 +15,7 @@ from fleetx.roles import identity, started
 from fleetx.roles.worker_util import util
 
 
-class AUC:
+class AUC(Counting):
     """Counts predictions; workers put their counts together when they are asked.
 
     Args:
@@ -27,6 +30,7 @@ class AUC:
         self._limit = limit
         self.reset()
 
+    @override
     def reset(self) -> None:
         """Begin anew."""
         self._tally = Tally(self._limit)
@@ -69,6 +73,14 @@ class AUC:
         for packed in util.all_gather(self._tally.packed(max(share, 1))):
             every.add_packed(packed)
         return area(*every.counts)
+
+    @override
+    def _kept(self) -> dict[str, Any]:
+        return {"tally": torch.from_numpy(self._tally.packed(self._limit))}
+
+    @override
+    def _add(self, kept: Mapping[str, Any]) -> None:
+        self._tally.add_packed(kept["tally"].numpy())
 
 
 def auc(stat_pos: Any, stat_neg: Any) -> float:

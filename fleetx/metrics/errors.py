@@ -1,22 +1,25 @@
 """Mean errors over the predictions of all workers."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fleetx.metrics.counting import Counting
 from fleetx.metrics.given import pair
 from fleetx.metrics.totals import number, ratio, total
 
 
-class MAE:
+class MAE(Counting):
     """The mean absolute error; workers add their sums up when they are asked."""
 
     def __init__(self) -> None:
         self.reset()
 
+    @override
     def reset(self) -> None:
         """Begin anew."""
         self.amount, self.count = 0.0, 0
@@ -41,6 +44,15 @@ class MAE:
     def compute(self) -> float:
         """Of all workers' predictions; all of them must ask."""
         return self._mean(*total([self.amount, self.count]))
+
+    @override
+    def _kept(self) -> dict[str, Any]:
+        return {"amount": self.amount, "count": self.count}
+
+    @override
+    def _add(self, kept: Mapping[str, Any]) -> None:
+        self.amount += kept["amount"]
+        self.count += kept["count"]
 
     def _error(self, difference: Tensor) -> Tensor:
         return difference.abs()
