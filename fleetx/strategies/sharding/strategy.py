@@ -12,7 +12,6 @@ from fleetx.comm.held_gradients import records, sharded, waiting
 from fleetx.comm.replicas import start_equal
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
-from fleetx.plan.counted_gradients import refuse_counted_gradients
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.job import Job
@@ -189,7 +188,6 @@ class Sharding(Strategy, name="sharding"):
             model, "strategy.sharding = True gathers weights for a forward, and keeps none of that"
         )
         refuse_sparse_gradients(model, "strategy.sharding = True cuts whole ones into parts")
-        refuse_counted_gradients(model)
         refuse_shared_numbers(dict(model.named_parameters()), _PARTED)
         start_equal(model, data_group(job.mesh))
         self._repeating = repeating(model, job.size("sharding"))
