@@ -11,6 +11,7 @@ from torch import nn
 from fleetx import roles
 from fleetx.api import servers, session
 from fleetx.ps.tables import safetensors_file, save_lock, saves
+from fleetx.ps.tables.real_numbers import as_real
 from fleetx.ps.tables.save_folder import TABLES
 from fleetx.ps.wire.arrays import Array
 from fleetx.ps.worker.sparse_module import SparseModule
@@ -134,7 +135,7 @@ def save_dense(model: nn.Module, folder: Path) -> str:
     """
     anchors = {id(m.anchor) for m in model.modules() if isinstance(m, SparseModule)}
     tensors = model.state_dict(keep_vars=True)
-    dense = {name: t.detach().cpu() for name, t in tensors.items() if id(t) not in anchors}
+    dense = {k: as_real(t.detach()).cpu() for k, t in tensors.items() if id(t) not in anchors}
     whole = {name: t.float() if t.is_floating_point() else t.long() for name, t in dense.items()}
     arrays = {name: t.numpy() for name, t in whole.items()}
     # A worker that dies here leaves the dense parameters of an older save beside the new tables.

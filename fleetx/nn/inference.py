@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fleetx.ps.observers.follower import Follower
 from fleetx.ps.tables import safetensors_file
@@ -44,6 +44,9 @@ def load_inference_model(
     rows.require_those_of(dense, safetensors_file.beside(dense))
     arrays = safetensors_file.read(dense, sealed=rows.sealed)
     found = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    for name, held in model.state_dict(keep_vars=True).items():
+        if name in found and isinstance(held, Tensor) and held.is_complex():
+            found[name] = torch.view_as_complex(found[name])
     anchors = {name for name, p in model.named_parameters() if any(p is t.anchor for t in tables)}
     left = model.load_state_dict(found, strict=False)
     missing = [name for name in left.missing_keys if name not in anchors]

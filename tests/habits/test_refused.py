@@ -437,6 +437,24 @@ def test_rows_are_shortened_in_a_pure_mode_where_they_stay_float32() -> None:
     roles.stop()
 
 
+@world(2)
+def test_counts_of_a_share_are_those_of_torch() -> None:
+    sharded = {"sharding": True, "sharding_configs": {"stage": 1}}
+    for settings in ({}, sharded):
+        begun(**settings)
+        fleet.distributed_model(nn.Sequential(nn.Embedding(6, 4, scale_grad_by_freq=True)))
+
+
+@world(2)
+def test_parameters_over_the_same_numbers_are_not_cut_apart() -> None:
+    begun(sharding=True)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    model.get_parameter("2.weight").data = model.get_parameter("0.weight").data
+    words = r"'0\.weight' and '2\.weight' are two parameters over the same.*strategy\.sharding"
+    with pytest.raises(fleet.PlanError, match=words):
+        fleet.distributed_model(model)
+
+
 @pytest.mark.parametrize("flag", ["sharding", "fp16_allreduce"])
 @world(2)
 def test_gradients_of_rows_are_refused_where_whole_ones_travel(flag: str) -> None:

@@ -1,7 +1,9 @@
 """Dense tables move as torch's optimizers do, with compiled loops and without."""
 
+import inspect
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ import torch
 from fleetx.ps.tables.dense_rules import OPTIMIZERS, dense_rule
 from fleetx.ps.tables.dense_table import DenseSpec, DenseTable
 from fleetx.ps.tables.kernels import numba_kernels, numpy_kernels
+from fleetx.ps.tables.sparse_spec import Pace
+from fleetx.ps.worker.dense_group import DenseGroup
 
 ENGINES: list[ModuleType] = [numpy_kernels, numba_kernels]
 RULES: list[tuple[str, dict[str, Any]]] = [
@@ -20,6 +24,7 @@ RULES: list[tuple[str, dict[str, Any]]] = [
     ("Adagrad", {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.3}),
     ("Adam", {}),
     ("Adam", {"betas": [0.8, 0.9], "weight_decay": 0.1, "amsgrad": True, "maximize": True}),
+    ("Adam", {"weight_decay": 0.2, "decoupled_weight_decay": True}),
     ("AdamW", {"weight_decay": 0.2}),
     ("AdamW", {"eps": 1e-3, "amsgrad": True}),
     ("RMSprop", {}),
@@ -108,3 +113,18 @@ def test_numbers_that_are_not_finite_are_seen(engine: ModuleType) -> None:
             other = fine.copy()
             other[at] = wrong
             assert not engine.all_finite(other.view(np.int32)), (wrong, at)
+
+
+CHOOSES = {"params", "foreach", "fused", "capturable", "differentiable"}
+"""What chooses among implementations of one rule."""
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_all_options_that_change_the_mathematics_reach_the_servers(name: str) -> None:
+    """One that torch adds, and nobody here knows, would be left out in silence."""
+    parameter, client = torch.nn.Parameter(torch.zeros(3)), Mock()
+    make: Any = OPTIMIZERS[name]
+    (group,) = make([parameter]).param_groups
+    DenseGroup("dense-0", {"w": parameter}, [(("w", 0, 3),)]).create(client, name, group, Pace())
+    (spec,) = client.create.call_args.args[1]
+    assert spec["options"].keys() == inspect.signature(make).parameters.keys() - CHOOSES

@@ -18,6 +18,7 @@ from fleetx.ps.observers.server_reader import observing
 from fleetx.ps.server.logged_dense_table import LoggedDenseTable
 from fleetx.ps.tables.dense_table import group_of
 from fleetx.ps.tables.id_batch import IdBatch
+from fleetx.ps.tables.real_numbers import as_real
 from fleetx.ps.tables.row_source import ReadOnly, RowSource, TableOptions, untrainable
 from fleetx.ps.wire.arrays import Array, Floats, Ids
 from fleetx.ps.wire.plain_data import check_number
@@ -122,7 +123,8 @@ class Follower(ReadOnly):
 
     def _fill(self, held: dict[str, nn.Parameter], logged: LoggedDenseTable) -> None:
         blocks, table = logged.table.spec.blocks, group_of(logged.spec.name)
-        fits = all(name in held and end <= held[name].numel() for name, _, end in blocks)
+        numbers = {name: as_real(p.detach()) for name, p in held.items()}
+        fits = all(name in held and end <= numbers[name].numel() for name, _, end in blocks)
         if not fits or any(self._owners.setdefault(name, table) != table for name, _, _ in blocks):
             if not self._said:
                 self._said = True
@@ -130,7 +132,7 @@ class Follower(ReadOnly):
             return
         values, at = torch.from_numpy(logged.table.values.copy()), 0
         for name, begin, end in blocks:
-            parameter = held[name].detach()
+            parameter = numbers[name]
             flat = parameter.reshape(-1)  # a copy where numbers do not lie in their order
             flat[begin:end].copy_(values[at : at + end - begin])
             if not parameter.is_contiguous():

@@ -75,20 +75,19 @@ class _Adagrad(DenseRule):
 
 
 class _Adam(DenseRule):
-    decoupled = False
-    """Whether weights decay by themselves, past the moments."""
-
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
         self._first, self._second = (float(beta) for beta in options["betas"])
         self._eps, self._amsgrad = float(options["eps"]), bool(options["amsgrad"])
+        self._decoupled = bool(options.get("decoupled_weight_decay", False))
+        """Whether weights decay by themselves, past the moments."""
 
     @override
     def move(
         self, kernels: ModuleType, values: Floats, gradients: Floats, state: State, rate: float
     ) -> None:
         step = _counted(state)
-        kept, decay = (1 - rate * self._decay, 0.0) if self.decoupled else (1.0, self._decay)
+        kept, decay = (1 - rate * self._decay, 0.0) if self._decoupled else (1.0, self._decay)
         mean, square = _kept(state, "exp_avg", values), _kept(state, "exp_avg_sq", values)
         kernels.dense_adam(
             values,
@@ -109,7 +108,9 @@ class _Adam(DenseRule):
 
 
 class _AdamW(_Adam):
-    decoupled = True
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self._decoupled = True
 
 
 class _RmsProp(DenseRule):

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
+from fleetx.ps.tables.real_numbers import as_real
+
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -54,5 +56,6 @@ def _same(now: Tensor, kept: Tensor) -> bool:
     kept = kept.to(now.device, now.dtype)
     if torch.equal(now, kept):
         return True
+    now, kept = as_real(now), as_real(kept)
     bits = _BITS[now.element_size()]
     return torch.equal(now.contiguous().view(bits), kept.contiguous().view(bits))

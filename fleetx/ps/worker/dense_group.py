@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fleetx.ps.tables.dense_rules import OPTIMIZERS
 from fleetx.ps.tables.dense_table import Block, DenseSpec, part_name
+from fleetx.ps.tables.real_numbers import as_real
 from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire import frames
 from fleetx.ps.wire.arrays import Array, Floats
@@ -24,7 +25,15 @@ from fleetx.ps.worker.table_handle import TableHandle
 _OPTIONS = {
     "SGD": ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"),
     "Adagrad": ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize"),
-    "Adam": ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"),
+    "Adam": (
+        "lr",
+        "betas",
+        "eps",
+        "weight_decay",
+        "amsgrad",
+        "maximize",
+        "decoupled_weight_decay",
+    ),
     "AdamW": ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"),
     "RMSprop": ("lr", "alpha", "eps", "weight_decay", "momentum", "centered", "maximize"),
 }
@@ -35,7 +44,7 @@ def dense_groups(
     name: str, parameters: Mapping[str, Tensor], split: ParameterSplit, servers: int
 ) -> "list[DenseGroup]":
     """The parameters of a group of the optimizer, in one table or in as many as messages take."""
-    shapes = {key: tuple(p.shape) for key, p in parameters.items()}
+    shapes = {key: tuple(as_real(p.detach()).shape) for key, p in parameters.items()}
     most = frames.MAX_BODY // 5  # a number is 4 bytes, and no block has less than one
     pieces = [_pieces(held, most) for held in split.over(shapes, servers)]
     return [
@@ -142,7 +151,7 @@ class DenseGroup:
     def put(self, arrays: Sequence[Floats], *, add: bool = False) -> None:
         """Set the parameters to what came from the servers, or move them by it."""
         # By torch, which counts that they changed: a backward through older ones must not pass.
-        held = {name: p.detach() for name, p in self._parameters.items()}
+        held = {name: as_real(p.detach()) for name, p in self._parameters.items()}
         targets = {name: p.reshape(-1) for name, p in held.items()}
         for array, blocks in zip(arrays, self.blocks, strict=True):
             flat, at = torch.from_numpy(array), 0
@@ -160,7 +169,7 @@ class DenseGroup:
 
 def _numbers(tensor: Tensor) -> Floats:
     """All numbers of a tensor in a row; a view where that can be."""
-    flat = tensor.detach().reshape(-1)
+    flat = as_real(tensor.detach()).reshape(-1)
     if not flat.is_cpu or flat.dtype != torch.float32:
         flat = flat.to("cpu", torch.float32)
     array: Floats = flat.numpy()

@@ -47,6 +47,16 @@ class GivenRows:
             return self
         return GivenRows(self.ids[kept], self.rows[torch.from_numpy(kept)], self.whole)
 
+    def apart_from(self, other: "GivenRows") -> int | None:
+        """An id for which both have a row, and not the same one; None if there is none."""
+        if self.rows.shape[1] != other.rows.shape[1]:
+            return None  # which is refused for itself
+        both, ours, theirs = np.intersect1d(self.ids, other.ids, return_indices=True)
+        pair = ((self, ours), (other, theirs))
+        mine, yours = (each.rows[torch.from_numpy(at)].float().cpu() for each, at in pair)
+        differ = (mine != yours).any(1).numpy()
+        return int(both[differ][0]) if differ.any() else None
+
     def refuse_shared(self, table: str, names: Mapping[Tensor, str]) -> None:
         """Refuse a parameter that is the matrix itself: the two were tied, and are not any more."""
         for parameter, name in names.items():

@@ -1,16 +1,17 @@
-"""Buffers of a model, such as running statistics: each worker has its own, and servers have none.
+"""What a model has and no server: buffers, such as running statistics, and what nobody trains.
 
 A save holds those of the first worker, so that who returns to it, or begins with it, computes with
-the statistics that belong to its parameters.
+the statistics that belong to its parameters, and with the same untrained ones.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from fleetx.ps.tables.real_numbers import as_real
 from fleetx.ps.tables.save_folder import MANIFEST
 from fleetx.ps.tables.saves import Save
 from fleetx.ps.wire.arrays import Array
@@ -21,8 +22,14 @@ logger = logging.getLogger(__name__)
 class KeptBuffers:
     """Those that the state of a model has."""
 
-    def __init__(self, model: nn.Module | None) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module | None, moved: Collection[Tensor] = ()) -> None:
+        """Look at a model.
+
+        Args:
+            model: whose state it is.
+            moved: the parameters that servers have, or that stand for rows there.
+        """
+        self._model, self._moved = model, moved
 
     @property
     def exist(self) -> bool:
@@ -42,19 +49,32 @@ class KeptBuffers:
             if array is None:
                 missing.append(name)
                 continue
-            target = _real(value)
+            target = as_real(value)
             if array.shape != target.shape:
                 raise ValueError(
                     f"the save in {folder} holds {name!r} of shape {list(array.shape)}, and the "
                     f"model has {list(target.shape)}; build the model that was saved"
                 )
             target.copy_(torch.from_numpy(array))
-        if missing:
+        self._say_missing(missing, folder)
+
+    def _say_missing(self, names: list[str], folder: str) -> None:
+        held = self._found()
+        untrained = [name for name in names if isinstance(held[name], nn.Parameter)]
+        if buffers := [name for name in names if name not in untrained]:
             logger.warning(
                 "%s holds nothing of %s, which stay as they are while parameters are those of the "
                 "save: a model in evaluation mode computes with both",
                 folder,
-                ", ".join(missing[:3]),
+                ", ".join(buffers[:3]),
+            )
+        if untrained:
+            logger.warning(
+                "%s does not bring %s, which the optimizer does not have: they stay as they are "
+                "while the rest is that of the save, which has them as trained ones, or not at "
+                "all. Give the optimizer all parameters, and freeze by requires_grad_(False)",
+                folder,
+                ", ".join(untrained[:3]),
             )
 
     def take_from(self, folder: str, number: int) -> None:
@@ -70,20 +90,19 @@ class KeptBuffers:
             return {}
         held = self._model.state_dict(keep_vars=True)
         tensors = {name: v for name, v in held.items() if isinstance(v, Tensor)}
-        return {name: v for name, v in tensors.items() if not isinstance(v, nn.Parameter)}
+        return {name: v for name, v in tensors.items() if not self._is_elsewhere(v)}
+
+    def _is_elsewhere(self, tensor: Tensor) -> bool:
+        return isinstance(tensor, nn.Parameter) and (tensor in self._moved or not tensor.numel())
 
 
 def _as_array(tensor: Tensor) -> Array:
     """A copy, in a type that numpy has."""
-    tensor = _real(tensor.detach()).cpu()
+    tensor = as_real(tensor.detach()).cpu()
     if tensor.is_floating_point() and tensor.dtype not in _OF_NUMPY:
         tensor = tensor.float()
     found: Array = tensor.numpy().copy()
     return found
-
-
-def _real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 _OF_NUMPY = (torch.float16, torch.float32, torch.float64)

@@ -1,5 +1,6 @@
 """The base of layers over sparse tables: it hands gradients of rows to the carrier."""
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -85,6 +86,8 @@ class _Shared:
     """Whether rows were looked up since the last update to be trained."""
     evaluated: bool = False
     """Whether there were some since then that training mode would have trained."""
+    kin: int = field(default_factory=partial(secrets.randbits, 62))
+    """The same for copies of copy.deepcopy(), each of which has an object of its own."""
 
 
 class SparseModule(nn.Module):
@@ -145,6 +148,10 @@ class SparseModule(nn.Module):
     def gave_to_others(self, session: int) -> bool:
         """Whether there were such rows, and they went through other connections than these."""
         return self._shared.given_to not in (None, session)
+
+    def is_copy_of(self, other: "SparseModule") -> bool:
+        """Whether it was made from another layer by ``copy.deepcopy``, or both from a third one."""
+        return self._shared is not other._shared and self._shared.kin == other._shared.kin
 
     def bears_with(self, first: "SparseModule") -> None:
         """Let the first layer of the same table bear the gradients of this one, too.

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
+from fleetx.ps.tables.real_numbers import as_real
 from fleetx.ps.tables.rules import Rule
 from fleetx.ps.tables.sparse_spec import Pace
 from fleetx.ps.wire.arrays import Array, Floats
@@ -19,6 +20,7 @@ from fleetx.ps.worker.carrier_options import CarrierOptions
 from fleetx.ps.worker.dense_group import DenseGroup, dense_groups, plain_option
 from fleetx.ps.worker.exchanges import Exchange
 from fleetx.ps.worker.kept_buffers import KeptBuffers
+from fleetx.ps.worker.one_table import refuse_merged
 from fleetx.ps.worker.remote_optimizer import sparse_rule
 from fleetx.ps.worker.sparse_module import SparseModule
 from fleetx.ps.worker.worker import Worker, running
@@ -46,6 +48,7 @@ class TableSetup:
         self.modules = {module.anchor: module for module in moved}
         self._all = modules
         """Layers whether they are trained or not."""
+        refuse_merged(modules, names)
         for module in modules:
             if module.given is not None:
                 module.given.refuse_shared(module.options.name, names)
@@ -63,7 +66,7 @@ class TableSetup:
         self._initial_options: list[dict[str, Any]] = []
         """The options of the groups with which tables were made."""
         self.brought = BroughtValues(names)
-        self._buffers = KeptBuffers(model)
+        self._buffers = KeptBuffers(model, given | {module.anchor for module in modules})
         self._leaving = False
         """Whether this is the end of the job."""
         self._sizes: dict[str, dict[str, int]] = {}
@@ -167,7 +170,7 @@ class TableSetup:
             if dense:
                 name = f"dense-{worker.dense_tables}"
                 worker.dense_tables += 1
-                self._sizes[name] = {key: p.numel() for key, p in dense.items()}
+                self._sizes[name] = {k: as_real(p.detach()).numel() for k, p in dense.items()}
                 self.refuse_other_sizes(saved, "fleet.init_server(folder, var_names=['words'])")
                 rule, options = self.dense_rule(group)
                 for made in dense_groups(name, dense, self.options.split, worker.client.servers):

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from fleetx.plan import option
 from fleetx.plan.contract import Contract, Phase
+from fleetx.plan.counted_gradients import refuse_counted_gradients
 from fleetx.plan.error import PlanError
 from fleetx.plan.exchange import Exchange
 from fleetx.plan.facts import (
@@ -28,6 +29,9 @@ from fleetx.plan.optimizer_spec import OptimizerSpec
 from fleetx.plan.option import AtLeast, OneOf
 from fleetx.plan.pieces import size_of
 from fleetx.plan.share import Share
+from fleetx.plan.shared_numbers import refuse_shared_numbers
+from fleetx.plan.shortened_rows import refuse_shortened_rows
+from fleetx.plan.sparse_gradients import refuse_sparse_gradients
 from fleetx.plan.step import Step
 from fleetx.plan.strategy import Plan, Strategy
 from fleetx.ps.tables.dense_rules import OPTIMIZERS
@@ -115,6 +119,9 @@ class ParameterServer(Strategy, name="parameter_server"):
 
     @override
     def model(self, model: nn.Module, job: Job) -> nn.Module:
+        if self.chosen() is not GeoCarrier:  # whose workers train copies by torch itself
+            refuse_shortened_rows(model, "servers bring weights, and do not hear what it writes")
+            refuse_sparse_gradients(model, "servers take whole ones")
         for module in _tables(model):
             module.row_source = self.carrier
         return model
@@ -138,8 +145,10 @@ class ParameterServer(Strategy, name="parameter_server"):
     def step(self, step: Step, job: Job) -> Step:
         assert isinstance(job.optimizer, RemoteOptimizer)
         names: dict[Tensor, str] = {p: name for name, p in job.model.named_parameters()}
+        given = [p for group in job.optimizer.param_groups for p in group["params"]]
+        refuse_shared_numbers({names[p]: p for p in given}, _PARTED)
         modules = _tables(job.model)
-        before_setup = partial(self._before_setup, job.optimizer, names)
+        before_setup = partial(self._before_setup, job.model, job.optimizer, names)
         carrier = self.chosen()(
             job.optimizer,
             names,
@@ -185,13 +194,20 @@ class ParameterServer(Strategy, name="parameter_server"):
         self.carrier.wait_again(state.get("rows", {}))
 
     def _before_setup(
-        self, optimizer: Optimizer, names: Mapping[Tensor, str], worker: Worker, number: int
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        names: Mapping[Tensor, str],
+        worker: Worker,
+        number: int,
     ) -> None:
         """Compare what this worker would train with to what the first one stated.
 
         Workers come and go, so nobody waits for others here. Rates are those before any schedule:
         who is started again may be elsewhere in it.
         """
+        if worker.workers > 1 and self.chosen() is Carrier:
+            refuse_counted_gradients(model)
         self._say_unsplit(worker)
         groups = optimizer.param_groups
         facts = of_plan(self._plan) | {"the optimizer": self._rule.__name__}
@@ -228,6 +244,10 @@ class ParameterServer(Strategy, name="parameter_server"):
         return (*known, sent)
 
 
+_PARTED = (
+    "servers keep and move each parameter by itself: what one learned would be written over by the "
+    "other at every update"
+)
 _SEED = (
     "What nobody trains begins alike if all make the model after the same torch.manual_seed(), or "
     "read it from the same file; servers bring what the optimizer has."

@@ -19,6 +19,7 @@ from fleetx.plan.option import Above, AtLeast, Below, OneOf, Unset
 from fleetx.plan.pace import Pace
 from fleetx.plan.pieces import size_of
 from fleetx.plan.share import Share
+from fleetx.plan.shared_numbers import refuse_shared_numbers
 from fleetx.plan.shortened_rows import refuse_shortened_rows
 from fleetx.plan.sparse_gradients import refuse_sparse_gradients
 from fleetx.plan.step import Step, largest_over, with_equal_buffers
@@ -43,6 +44,9 @@ _IDLE = {
     "use_calc_stream": "torch overlaps communication on streams of its own",
 }
 """Option of old files -> why it has no effect here."""
+_PARTED = (
+    "strategy.sharding = True cuts each into parts of its own, which would learn by themselves"
+)
 
 
 class Sharding(Strategy, name="sharding"):
@@ -184,6 +188,7 @@ class Sharding(Strategy, name="sharding"):
             model, "strategy.sharding = True gathers weights for a forward, and keeps none of that"
         )
         refuse_sparse_gradients(model, "strategy.sharding = True cuts whole ones into parts")
+        refuse_shared_numbers(dict(model.named_parameters()), _PARTED)
         start_equal(model, data_group(job.mesh))
         self._repeating = repeating(model, job.size("sharding"))
         shard(model, units, job, again=config.stage == 3)
