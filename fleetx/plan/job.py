@@ -86,6 +86,9 @@ class Job:
     criterion: Callable[[Any, Any], Tensor] | None = None
     """Outputs and targets -> loss, for batches that are given as a whole."""
 
+    compiled_criterion: bool = False
+    """Whether that is, or becomes, code that nobody can look into while it runs."""
+
     keep_outputs: bool = False
     """Whether somebody wants the outputs of the batches that train, which take memory."""
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import fleetx as fleet
 from fleetx import roles
 from fleetx.testing import world
 from tests.rotation import rotating
-from tests.strategies.pipeline.strangers import STRANGERS, batch, built, loss
+from tests.strategies.pipeline.strangers import STRANGERS, WORDS, batch, built, loss
 
 STEPS = 4
 
@@ -19,13 +19,15 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-2, eps=1e-3)
 
 
-def alone(name: str) -> tuple[list[float], dict[str, Tensor]]:
+def alone(
+    name: str, criterion: Any, data: tuple[dict[str, Tensor], Tensor]
+) -> tuple[list[float], dict[str, Tensor]]:
     """One process, the whole batch at once."""
     model, losses = built(name), []
     optimizer = adamw(model.parameters())
-    inputs, targets = batch(name)
+    inputs, targets = data
     for _ in range(STEPS):
-        found = loss(model(**inputs), targets)
+        found = criterion(model(**inputs), targets)
         optimizer.zero_grad()
         found.backward()
         optimizer.step()
@@ -47,11 +49,22 @@ def start(stages: int, extras: dict[str, Any], **configs: Any) -> None:
 def train_and_compare(
     name: str, stages: int, extras: dict[str, Any] | None = None, **configs: Any
 ) -> Any:
-    expected, weights = alone(name)
-    start(stages, dict(extras or {}), **configs)
-    inputs, targets = batch(name)
+    return train_as_alone(name, loss, batch(name), stages, dict(extras or {}), **configs)
+
+
+def train_as_alone(
+    name: str,
+    criterion: Any,
+    data: tuple[dict[str, Tensor], Tensor],
+    stages: int,
+    extras: dict[str, Any],
+    **configs: Any,
+) -> Any:
+    expected, weights = alone(name, criterion, data)
+    start(stages, extras, **configs)
+    inputs, targets = data
     rows = {key: value[:2] for key, value in inputs.items()}
-    model: Any = fleet.distributed_model(built(name), criterion=loss, sample=rows)
+    model: Any = fleet.distributed_model(built(name), criterion=criterion, sample=rows)
     fleet.distributed_optimizer(adamw(model.parameters()))
     losses = [float(model.train_batch((inputs, targets))) for _ in range(STEPS)]
     assert losses == pytest.approx(expected, abs=2e-5)
@@ -85,6 +98,36 @@ def test_all_of_them_are_balanced_by_themselves(name: str) -> None:
 @world(4)
 def test_all_of_them_on_four_stages(name: str) -> None:
     train_and_compare(name, 4, split=cut(name, 4))
+
+
+def padded() -> tuple[dict[str, Tensor], Tensor]:
+    """Labels of which a micro-batch leaves out all, and the others not as many."""
+    inputs, targets = batch("gpt2")
+    for row, labels in enumerate(targets):
+        labels[2 + row // 3 :] = -100
+    targets[4:8] = -100
+    return inputs, targets
+
+
+def by_hand(outputs: Any, targets: Tensor) -> Tensor:
+    """As scripts shift labels."""
+    scores = outputs.logits[..., :-1, :].contiguous()
+    labels = targets[..., 1:].contiguous()
+    return nn.functional.cross_entropy(scores.view(-1, WORDS), labels.view(-1))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@world(2)
+def test_language_models_with_padded_labels(name: str) -> None:
+    """Samples of short sentences counted more than those of long ones, without a word."""
+    of_the_library: Any = built(name).loss_function
+
+    def shifted(outputs: Any, targets: Tensor) -> Tensor:
+        found: Tensor = of_the_library(outputs.logits, targets, vocab_size=WORDS)
+        return found
+
+    for criterion in (by_hand, shifted):
+        train_as_alone(name, criterion, padded(), 2, {}, split=cut(name, 2))
 
 
 FOUR_ON_TWO: dict[str, Any] = {"schedule_mode": "interleaved", "stages_per_rank": 2}

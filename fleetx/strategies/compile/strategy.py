@@ -158,7 +158,7 @@ class Compile(Strategy, name="compile"):
             criterion = CompiledCriterion(
                 job.criterion, partial(run, job.criterion), partial(_has_moved, job)
             )
-            job.criterion = criterion
+            job.criterion, job.compiled_criterion = criterion, True
             job.recordable.append(criterion.is_made)
         blocks = self._blocks(job.size(axis) for axis in AXES)
         pads = _pads(job.device, {axis: job.size(axis) for axis in AXES})

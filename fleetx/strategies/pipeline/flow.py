@@ -12,6 +12,7 @@ from fleetx.strategies.pipeline.accepted_inputs import Accepted
 from fleetx.strategies.pipeline.micro_batches import bound, criterion_of, samples_in, shares
 from fleetx.strategies.pipeline.stages import Stages
 from fleetx.strategies.pipeline.tied_weights import Homes
+from fleetx.strategies.pipeline.whole_means import WholeMeans
 
 
 class Flow:
@@ -36,6 +37,7 @@ class Flow:
         self._job, self._stages, self._homes = job, stages, homes
         self._accepted, self._counted = accepted, counted
         self._hooks = OwnHooks(job.model, "one micro-batch, of which a batch has several")
+        self._means = WholeMeans(job)
         self.armed = True
         """Whether the coming batch ends in an update."""
 
@@ -50,10 +52,12 @@ class Flow:
         inputs, targets = batch
         count, criterion = self._counted(samples_in(inputs)), criterion_of(job)
         wanted, due = shares(targets, count), self.armed
+        means = self._means.batch(wanted)
         kept: list[Any] = []
 
         def scaled(outputs: Any, number: int) -> tuple[Tensor, Tensor]:
-            loss = criterion(outputs, wanted[number])
+            with means.of(number):
+                loss = criterion(outputs, wanted[number])
             if job.keep_outputs:
                 kept.append(outputs)
             return loss, step.scale(loss / count)
@@ -67,6 +71,7 @@ class Flow:
         if due:
             self._homes.add_up()
         self._hooks.tell()
+        self._means.end(means, lambda: shares(inputs, count))
         return Driven(loss, kept)
 
     def evaluate(self, inputs: Any, planned: int) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fleetx.plan.error import PlanError
 from fleetx.plan.job import Job, arguments
 from fleetx.plan.step import Drive, Driven, Step
+from fleetx.strategies.pipeline.whole_means import WholeMeans
 from fleetx.torch_internals import tree_leaves, tree_map
 
 
@@ -37,20 +38,25 @@ def one_after_the_other(job: Job, counted: Callable[[int], int]) -> Drive:
         job: what is trained.
         counted: samples of a batch -> how many parts it is cut into.
     """
+    means = WholeMeans(job)
 
     def drive(step: Step, batch: Any) -> Driven:
         inputs, targets = batch
         kept: list[Any] = []
         count = counted(samples_in(inputs))
         total = torch.zeros((), device=job.device)
-        for share, wanted in zip(shares(inputs, count), shares(targets, count), strict=True):
+        given, wanted = shares(inputs, count), shares(targets, count)
+        counts = means.batch(wanted)
+        for number, share in enumerate(given):
             outputs = job.call(share)
-            loss = criterion_of(job)(outputs, wanted)
+            with counts.of(number):
+                loss = criterion_of(job)(outputs, wanted[number])
             if job.keep_outputs:
                 kept.append(outputs)
             del outputs  # scores of many words are large, and backward may do without them
             step.scale(loss / count).backward()
             total += loss.detach() / count
+        means.end(counts, lambda: given)
         return Driven(total, kept)
 
     return drive
