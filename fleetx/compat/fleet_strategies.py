@@ -1,6 +1,7 @@
 """``DistributedStrategy`` of both generations of Fleet, in the words of fleetx."""
 
 import copy
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,8 +50,18 @@ _UNDERSCORED = {
     "is_with_coordinator": "with_coordinator",
 }
 
-_PADDLES_OWN = {"amp_configs": {"decr_ratio": 0.8}}
-"""Defaults of Paddle that differ from ours."""
+_CHANGES = {
+    "incr_every_n_steps": 1000,
+    "decr_every_n_nan_or_inf": 2,
+    "incr_ratio": 2.0,
+    "decr_ratio": 0.8,
+}
+"""How a loss scale changes, by Paddle's defaults; the last one differs from ours."""
+_OF_BFLOAT16: dict[str, tuple[float, ...]] = {
+    "init_loss_scaling": (2.0**15, 1.0),
+    "use_dynamic_loss_scaling": (True, False),
+}
+"""Paddle's defaults of what bfloat16 has no use for, and the values that say so."""
 
 _OTHER_BLOCKS = {
     "trainer_desc_configs": "it tells Paddle's workers what to dump; fetch what you look for.",
@@ -127,14 +138,29 @@ class DistributedStrategy(NativeStrategy):
         for name in [name for name in TUNED if name in made.changed]:
             note(f"strategy.{name}", "it tunes how things are computed and changes no result.")
         changed = {name: normal for name, normal in made.changed.items() if name not in TUNED}
-        chosen = {
-            name: {**_PADDLES_OWN.get(f"{name}_configs", {}), **options}
-            for name, options in made.strategies.items()
-        }
-        half = chosen.get("amp", {})
-        if not half.get("use_pure_fp16") and not half.get("use_pure_bf16"):
-            half.pop("use_fp16_guard", None)  # it is about those modes, and was set without them
+        chosen = dict(made.strategies)
+        if "amp" in chosen:
+            half = chosen["amp"] = scaling(chosen["amp"])
+            if not half.get("use_pure_fp16") and not half.get("use_pure_bf16"):
+                half.pop("use_fp16_guard", None)  # it is about those modes
         return replace(made, changed=changed, strategies=chosen)
+
+
+def scaling(given: Mapping[str, Any]) -> dict[str, Any]:
+    """``amp_configs`` with Paddle's defaults where the scale of a loss changes.
+
+    Where it does not, defaults of how it would are left out: they say nothing.
+    """
+    brain = given.get("use_pure_bf16") or given.get("dtype") == "bfloat16"
+    if not brain and given.get("use_dynamic_loss_scaling", True):
+        return {"decr_ratio": _CHANGES["decr_ratio"], **given}
+    idle: dict[str, tuple[float, ...]] = {name: (usual,) for name, usual in _CHANGES.items()}
+    idle |= _OF_BFLOAT16 if brain else {}
+    return {
+        name: value
+        for name, value in given.items()
+        if not any(math.isclose(value, usual, rel_tol=1e-6) for usual in idle.get(name, ()))
+    }
 
 
 def _options(block: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,6 +110,18 @@ def test_deep_gradient_compression(tmp_path: Path) -> None:
     falls(job(tmp_path, WORKERS, "dgc.py"))
 
 
+def test_a_detector_of_two_workers_is_that_of_one(tmp_path: Path) -> None:
+    many, one = tmp_path / "many", tmp_path / "one"
+    for folder in (many, one):
+        folder.mkdir()
+    losses = job(many, WORKERS, "ssd.py")
+    falls(losses)
+    alone = job(one, ("--gpus", "none", "--nproc_per_node", "1"), "ssd.py", "--merge")
+    assert {*alone} == {0, 1}
+    for worker, costs in losses.items():
+        assert costs == pytest.approx(alone[worker], rel=1e-3)
+
+
 @pytest.mark.rare
 def test_bert_with_recompute_amp_and_lamb(tmp_path: Path) -> None:
     falls(job(tmp_path, WORKERS, "bert.py"))

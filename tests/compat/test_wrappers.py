@@ -88,3 +88,62 @@ def test_a_scale_of_the_loss_that_stays() -> None:
         return decorate(optimizer, init_loss_scaling=8.0, use_dynamic_loss_scaling=False)
 
     assert after_two_runs(fixed) == pytest.approx(-2.0)
+
+
+def trained_under(**options: Any) -> float:
+    """The weight after two runs under ``strategy.amp`` with these options."""
+    from paddle.distributed import fleet
+
+    strategy = fleet.DistributedStrategy()
+    strategy.amp = True
+    strategy.amp_configs = options
+    fleet.init(is_collective=True, strategy=strategy)
+    return after_two_runs(of_the_fleet)
+
+
+SAID = {"init_loss_scaling": 32768.0, "decr_ratio": 0.8, "use_dynamic_loss_scaling": True}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "bfloat16"},
+        {"dtype": "bfloat16", **SAID},
+        {"dtype": "bfloat16", "init_loss_scaling": 1.0, "use_dynamic_loss_scaling": False},
+        {"use_pure_bf16": True, "decr_ratio": 0.5},
+        {"use_dynamic_loss_scaling": False},
+        {"use_dynamic_loss_scaling": False, "incr_every_n_steps": 1000, "decr_ratio": 0.8},
+    ],
+)
+def test_defaults_of_a_scale_that_does_not_change_are_no_wish(options: dict[str, Any]) -> None:
+    assert trained_under(**options) == pytest.approx(-2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("decr_ratio", 0.7),
+        ("incr_every_n_steps", 500),
+        ("init_loss_scaling", 128.0),
+    ],
+)
+def test_wishes_that_bfloat16_cannot_obey_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name}.*has no effect"):
+        trained_under(dtype="bfloat16", **{name: value})
+
+
+def test_the_scale_changes_as_paddles_does_in_float16() -> None:
+    from paddle.distributed import fleet
+
+    strategy = fleet.DistributedStrategy()
+    strategy.amp = True
+    assert strategy.request().strategies["amp"]["decr_ratio"] == 0.8
+    strategy.amp_configs = {"dtype": "bfloat16"}
+    assert "decr_ratio" not in strategy.request().strategies["amp"]
+
+
+def test_an_optimizer_in_bfloat16() -> None:
+    def brain(fluid: Any, optimizer: Any, _: Any) -> Any:
+        return fluid.contrib.mixed_precision.decorate(optimizer, use_bf16=True)
+
+    assert after_two_runs(brain) == pytest.approx(-2.0)

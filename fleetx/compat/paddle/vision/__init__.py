@@ -9,5 +9,5 @@ __getattr__, __dir__ = table(
         "paddle.vision.image": "set_image_backend get_image_backend image_load",
         "paddle.vision.models": [name for name in dir(_models) if name not in _models.FILES],
     },
-    modules=["datasets", "image", "models", "transforms"],
+    modules=["datasets", "image", "models", "ops", "transforms"],
 )

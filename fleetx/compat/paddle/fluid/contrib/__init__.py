@@ -12,7 +12,7 @@ __getattr__, __dir__ = table(
         "paddle.fluid.contrib.utils": "HDFSClient",
         "paddle.fluid.contrib.layers": (
             "batch_fc ctr_metric_bundle fused_elemwise_activation fused_embedding_seq_pool "
-            "partial_concat partial_sum shuffle_batch"
+            "multiclass_nms2 partial_concat partial_sum shuffle_batch"
         ),
     },
     modules=[

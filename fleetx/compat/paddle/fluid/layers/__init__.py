@@ -85,7 +85,10 @@ __getattr__, __dir__ = table(
         "paddle.fluid.layers.boxes": "iou_similarity box_coder prior_box anchor_generator",
         "paddle.fluid.layers.regions": "roi_align roi_pool",
         "paddle.fluid.layers.yolo": "yolo_box yolov3_loss",
+        "paddle.fluid.layers.deformed": "deformable_conv",
         "paddle.fluid.layers.kept_boxes": "multiclass_nms",
+        "paddle.fluid.layers.matched_boxes": "bipartite_match target_assign",
+        "paddle.fluid.layers.ssd": "ssd_loss multi_box_head detection_output",
         "paddle.fluid.layers.learning_rate_scheduler": (
             "exponential_decay natural_exp_decay inverse_time_decay polynomial_decay "
             "piecewise_decay cosine_decay noam_decay linear_lr_warmup autoincreased_step_counter"

@@ -59,7 +59,7 @@ def box_coder(  # noqa: PLR0917 (the order of Paddle)
             f"box_coder(code_type={code_type!r}, axis={axis}): 'encode_center_size' or "
             "'decode_center_size', and axis 0 or 1."
         )
-    scale = _variances(prior_box_var)
+    scale = variances(prior_box_var)
     encodes = kind == "encode_center_size"
     func = _encoded if encodes else _decoded
     given = prior_box, scale, target_box, 0.0 if box_normalized else 1.0, int(axis)
@@ -73,7 +73,8 @@ def box_coder(  # noqa: PLR0917 (the order of Paddle)
     return named(operator(func, *given, like=like), name)
 
 
-def _variances(given: Any) -> Any:
+def variances(given: Any) -> Any:
+    """What codes are divided by: a row for each prior box, one for all, or None."""
     if given is None or isinstance(given, Tensor):
         return given
     if len(given) != 4:
@@ -88,12 +89,16 @@ def _centred(box: Any, extra: float) -> tuple[Any, Any]:
 
 
 def _encoded(prior: Any, scale: Any, target: Any, extra: float, axis: int) -> Any:
+    return encoded(prior, scale, target[:, None], extra)
+
+
+def encoded(prior: Any, scale: Any, target: Any, extra: float = 0.0) -> Any:
+    """Boxes as offsets from prior ones, pair by pair: [..., 4]."""
     middle, size = _centred(prior, extra)
-    wanted = target[:, 2:] - target[:, :2] + extra
-    at = (target[:, :2] + target[:, 2:]) / 2  # without the last pixel, as in Paddle
-    moved = (at[:, None] - middle[None]) / size[None]
-    found = torch.cat([moved, torch.log(torch.abs(wanted[:, None] / size[None]))], -1)
-    return found if scale is None else found / scale[None]
+    wanted = target[..., 2:] - target[..., :2] + extra
+    at = (target[..., :2] + target[..., 2:]) / 2  # without the last pixel, as in Paddle
+    found = torch.cat([(at - middle) / size, torch.log(torch.abs(wanted / size))], -1)
+    return found if scale is None else found / scale
 
 
 def _decoded(prior: Any, scale: Any, target: Any, extra: float, axis: int) -> Any:
@@ -120,6 +125,7 @@ def prior_box(  # noqa: PLR0917 (the order of Paddle)
     """Boxes of some sizes and shapes at each place of a map, and their variances: [H, W, P, 4]."""
     settle(input, image)
     least, most = _numbers(min_sizes), _numbers(max_sizes) if max_sizes is not None else []
+    most = most if most and most[0] > 0 else []
     if most and len(most) != len(least):
         raise ValueError(
             f"prior_box has {len(least)} min_sizes and {len(most)} max_sizes; give as many of both."

@@ -1,4 +1,4 @@
-"""``multiclass_nms``: of boxes that overlap, the surest one of each class."""
+"""``multiclass_nms``, ``multiclass_nms2``: of boxes that overlap, the surest one of each class."""
 
 from typing import Any
 
@@ -38,6 +38,44 @@ def multiclass_nms(  # noqa: PLR0917 (the order of Paddle)
         background_label: a class that is left out; none if negative.
         name: of the result.
     """
+    given = bboxes, scores, score_threshold, nms_top_k, keep_top_k, nms_threshold
+    found, _ = _kept(False, *given, normalized, nms_eta, background_label, name)
+    return found
+
+
+def multiclass_nms2(  # noqa: PLR0917 (the order of Paddle)
+    bboxes: Any,
+    scores: Any,
+    score_threshold: float,
+    nms_top_k: int,
+    keep_top_k: int,
+    nms_threshold: float = 0.3,
+    normalized: bool = True,
+    nms_eta: float = 1.0,
+    background_label: int = 0,
+    return_index: bool = False,
+    name: str | None = None,
+) -> Any:
+    """The same, no row for none at all, and with ``return_index`` which of all N * M boxes stay."""
+    given = bboxes, scores, score_threshold, nms_top_k, keep_top_k, nms_threshold
+    found = _kept(True, *given, normalized, nms_eta, background_label, name)
+    return found if return_index else found[0]
+
+
+def _kept(  # noqa: PLR0917
+    empty: bool,
+    bboxes: Any,
+    scores: Any,
+    score_threshold: float,
+    nms_top_k: int,
+    keep_top_k: int,
+    nms_threshold: float,
+    normalized: bool,
+    nms_eta: float,
+    background_label: int,
+    name: str | None,
+) -> tuple[Any, Any]:
+    """The rows, and their numbers; ``empty`` says whether there may be none."""
     settle(bboxes, scores)
     if len(bboxes.shape) != 3 or bboxes.shape[-1] != 4 or len(scores.shape) != 3:
         raise ValueError(
@@ -46,6 +84,7 @@ def multiclass_nms(  # noqa: PLR0917 (the order of Paddle)
             "records of different lengths, are not covered."
         )
     options = {
+        "empty": empty,
         "least": float(score_threshold),
         "looked": int(nms_top_k),
         "kept": int(keep_top_k),
@@ -55,40 +94,50 @@ def multiclass_nms(  # noqa: PLR0917 (the order of Paddle)
         "background": int(background_label),
     }
     if not isinstance(bboxes, Variable):
-        found, begins = _of_images(bboxes, scores, **options)  # type: ignore[arg-type]
+        found, begins, numbers = _of_images(bboxes, scores, **options)  # type: ignore[arg-type]
     else:
-        likes = fake([None, 6], bboxes.dtype), fake([bboxes.fake.shape[0]], torch.int64)
-        found, begins = operator(_of_images, bboxes, scores, like=likes, by_numbers=True, **options)
-    return named(lods.set_lod(found, begins), name)
+        found, begins, numbers = _recorded(bboxes, scores, options)
+    return named(lods.set_lod(found, begins), name), lods.set_lod(numbers, begins)
+
+
+def _recorded(bboxes: Any, scores: Any, options: dict[str, Any]) -> Any:
+    rows = fake([None, 6], bboxes.dtype)
+    begins = fake([bboxes.fake.shape[0]], torch.int64)
+    like = rows, begins, fake([rows.shape[0], 1], torch.int32)
+    return operator(_of_images, bboxes, scores, like=like, by_numbers=True, **options)
 
 
 @torch.no_grad()
 def _of_images(
-    boxes: Tensor, scores: Tensor, *, kept: int, background: int, **options: Any
-) -> tuple[Tensor, Tensor]:
-    rows = [
+    boxes: Tensor, scores: Tensor, *, empty: bool, kept: int, background: int, **options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    parts = [
         _of_image(own, chances, kept, background, options)
         for own, chances in zip(boxes, scores, strict=True)
     ]
-    lengths = torch.tensor([len(found) for found in rows], device=boxes.device)
-    if not int(lengths.sum()):
-        return boxes.new_full([1, 1], -1.0), lengths.new_zeros([1])
-    return torch.cat(rows), torch.cumsum(lengths, 0) - lengths
+    lengths = torch.tensor([len(found) for found, _ in parts], device=boxes.device)
+    numbers = [at + image * boxes.shape[1] for image, (_, at) in enumerate(parts)]
+    whole = torch.cat(numbers)[:, None].to(torch.int32)
+    if not len(whole) and not empty:
+        return boxes.new_full([1, 1], -1.0), lengths.new_zeros([1]), whole.new_zeros([1, 1])
+    return torch.cat([found for found, _ in parts]), torch.cumsum(lengths, 0) - lengths, whole
 
 
 def _of_image(
     boxes: Tensor, scores: Tensor, kept: int, background: int, options: dict[str, Any]
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     found = [
         _rows(boxes, chances, label, **options)
         for label, chances in enumerate(scores)
         if label != background
     ]
-    rows = torch.cat(found) if found else boxes.new_zeros([0, 6])
+    rows = torch.cat([rows for rows, _ in found]) if found else boxes.new_zeros([0, 6])
+    numbers = torch.cat([at for _, at in found]) if found else rows.new_zeros([0]).long()
     if 0 <= kept < len(rows):
-        surest = torch.argsort(rows[:, 1], descending=True, stable=True)[:kept]
-        rows = rows[surest.sort().values]  # classes one behind the other, the surest first
-    return rows
+        best = torch.argsort(rows[:, 1], descending=True, stable=True)[:kept]
+        best = best.sort().values  # classes one behind the other, the surest first
+        rows, numbers = rows[best], numbers[best]
+    return rows, numbers
 
 
 def _rows(
@@ -101,16 +150,17 @@ def _rows(
     most: float,
     extra: float,
     eta: float,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     order = torch.argsort(scores, descending=True, stable=True)
     order = order[scores[order] > least]
     order = order[:looked] if looked >= 0 else order
-    chosen = order[_surest(overlaps(boxes[order], boxes[order], extra), most, eta)]
+    chosen = order[surest(overlaps(boxes[order], boxes[order], extra), most, eta)]
     labels = torch.full_like(scores[chosen], float(label))
-    return torch.cat([torch.stack([labels, scores[chosen]], 1), boxes[chosen]], 1)
+    rows = torch.cat([torch.stack([labels, scores[chosen]], 1), boxes[chosen]], 1)
+    return rows, chosen
 
 
-def _surest(near: Tensor, most: float, eta: float) -> list[int]:
+def surest(near: Tensor, most: float, eta: float) -> list[int]:
     """Which boxes stay, of those in the order of their scores."""
     shared, found = near.cpu(), list[int]()
     for number in range(len(shared)):

@@ -1,5 +1,6 @@
 """``roi_align`` and ``roi_pool``: the part of a map that a box covers, at one size."""
 
+import math
 from typing import Any
 
 import torch
@@ -24,7 +25,24 @@ def roi_align(  # noqa: PLR0917 (the order of Paddle)
     rois_num: Any = None,
 ) -> Any:
     """The mean of numbers between pixels, in each of the cells of a box: [R, C, h, w]."""
-    options = {"scale": float(spatial_scale), "samples": int(sampling_ratio)}
+    given = pooled_height, pooled_width, spatial_scale, sampling_ratio
+    return aligned(input, rois, rois_num, *given, name=name)
+
+
+def aligned(  # noqa: PLR0917
+    input: Any,
+    rois: Any,
+    rois_num: Any,
+    pooled_height: int,
+    pooled_width: int,
+    spatial_scale: float,
+    sampling_ratio: int,
+    *,
+    half: bool = False,
+    name: str | None = None,
+) -> Any:
+    """The same; pixels lie half of one before their numbers with ``half``, as Paddle 2 has it."""
+    options = {"scale": float(spatial_scale), "samples": int(sampling_ratio), "half": bool(half)}
     pooled = int(pooled_height), int(pooled_width)
     return _of_boxes(_aligned, input, rois, rois_num, pooled, name, options)
 
@@ -75,7 +93,7 @@ def _begins(rois: Any, counts: Any, call: str) -> Any:
     return torch.cumsum(counts, 0) - counts
 
 
-def _owners(rois: Tensor, begins: Tensor) -> Tensor:
+def owners(rois: Tensor, begins: Tensor) -> Tensor:
     """The image of each box."""
     places = torch.arange(len(rois), device=rois.device)
     return torch.searchsorted(begins, places, right=True) - 1
@@ -89,46 +107,50 @@ def _aligned(
     pooled: tuple[int, int],
     scale: float,
     samples: int,
+    half: bool,
 ) -> Tensor:
-    boxes, owners = rois.detach() * scale, _owners(rois, begins)
+    boxes, images = rois.detach() * scale - (0.5 if half else 0.0), owners(rois, begins)
+    least = -math.inf if half else 1.0
     # What lies between pixels along one axis does not depend on the other one.
     down, across = (
-        _shares(boxes[:, at], boxes[:, at + 2], pooled[1 - at], samples, feature.shape[3 - at])
+        _shares(boxes[:, at::2], least, pooled[1 - at], samples, feature.shape[3 - at])
         for at in (1, 0)
     )
     found = feature.new_zeros([len(rois), feature.shape[1], *pooled])
     for image in range(len(feature)):
-        own = torch.nonzero(owners == image).reshape(-1)
+        own = torch.nonzero(images == image).reshape(-1)
         rows = torch.einsum("kph,chw->kcpw", down[own].to(feature.dtype), feature[image])
         cells = torch.einsum("kcpw,kqw->kcpq", rows, across[own].to(feature.dtype))
         found = found.index_copy(0, own, cells)
     return found
 
 
-def _shares(begin: Tensor, end: Tensor, cells: int, samples: int, size: int) -> Tensor:
+def _shares(ends: Tensor, least: float, cells: int, samples: int, size: int) -> Tensor:
     """How much each pixel of an axis counts in each cell of each box: [R, cells, size]."""
-    length = (end - begin).clamp_min(1.0)
+    begin = ends[:, 0]
+    length = (ends[:, 1] - begin).clamp_min(least)
     cell = (length / cells)[:, None, None]
     count = torch.ceil(cell) if samples <= 0 else torch.full_like(cell, samples)
-    most = int(count.max()) if len(count) else 1
+    whole = count.clamp_min(1.0)
+    most = int(whole.max()) if len(count) else 1
     number = torch.arange(most, device=begin.device)
     at = begin[:, None, None] + torch.arange(cells, device=begin.device)[:, None] * cell
-    at = at + (number + 0.5) * cell / count
+    at = at + (number + 0.5) * cell / whole
     there = (number < count) & (at >= -1.0) & (at <= size)
     pixels = torch.arange(size, device=begin.device)
     near = (1.0 - (at.clamp(0, size - 1)[..., None] - pixels).abs()).clamp_min(0.0)
-    return (near * there[..., None]).sum(2) / count
+    return (near * there[..., None]).sum(2) / whole
 
 
 def _pooled(
     feature: Tensor, rois: Tensor, begins: Tensor, *, pooled: tuple[int, int], scale: float
 ) -> Tensor:
-    owners = _owners(rois, begins).tolist()
+    images = owners(rois, begins).tolist()
     ends = rois.detach() * scale
     # Halves are rounded away from zero.
     corners = (torch.sign(ends) * torch.floor(ends.abs() + 0.5)).long().tolist()
     cells = [
-        _largest(feature[image], box, pooled) for image, box in zip(owners, corners, strict=True)
+        _largest(feature[image], box, pooled) for image, box in zip(images, corners, strict=True)
     ]
     return torch.stack(cells) if cells else feature.new_zeros([0, feature.shape[1], *pooled])
 

@@ -7,6 +7,7 @@ from fleetx.compat.notes import note
 from fleetx.compat.paddle.fluid.layers.activation import prelu as _prelu
 from fleetx.compat.paddle.fluid.layers.blocks_of_steps import StaticRNN
 from fleetx.compat.paddle.fluid.layers.control_flow import case, cond, switch_case, while_loop
+from fleetx.compat.paddle.fluid.layers.deformed import deformable_conv
 from fleetx.compat.paddle.fluid.layers.functions import py_func
 from fleetx.compat.paddle.fluid.layers.images import (
     conv2d,
@@ -48,6 +49,7 @@ from fleetx.compat.paddle.fluid.layers.sequence import (
     sequence_softmax,
     sequence_unpad,
 )
+from fleetx.compat.paddle.fluid.layers.ssd import multi_box_head
 from fleetx.compat.paddle.fluid.layers.tagging import crf_decoding
 from fleetx.compat.paddle.fluid.layers.tensor import create_parameter
 from fleetx.compat.paddle.static.nn import sequence_lod
@@ -70,11 +72,13 @@ __all__ = [
     "create_parameter",
     "crf_decoding",
     "data_norm",
+    "deform_conv2d",
     "embedding",
     "fc",
     "group_norm",
     "instance_norm",
     "layer_norm",
+    "multi_box_head",
     "nce",
     "prelu",
     "py_func",
@@ -182,3 +186,25 @@ def prelu(
 ) -> Any:
     """ReLU whose slope below zero is learnt."""
     return _prelu(x, mode, param_attr, name, data_format)
+
+
+def deform_conv2d(  # noqa: PLR0917
+    x: Any,
+    offset: Any,
+    mask: Any,
+    num_filters: int,
+    filter_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    deformable_groups: int = 1,
+    im2col_step: int = 1,
+    weight_attr: Any = None,
+    bias_attr: Any = None,
+    name: str | None = None,
+) -> Any:
+    """A convolution over pixels that are read elsewhere, weighed by a mask if there is one."""
+    window = stride, padding, dilation, groups, deformable_groups, im2col_step
+    given = x, offset, mask, num_filters, filter_size, *window, weight_attr, bias_attr
+    return deformable_conv(*given, mask is not None, name)

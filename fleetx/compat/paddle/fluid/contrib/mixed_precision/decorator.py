@@ -4,6 +4,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from fleetx.compat.fleet_strategies import scaling
 from fleetx.compat.paddle.fluid.contrib.mixed_precision.fp16_lists import AutoMixedPrecisionLists
 from fleetx.compat.wrapped_optimizers import WrappedOptimizer
 
@@ -60,4 +61,4 @@ def decorate(  # noqa: PLR0917 (the order of Paddle)
         options["use_fp16_guard"] = use_fp16_guard is not False
     if use_bf16:
         options["dtype"] = "bfloat16"
-    return OptimizerWithMixedPrecision(optimizer, options)
+    return OptimizerWithMixedPrecision(optimizer, scaling(options))
