@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from fleetx import roles
-from fleetx.api.absent_parameters import by_names, mark_absent
 from fleetx.api.batches import give_batch_calls
 from fleetx.api.distributed_model import DistributedModel, Model
 from fleetx.api.grad_clip import GradClip
@@ -156,7 +155,6 @@ def distributed_model(
     look = _decide(session, given)
     coming = promised_to(model)
     names = coming.names if coming else ()
-    before = by_names(model)
     laid_out = engine(plan(), model, criterion=criterion, sample=sample, promised=names)
     return_freed_memory()  # of the whole model, where this worker holds a part of it
     look(laid_out)
@@ -164,10 +162,7 @@ def distributed_model(
         laid_out.job.together(partial(coming.keep, laid_out))
     session.laid_out.append(weakref.ref(laid_out))
     give_batch_calls(laid_out.job.model, laid_out)
-    parts = PartsOfParameters(laid_out)
-    give_words(laid_out.job.model, laid_out.saved_names, parts)
-    if parts.absent:
-        mark_absent(before, laid_out.held(), parts)
+    give_words(laid_out.job.model, laid_out.saved_names, PartsOfParameters(laid_out))
     _bind_waiting(session, laid_out)
     return laid_out.job.model
 

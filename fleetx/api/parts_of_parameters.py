@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -50,32 +50,6 @@ class PartsOfParameters:
             yield named
             if at == 0:
                 self._heed(sys._getframe(1))
-
-    def of_absent(self, frame: FrameType, absent: type[nn.Parameter]) -> None:
-        """Somebody wants the gradient of a parameter that this worker has not any more.
-
-        Args:
-            frame: who does.
-            absent: the class of such parameters.
-        """
-        engine, calls = self._engine(), _stack(frame)
-        if engine is None or not calls or _all_of(calls, absent):
-            return
-        where = f"{calls[-1].f_code.co_filename}:{calls[-1].f_lineno}"
-        if calls[0].f_code.co_filename.startswith(_UTILS):
-            raise PlanError(
-                f"{where} gives parameters that were taken before fleet.distributed_model() to a "
-                f"function of torch.nn.utils that takes them together, but this worker has "
-                f"{self._has}, so it would be wrong, and another one on each worker: {_INSTEAD}."
-            )
-        if not self._told:
-            self._told = True
-            logger.warning(
-                "%s reads gradients of parameters that were taken before "
-                "fleet.distributed_model(), but this worker has %s: what is done to each is right, "
-                "and sums over them (norms, penalties) are not those of the model. %s",
-                *(where, self._has, _INSTEAD[0].upper() + _INSTEAD[1:]),
-            )
 
     def _heed(self, frame: FrameType) -> None:
         engine, calls = self._engine(), _stack(frame)
@@ -124,12 +98,6 @@ def _stack(frame: FrameType | None) -> list[FrameType]:
             return []
         frame = frame.f_back
     return []
-
-
-def _all_of(calls: Sequence[FrameType], kind: type[nn.Parameter]) -> bool:
-    """Whether a function of torch.nn.utils got nothing else: there is nothing it could change."""
-    given = next((found for frame in calls if (found := frame.f_locals.get("parameters"))), None)
-    return isinstance(given, list) and all(isinstance(one, kind) for one in given)
 
 
 def _is_expression(frame: FrameType) -> bool:

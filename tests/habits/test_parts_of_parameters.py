@@ -1,7 +1,5 @@
 """Under a pipeline, scripts that go over ``model.parameters()`` see those of one worker."""
 
-import copy
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,6 @@ from tests.habits.both import said
 
 
 def begun(penalty: float = 0.0) -> Any:
-    return kept(penalty)[0]
-
-
-def kept(penalty: float = 0.0) -> tuple[Any, list[nn.Parameter]]:
-    """The distributed model, and its parameters as they were listed before."""
     roles.stop()
     strategy = fleet.DistributedStrategy()
     strategy.pipeline = True
@@ -38,8 +31,7 @@ def kept(penalty: float = 0.0) -> tuple[Any, list[nn.Parameter]]:
             return loss + penalty * sum(p.pow(2).sum() for p in net.parameters())
         return loss
 
-    before = list(net.parameters())
-    return fleet.distributed_model(net, criterion=criterion), before
+    return fleet.distributed_model(net, criterion=criterion)
 
 
 def optimized(model: Any) -> Any:
@@ -153,52 +145,6 @@ def test_functions_that_take_parameters_together_are_refused() -> None:
     for call in calls:
         with pytest.raises(fleet.PlanError, match=r"torch\.nn\.utils .*2 of 4.*strategy\.clip"):
             call()
-
-
-@world(2)
-def test_lists_of_parameters_from_before_are_refused_likewise() -> None:
-    """Each worker limited the gradients of its own stage by their norm alone, without a word."""
-    model, before = kept()
-    optimized(model)
-    model.train_batch(batch())
-    for given in (before, iter(before), (p for p in before), before[1:3]):
-        with pytest.raises(fleet.PlanError, match=r"before fleet\.distributed_model.*2 of 4"):
-            utils.clip_grad_norm_(given, 1.0)
-    here = set(model.parameters())
-    own = [p for p in before if p in here]
-    others = [p for p in before if p not in here]
-    for parameter in own:
-        parameter.grad = torch.ones_like(parameter)
-    assert len(own) == len(others) == 2
-    assert utils.clip_grad_norm_(own, 0.1) > 0.1  # a part that is whole here
-    assert utils.clip_grad_norm_(others, 0.1) == 0  # and one that is whole elsewhere
-    utils.clip_grad_value_(before, 0.001)  # looks at each number by itself
-    assert max(float(p.grad.max()) for p in own if p.grad is not None) < 0.002
-
-
-def built_of_a_list() -> None:
-    """Optimizers may be made of such a list, and copies of parameters."""
-    model, before = kept()
-    optimizer = fleet.distributed_optimizer(torch.optim.SGD(before, lr=0.1))
-    for _ in range(2):
-        model.train_batch(batch())
-        optimizer.zero_grad()
-    assert len(copy.deepcopy(before)) == len(pickle.loads(pickle.dumps(before))) == 4
-
-
-def summed() -> None:
-    model, before = kept()
-    optimized(model)
-    for _ in range(2):
-        sum(p.grad.norm() for p in before if p.grad is not None)
-
-
-def test_loops_over_such_a_list_are_told_of_once() -> None:
-    for loop, times in ((built_of_a_list, 0), (summed, 1)):
-        for found in world(2).run(said, loop):
-            told = [sentence for sentence in found if "taken before" in sentence]
-            assert len(told) == times
-            assert all("2 of 4 parameters" in sentence for sentence in told)
 
 
 @world(2)
