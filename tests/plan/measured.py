@@ -297,7 +297,9 @@ class Kept:
             del self._times[key], self._sizes[key]
 
     def _own(self) -> set[int]:
-        tensors = (*self._model.parameters(), *self._model.buffers())
+        # Not by parameters(), which a pipeline refuses to give parts of inside of a batch.
+        every = (p for module in self._model.modules() for p in module._parameters.values())
+        tensors = (*(p for p in every if p is not None), *self._model.buffers())
         return {_local(t.detach()).untyped_storage()._cdata for t in tensors}
 
 
