@@ -74,9 +74,9 @@ def _iterate(self: DTensor) -> Iterator[Tensor]:
 
 
 def _reads(name: str) -> Callable[..., Any]:
-    plain: Callable[..., Any] = getattr(Tensor, name)
-
     def method(self: DTensor, *args: Any, **kwargs: Any) -> Any:
+        # Looked up by each call: Paddle's way of reading may come later than this.
+        plain: Callable[..., Any] = getattr(Tensor, name)
         if is_seen_to():
             return plain(self, *args, **kwargs)
         meet(self, f"{name}() of a tensor that is spread over workers")
