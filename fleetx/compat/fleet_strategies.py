@@ -159,8 +159,13 @@ def scaling(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in given.items()
-        if not any(math.isclose(value, usual, rel_tol=1e-6) for usual in idle.get(name, ()))
+        if not any(_is_about(value, usual) for usual in idle.get(name, ()))
     }
+
+
+def _is_about(value: Any, usual: float) -> bool:
+    """Whether it is that number; what is none is refused later, by its name."""
+    return isinstance(value, int | float) and math.isclose(value, usual, rel_tol=1e-6)
 
 
 def _options(block: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -238,6 +238,15 @@ def test_squares_of_pixels_as_channels() -> None:
         fluid.layers.space_to_depth(data(fluid, "y", image[:, :2]), 2)
 
 
+def test_no_images_have_no_boxes() -> None:
+    from paddle import fluid
+
+    given = torch.zeros(0, 4, 4), torch.zeros(0, 3, 4)
+    assert fluid.layers.multiclass_nms(*given, 0.2, 20, 5).tolist() == [[-1.0]]
+    found = fluid.contrib.layers.multiclass_nms2(*given, 0.2, 20, 5)
+    assert found.shape == (0, 6)
+
+
 @pytest.mark.parametrize("kept", [-1, 5])
 def test_the_surest_of_boxes_that_overlap(kept: int) -> None:
     from paddle import fluid

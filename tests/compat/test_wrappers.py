@@ -132,6 +132,11 @@ def test_wishes_that_bfloat16_cannot_obey_are_refused(name: str, value: float) -
         trained_under(dtype="bfloat16", **{name: value})
 
 
+def test_a_wish_that_is_no_number_is_refused_by_its_name() -> None:
+    with pytest.raises((TypeError, ValueError), match="decr_ratio"):
+        trained_under(dtype="bfloat16", decr_ratio="0.8")
+
+
 def test_the_scale_changes_as_paddles_does_in_float16() -> None:
     from paddle.distributed import fleet
 

@@ -115,12 +115,13 @@ def _of_images(
         _of_image(own, chances, kept, background, options)
         for own, chances in zip(boxes, scores, strict=True)
     ]
-    lengths = torch.tensor([len(found) for found, _ in parts], device=boxes.device)
+    lengths = torch.tensor([len(found) for found, _ in parts], dtype=torch.int64).to(boxes.device)
     numbers = [at + image * boxes.shape[1] for image, (_, at) in enumerate(parts)]
-    whole = torch.cat(numbers)[:, None].to(torch.int32)
+    whole = torch.cat([lengths.new_zeros([0]), *numbers])[:, None].to(torch.int32)
     if not len(whole) and not empty:
         return boxes.new_full([1, 1], -1.0), lengths.new_zeros([1]), whole.new_zeros([1, 1])
-    return torch.cat([found for found, _ in parts]), torch.cumsum(lengths, 0) - lengths, whole
+    rows = torch.cat([boxes.new_zeros([0, 6]), *(found for found, _ in parts)])
+    return rows, torch.cumsum(lengths, 0) - lengths, whole
 
 
 def _of_image(
